@@ -1,0 +1,106 @@
+# Every target sets up what it needs: the virtual environment, and the control plane that is built from source.
+# Nothing outside this checkout is touched but the build cache, which `make clean` names.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+.ONESHELL:
+
+PYTHON ?= python3
+ifeq ($(strip $(HOME)),)
+export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+endif
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuledger
+BIN := .venv/bin
+READY := .venv/.ready
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+COMPILE := $(CACHE)/uv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-header $(if $(UPGRADE),--upgrade)
+
+.PHONY: help
+help: ## show this list
+	@if [ -t 1 ] && [ "$${TERM:-dumb}" != dumb ] && [ -z "$${NO_COLOR:-}" ]; then name=$$'\e[1;32m'; end=$$'\e[0m'; else name=; end=; fi
+	echo "gpuledger: share GPUs between Kubernetes pods"
+	echo
+	awk -F ':.*## ' -v name="$$name" -v end="$$end" \
+		'/^[a-z-]+:.*## / { printf "  %smake %-14s%s %s\n", name, $$1, end, $$2 }' $(firstword $(MAKEFILE_LIST))
+	echo
+	echo "The first demo, test or bench builds Kubernetes from source: about 6 minutes on two cores, later nothing."
+
+.PHONY: demo
+demo: $(READY) control-plane ## share GPUs on a real control plane on this machine (KEEP=1 leaves it running)
+	@$(BIN)/python tools/demo.py $(if $(KEEP),--keep)
+
+.PHONY: test
+test: $(READY) control-plane ## run all tests: the pure ones first, then those on a real control plane
+	@echo "==> tests"
+	$(BIN)/python -m pytest --durations=10 --durations-min=0.5
+
+.PHONY: lint
+lint: $(READY) ## check style, types and the direction of imports
+	@echo "==> ruff"
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	echo "==> mypy"
+	$(BIN)/mypy
+	$(BIN)/mypy tools/*.py
+	echo "==> import-linter"
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(READY) control-plane ## measure pods per second and API writes on a real control plane
+	@$(BIN)/python tools/bench.py
+
+.PHONY: generate
+generate: $(READY) ## write the CRD in crds/ anew from the models
+	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
+	crd=$$($(BIN)/gpuledger crd)
+	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
+
+.PHONY: lock
+lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)
+	@echo "==> requirements/runtime.txt, dev.txt, go.txt"
+	$(COMPILE) pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) -c requirements/runtime.txt --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) requirements/go.in -o requirements/go.txt
+
+.PHONY: control-plane
+control-plane: $(READY) ## build etcd and Kubernetes into the cache, if they are not there
+	@$(BIN)/python tools/build_control_plane.py > /dev/null
+
+.PHONY: clean
+clean: ## remove the virtual environment and all caches in this checkout
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	echo "The built control plane stays in $(CACHE); \`make clean-cache\` removes it."
+
+.PHONY: clean-cache
+clean-cache: ## remove the built control plane (Go's own caches: go clean -cache -modcache)
+	@rm -rf "$(CACHE)"
+
+# The stamp is newer than the lock when everything is installed.
+$(READY): requirements/dev.txt pyproject.toml
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
+		echo "error: $(PYTHON) is missing or older than 3.11 ($$($(PYTHON) --version 2>&1 || true))." >&2
+		echo "Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12 ..." >&2
+		exit 1
+	fi
+	if [ ! -x $(BIN)/pip ]; then
+		echo "==> virtual environment .venv"
+		if ! $(PYTHON) -c 'import ensurepip, venv' 2> /dev/null; then
+			echo "error: $(PYTHON) can't make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2
+			exit 1
+		fi
+		$(PYTHON) -m venv .venv
+	fi
+	echo "==> Python packages, as pinned in requirements/dev.txt"
+	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	touch $@
+
+$(CACHE)/uv/bin/uv:
+	@echo "==> uv, into $(CACHE)"
+	$(PYTHON) -m venv "$(CACHE)/uv"
+	"$(CACHE)/uv/bin/python" -m pip --disable-pip-version-check install --quiet uv

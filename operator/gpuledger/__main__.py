@@ -1,0 +1,5 @@
+"""`python -m gpuledger`."""
+
+from gpuledger.command_line import main
+
+main()

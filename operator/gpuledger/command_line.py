@@ -1,0 +1,142 @@
+"""The commands. What they run is imported when it is needed, so that help and small commands start at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+import yaml
+
+from gpuledger import __version__
+from gpuledger.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+settings_option = click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="GPULEDGER_SETTINGS",
+    help="YAML file with settings; what it leaves out has its default.",
+)
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="KUBECONFIG",
+    help="How to reach the API server; without it, as the pod's service account.",
+)
+
+
+def read_settings(file: Path | None) -> Settings:
+    """Return the settings of a file. Ends the program with a message if it can't be used."""
+    if file is None:
+        return Settings()
+    try:
+        values = yaml.safe_load(file.read_text()) or {}
+        if not isinstance(values, dict):
+            raise ValueError("settings: the file must be a list of `option: value` lines")
+        return Settings().changed(values)
+    except (ValueError, yaml.YAMLError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpuledger")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done and why.")
+def main(verbose: bool) -> None:
+    """Share GPUs between pods, and keep a ledger of every share."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kopf").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+@main.command()
+@settings_option
+@kubeconfig_option
+def run(settings_file: Path | None, kubeconfig: Path | None) -> None:
+    """Run the operator: the ledger, and the scheduler's extender."""
+    from gpuledger.controller.startup import run as run_operator
+
+    _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig))
+
+
+@main.command("fake-nodes")
+@settings_option
+@kubeconfig_option
+@click.option("--count", default=3, show_default=True, help="Number of nodes.")
+@click.option("--gpus", default=8, show_default=True, help="Cards per node.")
+@click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
+@click.option("--number", default=10, show_default=True, help="Slots per card: how many shares it can have at once.")
+@click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
+@click.option("--run-pods", is_flag=True, help="Go on, and play the kubelet for the pods of these nodes.")
+@click.option("--list-models", is_flag=True, help="Show the models and end.")
+def fake_nodes(
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    count: int,
+    gpus: int,
+    model: str,
+    number: int,
+    prefix: str,
+    run_pods: bool,
+    list_models: bool,
+) -> None:
+    """Register simulated nodes, as a node agent and its kubelet would."""
+    from gpuledger.agent import fake_nodes as fake
+
+    if list_models:
+        for name, memory_mib in fake.MODELS_MIB.items():
+            click.echo(f"{name:<16} {memory_mib:>7} MiB")
+        return
+    try:
+        nodes = fake.fake_nodes(prefix, count, gpus, model, number)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    resource = read_settings(settings_file).resource_count
+    _until_interrupted(lambda: fake.register(nodes, resource, kubeconfig, run_pods))
+
+
+@main.command("scheduler-config")
+@settings_option
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True)
+@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO) -> None:
+    """Print the configuration of kube-scheduler that goes with the settings."""
+    from gpuledger.controller.startup import resource_names
+    from gpuledger.formats.scheduler_config import scheduler_configuration
+
+    settings = read_settings(settings_file)
+    configuration = scheduler_configuration(
+        settings.scheduler_name,
+        resource_names(settings),
+        settings.extender_url,
+        settings.extender_timeout_s,
+        leader_elect,
+    )
+    output.write(yaml.safe_dump(configuration, sort_keys=False))
+
+
+@main.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition of GPUAllocation."""
+    from gpuledger.formats.crd import as_yaml
+
+    click.echo(as_yaml(), nl=False)
+
+
+def _until_interrupted(work: Callable[[], object]) -> None:
+    async def go() -> None:
+        await work()  # type: ignore[misc]
+
+    try:
+        asyncio.run(go())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,115 @@
+"""HTTP: the scheduler's questions, health, metrics. JSON in, JSON out; decisions are elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import orjson
+from aiohttp import web
+
+from gpuledger.controller.metrics import Metrics
+from gpuledger.formats import extender
+from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.place_pod import PodPlacer
+
+logger = logging.getLogger(__name__)
+
+BODY_LIMIT_BYTES = 64 * 1024 * 1024
+"""A Filter names every node: 5,000 long names and a large pod take 2 MiB; aiohttp would refuse from 1 MiB on."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ExtenderServer:
+    """Serves kube-scheduler once the ledger is synced; before, every question fails and is asked again."""
+
+    def __init__(self, placer: PodPlacer, metrics: Metrics, counts: Counts, is_ready: Callable[[], bool]) -> None:
+        self._placer = placer
+        self._metrics = metrics
+        self._counts = counts
+        self._is_ready = is_ready
+
+    def extender(self) -> web.Application:
+        """Return the routes for kube-scheduler, in the same pod: whoever reaches them can bind pods."""
+        application = web.Application(client_max_size=BODY_LIMIT_BYTES)
+        application.add_routes(
+            [
+                web.post("/filter", self._filter),
+                web.post("/prioritize", self._prioritize),
+                web.post("/bind", self._bind),
+            ]
+        )
+        return application
+
+    def health(self) -> web.Application:
+        """Return the routes for the kubelet and Prometheus."""
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._show_metrics),
+            ]
+        )
+        return application
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        with self._metrics.filter_seconds.time():
+            try:
+                self._check_ready()
+                arguments = extender.filter_arguments(await _json(request))
+                result = self._placer.filter(arguments)
+            except GpuledgerError as error:
+                return _answer(extender.filter_error(self._told(error)))
+            return _answer(extender.filter_answer(result.node_names, result.refused))
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        try:
+            self._check_ready()
+            arguments = extender.filter_arguments(await _json(request))
+            return _answer(extender.priorities(self._placer.prioritize(arguments)))
+        except GpuledgerError as error:
+            return web.Response(status=400, text=self._told(error))
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        with self._metrics.bind_seconds.time():
+            try:
+                self._check_ready()
+                await self._placer.bind(extender.bind_arguments(await _json(request)))
+            except GpuledgerError as error:
+                return _answer(extender.bind_answer(self._told(error)))
+            return _answer(extender.bind_answer())
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if self._is_ready():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="the ledger is not read yet\n")
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": self._metrics.content_type})
+
+    def _check_ready(self) -> None:
+        if not self._is_ready():
+            raise BindFailed("gpuledger has just started and is still reading the ledger")
+
+    def _told(self, error: GpuledgerError) -> str:
+        if isinstance(error, BadInput):
+            self._counts.bad_input["request"] += 1
+        return f"gpuledger: {error}"
+
+
+async def _json(request: web.Request) -> object:
+    try:
+        found: object = orjson.loads(await request.read())
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"the request is not JSON: {error}") from error
+    return found
+
+
+def _answer(content: object) -> web.Response:
+    return web.Response(body=orjson.dumps(content), content_type="application/json")

@@ -1,0 +1,94 @@
+"""Kopf: watches on Nodes, Pods and GPUAllocations, and nothing else of it.
+
+Only `on.event` handlers, which return None: all other kinds make Kopf write annotations or finalizers to the objects
+that they watch. What a watch may miss, a resync finds.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import kopf
+
+from gpuledger.formats.gpu_allocation import GROUP, PLURAL, VERSION
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import BadInput
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.observe_cluster import ClusterObserver
+
+logger = logging.getLogger(__name__)
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Stores nothing: Kopf's comparison of old and new objects is half the cost of an event, and nobody asks for it."""
+
+    def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
+        """Return nothing to compare."""
+        return {}
+
+    def fetch(self, *, body: kopf.Body) -> Any:
+        """Return nothing to compare with."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
+        """Write nothing."""
+
+
+def build_settings(scheduler_name: str) -> kopf.OperatorSettings:
+    """Return the settings under which Kopf reads what it must and writes nothing."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.watching.chunk_size = 500
+    # On fields that nobody can edit: a pod that left a label selector would look deleted.
+    settings.watching.field_selectors["v1", "pods"] = f"spec.schedulerName={scheduler_name},spec.nodeName!="
+    settings.queueing.idle_timeout = 0.5
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 30
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.process.ultimate_exiting_timeout = 10
+    return settings
+
+
+def build_registry(client: KubeClient, observer: ClusterObserver, counts: Counts) -> kopf.OperatorRegistry:
+    """Return the handlers. Each takes one object in and returns None."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await connection(client)
+
+    @kopf.on.event("", "v1", "nodes", registry=registry)
+    async def node(event: kopf.RawEvent, **_: Any) -> None:
+        observer.node(dict(event["object"]), gone=event["type"] == "DELETED")
+
+    @kopf.on.event("", "v1", "pods", registry=registry)
+    async def pod(event: kopf.RawEvent, **_: Any) -> None:
+        observer.pod(dict(event["object"]), gone=event["type"] == "DELETED")
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def allocation(event: kopf.RawEvent, **_: Any) -> None:
+        try:
+            observer.allocation(dict(event["object"]), gone=event["type"] == "DELETED")
+        except BadInput as error:
+            counts.bad_input["allocation"] += 1
+            logger.error("%s", error)
+
+    return registry
+
+
+async def connection(client: KubeClient) -> kopf.ConnectionInfo:
+    """Return the client's account for Kopf, which asks again when its token is refused."""
+    configuration = client.configuration
+    scheme, _, token = (await client.authorization() or "").partition(" ")
+    return kopf.ConnectionInfo(
+        server=str(configuration.host),
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        scheme=scheme if token else None,
+        token=token or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+    )

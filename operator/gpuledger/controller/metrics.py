@@ -1,0 +1,74 @@
+"""Metrics, read from the counters of the workflows when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal import JournalCounts
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+class Metrics:
+    """One registry for the process."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Collector(ledger, chooser, counts, journal))
+        self.filter_seconds = Histogram(
+            "gpuledger_filter_seconds", "Time to answer a Filter", buckets=SECONDS, registry=self._registry
+        )
+        self.bind_seconds = Histogram(
+            "gpuledger_bind_seconds", "Time to answer a Bind", buckets=SECONDS, registry=self._registry
+        )
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Collector(Collector):
+    def __init__(self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._counts = counts
+        self._journal = journal
+
+    def collect(self) -> Iterator[Metric]:
+        counts, journal = self._counts, self._journal
+        for name, text, value in (
+            ("filters", "Filter requests of the scheduler", counts.filters),
+            ("pods_examined", "Events of bound pods that were looked at", counts.pods_examined),
+            ("node_events", "Events of nodes", counts.node_events),
+            ("nodes_examined", "Events of nodes that changed something for the ledger", counts.nodes_examined),
+            ("shape_evaluations", "Comparisons of a node with a shape of request", self._chooser.evaluations),
+            ("cards_written", "Cards created, changed or deleted, their status apart", counts.cards_written),
+            ("ledger_patches", "Writes of a card's status", journal.patches),
+            ("ledger_entries", "Changes that these writes carried", journal.entries),
+            ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
+            ("releases", "Pods whose shares were given back", counts.releases),
+        ):
+            yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
+        for name, text, label, values in (
+            ("binds", "Bind requests by outcome", "outcome", counts.binds),
+            ("refusals", "Filters without a node, by reason", "reason", counts.refusals),
+            ("bad_input", "Objects that could not be understood", "kind", counts.bad_input),
+        ):
+            family = CounterMetricFamily(f"gpuledger_{name}", text, labels=[label])
+            for value_of_label, number in sorted(values.items()):
+                family.add_metric([value_of_label], number)
+            yield family
+        cards = list(self._ledger.entries())
+        holders = sum(len(card.holders) for card in cards)
+        yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
+        yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)

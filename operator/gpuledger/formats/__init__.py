@@ -1,0 +1,1 @@
+"""Kubernetes JSON into the model and back; no I/O, no clock."""

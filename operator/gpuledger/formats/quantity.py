@@ -1,0 +1,41 @@
+"""Kubernetes quantities that stand for whole numbers.
+
+Source: the API server's canonical form. It stores `4000` as `"4k"` and `1000000` as `"1M"`, so plain digits are not
+enough to read back what a person wrote.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuledger.model.errors import BadInput
+
+_DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
+_FORM = re.compile(r"^(?P<sign>[+-]?)(?P<digits>\d+)(?:\.(?P<fraction>\d*))?(?P<suffix>[kMGTPEmun]?|[eE][+-]?\d{1,3})$")
+_BINARY = re.compile(r"^[+-]?[\d.]+[KMGTPE]i$")
+
+
+def whole_number(quantity: object) -> int:
+    """Return the value of a quantity such as 3, "4k" or "1e3".
+
+    Raises BadInput for fractions, for negative values, and for binary suffixes: nobody counts cards or MiB in Gi.
+    """
+    text = str(quantity)
+    if isinstance(quantity, bool) or not isinstance(quantity, int | str):
+        raise BadInput(f"{text!r} is not a number")
+    if _BINARY.match(text):
+        raise BadInput(f"{text} has a unit of bytes; write a plain whole number")
+    match = _FORM.match(text)
+    if not match:
+        raise BadInput(f"{text!r} is not a number")
+    suffix, fraction = match["suffix"], match["fraction"] or ""
+    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+    digits, shift = match["digits"] + fraction, exponent - len(fraction)
+    if match["sign"] == "-" and int(digits):
+        raise BadInput(f"{text} is negative")
+    if shift >= 0:
+        return int(digits + "0" * shift)
+    value, rest = divmod(int(digits), int("1" + "0" * -shift))
+    if rest:
+        raise BadInput(f"{text} is not a whole number")
+    return value

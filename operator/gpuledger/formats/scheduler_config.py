@@ -1,0 +1,42 @@
+"""The configuration of kube-scheduler, rendered from the same settings that the operator runs with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.formats.pod import ResourceNames
+
+
+def scheduler_configuration(
+    scheduler_name: str, names: ResourceNames, extender_url: str, http_timeout_s: int, leader_elect: bool
+) -> dict[str, Any]:
+    """Return a KubeSchedulerConfiguration with one profile, whose pods' cards the extender decides on.
+
+    All resources are ignored by the scheduler itself, the count too: it would count slots where cards matter, and its
+    preemption would evict pods for them. Every node is looked at, because a sample could miss the only one with room.
+    """
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {
+            "leaderElect": leader_elect,
+            "resourceName": "gpuledger-scheduler",
+            "resourceNamespace": "gpuledger-system",
+        },
+        "clientConnection": {"qps": 1000, "burst": 2000},
+        "profiles": [{"schedulerName": scheduler_name, "percentageOfNodesToScore": 100}],
+        "extenders": [
+            {
+                "urlPrefix": extender_url,
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "bindVerb": "bind",
+                "weight": 1,
+                "enableHTTPS": False,
+                "httpTimeout": f"{http_timeout_s}s",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in names.all()],
+            }
+        ],
+    }

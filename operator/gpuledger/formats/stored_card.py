@@ -1,0 +1,111 @@
+"""GPUAllocation objects into the model and back, by hand: this is the hot path, and the API server has checked them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuledger.formats.gpu_allocation import API_VERSION, KIND
+from gpuledger.formats.node import card_spec
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.stored_card import StoredCard
+
+NODE_LABEL = "gpuledger.dev/node"
+LABEL_LENGTH = 63
+"""Kubernetes' limit for a label's value; a node's name can be longer, and then its cards carry no such label."""
+
+PODS_LENGTH = 256
+PODS_NAMED = 2
+"""Pods that the printer column PODS names before it counts the rest."""
+
+
+def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
+    """Return a card with its holders. Raises BadInput if a required field is missing: then the CRD is not ours."""
+    try:
+        spec, status = allocation["spec"], allocation.get("status")
+        capacity = spec["capacity"]
+        card = Card(
+            uuid=spec["uuid"],
+            node_name=spec["nodeName"],
+            index=spec["index"],
+            capacity=Amounts(capacity["memoryMiB"], capacity["cores"], capacity["number"]),
+            vendor=spec["vendor"],
+            model=spec["model"],
+            mode=spec["mode"],
+            numa_node=spec.get("numaNode"),
+            healthy=spec["healthy"],
+            links=spec.get("links") or {},
+        )
+        return StoredCard(
+            card=card,
+            resource_version=int(allocation["metadata"]["resourceVersion"]),
+            holders=None if status is None else tuple(_holder(card.uuid, entry) for entry in status["holders"]),
+            phase="" if status is None else status["phase"],
+            reason="" if status is None else status.get("reason") or "",
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        name = (allocation.get("metadata") or {}).get("name")
+        raise BadInput(f"GPUAllocation {name} lacks {error}: is the CRD of this release installed?") from error
+
+
+def new_allocation(card: Card) -> dict[str, Any]:
+    """Return the object to create for a card. Its status is a write of its own."""
+    labels = {NODE_LABEL: card.node_name} if len(card.node_name) <= LABEL_LENGTH else {}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": card.object_name, "labels": labels},
+        "spec": card_spec(card),
+    }
+
+
+def holder_json(holder: Holder) -> dict[str, Any]:
+    """Return a holder as an element of `status.holders`."""
+    pod, share = holder.pod, holder.share
+    entry: dict[str, Any] = {
+        "podUID": pod.uid,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "memoryMiB": share.amounts.memory_mib,
+        "cores": share.amounts.cores,
+        "number": share.amounts.number,
+        "exclusive": share.exclusive,
+        "priority": pod.priority,
+        "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
+        "state": holder.state.value,
+    }
+    if holder.deadline:
+        entry["deadline"] = holder.deadline
+    return entry
+
+
+def used_json(holders: Iterable[Holder]) -> dict[str, int]:
+    """Return `status.used` for these holders."""
+    used = sum((holder.share.amounts for holder in holders), NOTHING)
+    return {"memoryMiB": used.memory_mib, "cores": used.cores, "number": used.number}
+
+
+def pods_column(holders: Iterable[Holder]) -> str:
+    """Return the holders in one line of bounded length: "default/a, default/b +3"."""
+    names = [str(holder.pod) for holder in holders]
+    rest = f" +{len(names) - PODS_NAMED}" if len(names) > PODS_NAMED else ""
+    named = ", ".join(names[:PODS_NAMED])
+    room = PODS_LENGTH - len(rest)
+    return (named if len(named) <= room else named[: room - 1] + "…") + rest
+
+
+def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
+    return Holder(
+        pod=Pod(entry["podUID"], entry["namespace"], entry["pod"], entry["priority"]),
+        share=Share(
+            uuid=uuid,
+            amounts=Amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
+            exclusive=entry["exclusive"],
+            containers=tuple(ContainerShare(c["name"], c["memoryMiB"], c["cores"]) for c in entry["containers"]),
+        ),
+        state=HolderState(entry["state"]),
+        deadline=entry.get("deadline"),
+    )

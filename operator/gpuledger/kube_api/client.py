@@ -1,0 +1,110 @@
+"""Requests to the API server: credentials and TLS from kubernetes-asyncio, JSON by orjson, its errors turned into ours.
+
+kubernetes-asyncio's generated methods cost four times the CPU of the request itself, and every pod that is scheduled
+pays for them; so its session is used, and its models are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
+
+PAGE_SIZE = 500
+"""Objects per page of a list: one page is in memory at a time."""
+
+REQUEST_TIMEOUT_S = 10.0
+
+Json = dict[str, Any]
+
+
+class KubeClient:
+    """One connection pool to one API server, with one account."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._api_client = ApiClient(configuration)
+        self._session: aiohttp.ClientSession = self._api_client.rest_client.pool_manager
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None) -> KubeClient:
+        """Return a client with the credentials of a kubeconfig file; without one, of the pod's service account."""
+        configuration = Configuration()
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api_client.close()
+
+    async def authorization(self) -> str | None:
+        """Return the value of the Authorization header; a token that is about to end is read anew."""
+        value: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
+        return value
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        parameters: Mapping[str, str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Json:
+        """Send one request, return the object in its answer.
+
+        Raises a subclass of ApiError; after Unreachable the request may have been carried out.
+        """
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        authorization = await self.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        try:
+            async with self._session.request(
+                method,
+                f"{self.configuration.host}{path}",
+                data=None if body is None else orjson.dumps(body),
+                params=parameters,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                answer = await response.read()
+                if response.status < 300:
+                    found: Json = orjson.loads(answer) if answer else {}
+                    return found
+                raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
+        """Yield the items of a list, page by page, all from one moment of the cluster."""
+        query = {"limit": str(PAGE_SIZE), **(parameters or {})}
+        while True:
+            page = await self.request("GET", path, parameters=query)
+            yield page.get("items") or []
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            query["continue"] = token
+
+
+def _error(request: str, status: int, answer: bytes, retry_after: str | None) -> ApiError:
+    try:
+        message = orjson.loads(answer)["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message = answer[:300].decode(errors="replace")
+    kinds = {401: Denied, 403: Denied, 404: NotFound, 409: Conflict, 410: Conflict, 422: Invalid}
+    kind = kinds.get(status, Unreachable if status == 429 or status >= 500 else ApiError)
+    wait_s = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+    return kind(f"{request}: {status}: {message}", status, wait_s)

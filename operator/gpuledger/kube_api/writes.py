@@ -1,0 +1,58 @@
+"""Every write to the API server. All are idempotent, or refused by a precondition when repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.reads import ALLOCATIONS
+from gpuledger.model.share import Pod
+
+JSON_PATCH = "application/json-patch+json"
+
+
+class KubeWrites:
+    """Typed names for the requests that change something."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def create_allocation(self, allocation: Json) -> Json:
+        """Create a card. Raises Conflict if it exists."""
+        return await self._client.request("POST", ALLOCATIONS, allocation)
+
+    async def replace_allocation_spec(self, name: str, allocation: Json) -> Json:
+        """Change what a card is. Raises Invalid if a rule of the ledger refuses it."""
+        operations = [
+            {"op": "add", "path": "/spec", "value": allocation["spec"]},
+            {"op": "add", "path": "/metadata/labels", "value": allocation["metadata"]["labels"]},
+        ]
+        return await self._client.request("PATCH", f"{ALLOCATIONS}/{name}", operations, content_type=JSON_PATCH)
+
+    async def patch_allocation_status(self, name: str, operations: Sequence[Json], timeout_s: float) -> Json:
+        """Change who holds a card, by JSON patch. Raises Invalid if a rule of the ledger refuses it."""
+        path = f"{ALLOCATIONS}/{name}/status"
+        return await self._client.request("PATCH", path, operations, content_type=JSON_PATCH, timeout_s=timeout_s)
+
+    async def delete_allocation(self, name: str, resource_version: int) -> None:
+        """Delete a card if it is unchanged. Raises Conflict if it is not."""
+        preconditions = {"preconditions": {"resourceVersion": str(resource_version)}}
+        await self._client.request("DELETE", f"{ALLOCATIONS}/{name}", preconditions)
+
+    async def bind_pod(self, pod: Pod, node_name: str, annotations: dict[str, str], timeout_s: float) -> None:
+        """Bind a pod to a node and annotate it, in one write.
+
+        Raises Conflict if the pod is bound already, is being deleted, or has another UID by now.
+        """
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
+        }
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+        await self._client.request("POST", path, binding, timeout_s=timeout_s)
+
+    async def create_event(self, event: Json) -> None:
+        """Create an Event in the default namespace: about a Node, which has none of its own."""
+        await self._client.request("POST", "/api/v1/namespaces/default/events", event)

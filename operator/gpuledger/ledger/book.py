@@ -1,0 +1,240 @@
+"""The ledger in memory: pure, single-threaded, without a clock.
+
+Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so
+(`load`). *Holds* are shares that were chosen a moment ago and are on their way there; they end with a deadline, unless
+they are pinned because a write is in flight. Placement asks for `node_room`, and for the nodes touched since it last
+looked.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuledger.ledger.entry import CardEntry, NodeRoom
+from gpuledger.model.card import Card
+from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.share import Holder, Placement, Share
+from gpuledger.model.stored_card import StoredCard
+
+PINNED = float("inf")
+"""Deadline of a hold whose fate a write in flight will decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A placement kept in memory until `deadline_s`, a time of the caller's clock in seconds."""
+
+    pod_uid: str
+    placement: Placement
+    deadline_s: float
+
+
+class Ledger:
+    """All cards, holders and holds of the cluster."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
+        self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
+        self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
+        self._holds: dict[str, Hold] = {}  # pod UID -> hold
+        self._ready: set[str] = set()  # nodes whose agent answers
+        self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
+        self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
+        self._changes = 0
+
+    # Reading.
+
+    def entry(self, uuid: str) -> CardEntry | None:
+        """Return a card's line, for reading."""
+        return self._entries.get(uuid)
+
+    def entries(self) -> Iterable[CardEntry]:
+        """Return all lines, for reading."""
+        return self._entries.values()
+
+    def entries_of_node(self, node_name: str) -> list[CardEntry]:
+        """Return the lines of one node's cards, by index."""
+        return sorted(self._by_node.get(node_name, {}).values(), key=lambda entry: (entry.card.index, entry.card.uuid))
+
+    def node_names(self) -> Iterable[str]:
+        """Return the nodes that have a card in the ledger."""
+        return self._by_node.keys()
+
+    def is_ready(self, node_name: str) -> bool:
+        """Tell whether the node's agent answers."""
+        return node_name in self._ready
+
+    def hold_of(self, pod_uid: str) -> Hold | None:
+        """Return the pod's hold, if it has one."""
+        return self._holds.get(pod_uid)
+
+    def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        """Return the cards that the API server says a pod holds, by index."""
+        entries = [self._entries[uuid] for uuid in self._by_pod.get(pod_uid, ())]
+        return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: (e.card.index, e.card.uuid))]
+
+    def pod_uids(self) -> list[str]:
+        """Return the UIDs of all pods that hold something at the API server."""
+        return list(self._by_pod)
+
+    def node_room(self, node_name: str) -> NodeRoom:
+        """Return the node as placement sees it. A node that the ledger does not know has no cards."""
+        room = self._rooms.get(node_name)
+        if room is None:
+            reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
+            room = self._rooms[node_name] = NodeRoom(
+                name=node_name,
+                ready=node_name in self._ready,
+                cards=tuple(entry.card for entry in reported),
+                rooms=tuple(entry.room() for entry in reported if entry.open and entry.card.healthy),
+            )
+        return room
+
+    @property
+    def changes(self) -> int:
+        """Number of changes so far; compare with `touched_since`."""
+        return self._changes
+
+    def touched_since(self, change: int) -> Iterator[str]:
+        """Return the nodes with a change later than this one, latest first. Costs what it returns."""
+        for node_name in reversed(self._touched):
+            if self._touched[node_name] <= change:
+                return
+            yield node_name
+
+    # What the API server stores.
+
+    def load(self, stored: StoredCard) -> bool:
+        """Take over a card as it is stored; return False if something newer is known already."""
+        uuid, node_name = stored.card.uuid, stored.card.node_name
+        entry = self._entries.get(uuid)
+        if entry is None:
+            entry = self._entries[uuid] = CardEntry(stored.card, holds=self._holds_on(uuid))
+        elif stored.resource_version <= entry.resource_version:
+            return False
+        elif entry.card.node_name != node_name:
+            self._leave_node(entry)
+        self._by_node.setdefault(node_name, {})[uuid] = entry
+        entry.card, entry.resource_version, entry.stored = stored.card, stored.resource_version, True
+        entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
+        entry.known_room = None
+        if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
+            self._replace_holders(entry, stored.holders)
+        self._touch(node_name)
+        return True
+
+    def unload(self, uuid: str, resource_version: int) -> bool:
+        """Note that the API server has lost a card; return False if something newer is known already.
+
+        Its holders stay, so that they can be restored: nobody else gets the card meanwhile. A card without holders
+        is forgotten.
+        """
+        entry = self._entries.get(uuid)
+        if entry is None or resource_version < entry.resource_version:
+            return False
+        entry.stored = entry.open = False
+        entry.resource_version = resource_version
+        if not entry.holders:
+            self._leave_node(entry)
+            del self._entries[uuid]
+        self._touch(entry.card.node_name)
+        return True
+
+    def release_unstored(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod off a card that the API server has lost, so that it is not restored with it."""
+        entry = self._entries.get(uuid)
+        if entry is not None and not entry.stored:
+            self._replace_holders(entry, [holder for uid, holder in entry.holders.items() if uid != pod_uid])
+            entry.known_room = None
+            self._touch(entry.card.node_name)
+
+    def set_reported(self, uuid: str, reported: bool) -> None:
+        """Note whether the card's node still says that it is there."""
+        entry = self._entries.get(uuid)
+        if entry is not None and entry.reported != reported:
+            entry.reported = reported
+            self._touch(entry.card.node_name)
+
+    def set_ready(self, node_name: str, ready: bool) -> None:
+        """Note whether a node's agent answers."""
+        if ready != (node_name in self._ready):
+            (self._ready.add if ready else self._ready.discard)(node_name)
+            self._touch(node_name)
+
+    # Holds.
+
+    def hold(self, pod_uid: str, placement: Placement, deadline_s: float) -> None:
+        """Keep a placement for a pod, in place of any earlier hold of it.
+
+        Raises DoesNotFit, and changes nothing, when a card has no room for it or is not there.
+        """
+        for share in placement.shares:
+            entry = self._entries.get(share.uuid)
+            if entry is None or entry.card.node_name != placement.node_name or not entry.takes(share, but=pod_uid):
+                raise DoesNotFit(f"card {share.uuid} has no room for {share.amounts}")
+        self.drop_hold(pod_uid)
+        self._holds[pod_uid] = Hold(pod_uid, placement, deadline_s)
+        for share in placement.shares:
+            entry = self._entries[share.uuid]
+            entry.holds[pod_uid] = share
+            entry.known_room = None
+        self._touch(placement.node_name)
+
+    def pin_hold(self, pod_uid: str) -> None:
+        """Take the deadline away from a pod's hold: a write in flight decides about it."""
+        hold = self._holds[pod_uid]
+        self._holds[pod_uid] = Hold(pod_uid, hold.placement, PINNED)
+
+    def drop_hold(self, pod_uid: str) -> bool:
+        """Give back what is on hold for a pod. What it holds at the API server stays. Idempotent."""
+        hold = self._holds.pop(pod_uid, None)
+        if hold is None:
+            return False
+        for share in hold.placement.shares:
+            entry = self._entries.get(share.uuid)
+            if entry is not None:
+                entry.holds.pop(pod_uid, None)
+                entry.known_room = None
+                self._touch(entry.card.node_name)  # where the card is now: it may have moved since
+        return True
+
+    def expire_holds(self, now_s: float) -> list[str]:
+        """Drop the holds whose deadline has passed; return their pods' UIDs."""
+        late = [uid for uid, hold in self._holds.items() if hold.deadline_s <= now_s]
+        for uid in late:
+            self.drop_hold(uid)
+        return late
+
+    # Inside.
+
+    def _replace_holders(self, entry: CardEntry, holders: Iterable[Holder]) -> None:
+        uuid = entry.card.uuid
+        for uid in entry.holders:
+            self._by_pod[uid].discard(uuid)
+            if not self._by_pod[uid]:
+                del self._by_pod[uid]
+        entry.holders = {holder.pod.uid: holder for holder in holders}
+        for uid in entry.holders:
+            self._by_pod.setdefault(uid, set()).add(uuid)
+
+    def _holds_on(self, uuid: str) -> dict[str, Share]:
+        """Return what was on hold for a card that went away and comes back."""
+        return {
+            uid: share for uid, hold in self._holds.items() for share in hold.placement.shares if share.uuid == uuid
+        }
+
+    def _leave_node(self, entry: CardEntry) -> None:
+        node_name = entry.card.node_name
+        cards = self._by_node[node_name]
+        del cards[entry.card.uuid]
+        if not cards:
+            del self._by_node[node_name]
+        self._touch(node_name)
+
+    def _touch(self, node_name: str) -> None:
+        self._changes += 1
+        self._rooms.pop(node_name, None)
+        self._touched[node_name] = self._changes
+        self._touched.move_to_end(node_name)

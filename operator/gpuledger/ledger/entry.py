@@ -1,0 +1,89 @@
+"""One card's line in the ledger, and what placement sees of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.share import Holder, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left on a card. `free` can be negative, when the card has shrunk."""
+
+    card: Card
+    free: Amounts
+    idle: bool
+    """Nobody is on the card, nor on hold for it."""
+    shut: bool
+    """Somebody has the card alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """A node as placement sees it: the cards that are reported, in the order of their index."""
+
+    name: str
+    ready: bool
+    """The node's agent answers, so its cards can be given away."""
+    cards: tuple[Card, ...]
+    """All reported cards, the unhealthy ones too."""
+    rooms: tuple[Room, ...]
+    """The cards on which something can be placed."""
+
+
+@dataclass(slots=True)
+class CardEntry:
+    """A card with its holders (stored at the API server) and its holds (in memory, on the way there).
+
+    A pod that has both counts once, as a holder: the hold has arrived.
+    """
+
+    card: Card
+    resource_version: int = 0
+    stored: bool = False
+    """The API server has this card."""
+    open: bool = False
+    """Its first status is written: holders can be added."""
+    reported: bool = True
+    """Its node still says that the card is there."""
+    phase: str = ""
+    reason: str = ""
+    holders: dict[str, Holder] = field(default_factory=dict)
+    """Pod UID -> holder, in the order in which the API server lists them."""
+    holds: dict[str, Share] = field(default_factory=dict)
+    """Pod UID -> share that is chosen and not stored yet."""
+    known_room: Room | None = None
+    """What `room` found last; None after a change."""
+
+    def shares(self, but: str = "") -> list[Share]:
+        """Return every share that counts on the card, leaving out one pod's."""
+        held = [holder.share for uid, holder in self.holders.items() if uid != but]
+        return held + [share for uid, share in self.holds.items() if uid not in self.holders and uid != but]
+
+    def used(self) -> Amounts:
+        """Return what is taken, holds included."""
+        return sum((share.amounts for share in self.shares()), NOTHING)
+
+    def stored_use(self) -> Amounts:
+        """Return what the API server counts: holders alone."""
+        return sum((holder.share.amounts for holder in self.holders.values()), NOTHING)
+
+    def takes(self, share: Share, but: str = "") -> bool:
+        """Tell whether one more share fits beside the others, leaving out one pod's own."""
+        others = self.shares(but)
+        if others and (share.exclusive or any(other.exclusive for other in others)):
+            return False
+        used = sum((other.amounts for other in others), NOTHING)
+        return (used + share.amounts).fits_in(self.card.capacity)
+
+    def room(self) -> Room:
+        """Return what placement needs to know of the card."""
+        if self.known_room is None:
+            shares = self.shares()
+            used = sum((share.amounts for share in shares), NOTHING)
+            shut = any(share.exclusive for share in shares)
+            self.known_room = Room(self.card, self.card.capacity - used, idle=not shares, shut=shut)
+        return self.known_room

@@ -1,0 +1,33 @@
+"""Amounts of one card: memory in MiB, cores in percent of one card's compute, number of slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much of one card. Differences can be negative: a card can shrink below what is held on it."""
+
+    memory_mib: int = 0
+    cores: int = 0
+    number: int = 0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(self.memory_mib + other.memory_mib, self.cores + other.cores, self.number + other.number)
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return Amounts(self.memory_mib - other.memory_mib, self.cores - other.cores, self.number - other.number)
+
+    def fits_in(self, room: Amounts) -> bool:
+        """Tell whether every amount is at most the room's."""
+        return self.memory_mib <= room.memory_mib and self.cores <= room.cores and self.number <= room.number
+
+    def peak(self, other: Amounts) -> Amounts:
+        """Return the larger of each amount: what two users need who are never there at the same time."""
+        return Amounts(
+            max(self.memory_mib, other.memory_mib), max(self.cores, other.cores), max(self.number, other.number)
+        )
+
+
+NOTHING = Amounts()

@@ -1,0 +1,46 @@
+"""One GPU as a node reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuledger.model.amounts import Amounts
+
+ALL_CORES = 100
+"""Percent: a request for all cores of a card means that nobody else may be on it."""
+
+
+class CardPhase(StrEnum):
+    """What `kubectl get gpuallocations` shows of a card's state."""
+
+    PENDING = "Pending"
+    """Known, but its first status is not written yet: nothing is placed on it."""
+    READY = "Ready"
+    UNHEALTHY = "Unhealthy"
+    """The node reports a fault. Holders stay, nobody new comes."""
+    UNAVAILABLE = "Unavailable"
+    """The node, its agent or the card is gone. Holders stay, nobody new comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a card is, apart from who holds it. `index` is its place on the node, as CUDA and NVML count."""
+
+    uuid: str
+    node_name: str
+    index: int
+    capacity: Amounts
+    vendor: str = "nvidia"
+    model: str = ""
+    mode: str = ""
+    numa_node: int | None = None
+    healthy: bool = True
+    links: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Peer card's UUID -> link score, higher is faster."""
+
+    @property
+    def object_name(self) -> str:
+        """Name of the card's GPUAllocation object."""
+        return self.uuid.lower()

@@ -1,0 +1,60 @@
+"""Everything that can go wrong, in one tree.
+
+GpuledgerError
+├── BadInput            a person's or another program's input can't be read; the text says what to do
+├── DoesNotFit          the ledger refuses a share that would over-allocate a card
+├── BindFailed          a pod can't be bound now; the text goes into its event
+└── ApiError            the API server said no, or said nothing
+    ├── NotFound        404
+    ├── Conflict        409
+    ├── Invalid         422: for the ledger, a share that does not fit or a stale total
+    ├── Denied          401, 403
+    └── Unreachable     429, 5xx, no answer: the request may have been carried out
+"""
+
+from __future__ import annotations
+
+
+class GpuledgerError(Exception):
+    """Any error of this project."""
+
+
+class BadInput(GpuledgerError):  # noqa: N818 - reads as what it is
+    """Input that can't be understood. `str()` says what is wrong, where, and what to do."""
+
+
+class DoesNotFit(GpuledgerError):  # noqa: N818
+    """A share that a card has no room for."""
+
+
+class BindFailed(GpuledgerError):  # noqa: N818
+    """A pod that can't be bound to the node now."""
+
+
+class ApiError(GpuledgerError):
+    """The API server refused a request. `status` is the HTTP status, 0 when there was no answer."""
+
+    def __init__(self, message: str, status: int = 0, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class NotFound(ApiError):  # noqa: N818
+    """There is no such object."""
+
+
+class Conflict(ApiError):  # noqa: N818
+    """The object is not in the state that the request presumes."""
+
+
+class Invalid(ApiError):  # noqa: N818
+    """The object would break a rule of its schema."""
+
+
+class Denied(ApiError):  # noqa: N818
+    """The account may not do this."""
+
+
+class Unreachable(ApiError):  # noqa: N818
+    """No answer, or one that says "later". The request may have been carried out all the same."""

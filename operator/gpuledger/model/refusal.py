@@ -1,0 +1,36 @@
+"""Why a node can't take a pod: the fixed set of reasons that kube-scheduler shows in the pod's event.
+
+A text never contains a live number, such as what is free now: kube-scheduler patches the pod and writes a new event
+whenever its message changes. Numbers of the request itself are constant, so they may appear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The kinds of refusal, in the order in which they are looked for."""
+
+    BAD_REQUEST = "bad-request"
+    NO_INVENTORY = "no-inventory"
+    AGENT_NOT_READY = "agent-not-ready"
+    TOO_FEW_CARDS = "too-few-cards"
+    CARD_TOO_SMALL = "card-too-small"
+    UNHEALTHY = "unhealthy"
+    NO_WHOLE_CARD = "no-whole-card"
+    NO_MEMORY = "no-memory"
+    NO_CORES = "no-cores"
+    NO_SLOT = "no-slot"
+    NO_COMBINATION = "no-combination"
+    CONTAINERS_TOGETHER = "containers-together"
+    BINDING_ELSEWHERE = "binding-elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason with the text that a person reads in the pod's FailedScheduling event."""
+
+    reason: Reason
+    text: str

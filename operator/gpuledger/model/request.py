@@ -1,0 +1,85 @@
+"""What a pod asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from gpuledger.model.amounts import Amounts
+
+
+class Lifetime(Enum):
+    """When a container runs, relative to the others of its pod."""
+
+    MAIN = "main"
+    INIT = "init"
+    """Runs to its end before the next init container and before the main ones."""
+    SIDECAR = "sidecar"
+    """An init container with restartPolicy Always: starts in its turn and stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one container asks of each of `cards` different cards.
+
+    Memory is `memory_mib`, or `memory_percent` of each card when `memory_mib` is None.
+    """
+
+    cards: int
+    memory_mib: int | None = None
+    memory_percent: int = 100
+    cores: int = 0
+    exclusive: bool = False
+    """Alone on the card, for as long as the container runs."""
+    lifetime: Lifetime = Lifetime.MAIN
+
+    @property
+    def whole(self) -> bool:
+        """All of the card, whatever its size."""
+        return self.exclusive and self.memory_mib is None and self.memory_percent == 100
+
+    def amounts_on(self, capacity: Amounts) -> Amounts:
+        """Return what the container takes of a card of this capacity: one slot, and the resolved memory and cores.
+
+        A percentage is rounded down, so that a hundred single percents fit on a card.
+        """
+        if self.memory_mib is not None:
+            memory_mib = self.memory_mib
+        else:
+            memory_mib = max(1, capacity.memory_mib * self.memory_percent // 100)
+        return Amounts(memory_mib, capacity.cores if self.whole else self.cores, 1)
+
+
+Shape = tuple[Demand, ...]
+"""The demands of a pod's containers: pods of one shape fit on the same nodes."""
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """The containers of a pod that ask for a card, in the order of the pod: name and demand."""
+
+    names: tuple[str, ...]
+    shape: Shape
+
+    @cached_property
+    def cards(self) -> int:
+        """Upper bound of the cards used: nothing is shared between the containers."""
+        return sum(demand.cards for demand in self.shape)
+
+
+def phases(shape: Shape) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of containers (indexes into the shape) that run at the same time.
+
+    Source: Kubernetes' rule for a pod's effective request. Each init container runs beside the sidecars declared
+    before it; the main containers run beside all sidecars. The sets of a starting sidecar are subsets of the last.
+    """
+    sidecars: list[int] = []
+    result: list[tuple[int, ...]] = []
+    for position, demand in enumerate(shape):
+        if demand.lifetime is Lifetime.SIDECAR:
+            sidecars.append(position)
+        elif demand.lifetime is Lifetime.INIT:
+            result.append((*sidecars, position))
+    last = tuple(sidecars) + tuple(i for i, demand in enumerate(shape) if demand.lifetime is Lifetime.MAIN)
+    return (*result, last) if last else tuple(result)

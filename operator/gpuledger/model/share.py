@@ -1,0 +1,104 @@
+"""What a pod holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.request import PodRequest, phases
+
+Assignment = tuple[tuple[str, ...], ...]
+"""For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
+
+
+class HolderState(StrEnum):
+    """Why a share counts. All three count."""
+
+    RESERVED = "reserved"
+    """Room kept for a pod that is not bound yet, until a deadline."""
+    ALLOCATED = "allocated"
+    RELEASING = "releasing"
+    """The pod is gone, but its processes may still run, until a deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod's identity."""
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerShare:
+    """What one container uses of a card while it runs."""
+
+    name: str
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A pod's part of one card: `amounts` is the pod's peak on it, `containers` break it down."""
+
+    uuid: str
+    amounts: Amounts
+    exclusive: bool
+    containers: tuple[ContainerShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A share with its owner, as the ledger records it."""
+
+    pod: Pod
+    share: Share
+    state: HolderState = HolderState.ALLOCATED
+    deadline: str | None = None
+    """RFC 3339, for `reserved` and `releasing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod's shares, all on one node, in the order of the cards' index."""
+
+    node_name: str
+    shares: tuple[Share, ...]
+
+
+def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]) -> tuple[Share, ...]:
+    """Return the shares that follow from giving each container its assigned cards.
+
+    `cards` are the node's cards, in the order of their index. A share's amounts are the largest sum over the
+    containers that run at the same time, dimension by dimension.
+    """
+    return tuple(_share_of(request, assignment, card) for card in cards if any(card.uuid in a for a in assignment))
+
+
+def _share_of(request: PodRequest, assignment: Assignment, card: Card) -> Share:
+    taken = {
+        position: demand.amounts_on(card.capacity)
+        for position, demand in enumerate(request.shape)
+        if card.uuid in assignment[position]
+    }
+    peak = NOTHING
+    for phase in phases(request.shape):
+        peak = peak.peak(sum((taken[position] for position in phase if position in taken), NOTHING))
+    return Share(
+        uuid=card.uuid,
+        amounts=peak,
+        exclusive=any(request.shape[position].exclusive for position in taken),
+        containers=tuple(
+            ContainerShare(request.names[position], amounts.memory_mib, amounts.cores)
+            for position, amounts in taken.items()
+        ),
+    )

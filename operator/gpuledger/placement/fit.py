@@ -1,0 +1,200 @@
+"""One request against one node: which cards, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+from gpuledger.ledger.entry import NodeRoom, Room
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import Demand, Lifetime, Shape, phases
+from gpuledger.model.share import Assignment
+from gpuledger.placement.policy import CARD_RANKS, CardRank, Preference
+
+SEARCH_LIMIT = 512
+"""Different ways to give a container its cards that are tried for one pod on one node, before it counts as not
+fitting. A pod with one container needs one; only several containers of unequal demands make a search of it."""
+
+
+def choose_cards(shape: Shape, node: NodeRoom, preference: Preference) -> Assignment | Refusal:
+    """Return the cards of each container, or the first reason why the node can't take the pod.
+
+    Depth-first over the containers, the most demanding first and init containers last, so that these find the cards
+    that the main ones have. The first descent is the preferred placement; the search goes on only when it fails.
+    """
+    for demand in shape:
+        refusal = refuse_alone(demand, node)
+        if refusal:
+            return refusal
+    search = _Search(shape, node.rooms, CARD_RANKS[preference])
+    if search.place(0):
+        return search.assignment()
+    return Refusal(Reason.CONTAINERS_TOGETHER, "cards cannot hold all containers of the pod at once")
+
+
+def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
+    """Return why the node could not take one container even if it were its pod's only one, or None.
+
+    What waiting will not change is looked for first, and memory before cores before slots: a reason that flips while
+    other pods come and go would cost a write each time.
+    """
+    if not node.cards:
+        return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
+    if not node.ready:
+        return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
+    never = _refuse_for_ever(demand, node)
+    if never:
+        return never
+    if len(node.rooms) < demand.cards:
+        return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
+    if sum(_fits(demand, room) for room in node.rooms) < demand.cards:
+        return _refuse_for_now(demand, node.rooms)
+    return None
+
+
+def _refuse_for_ever(demand: Demand, node: NodeRoom) -> Refusal | None:
+    if len(node.cards) < demand.cards:
+        return Refusal(Reason.TOO_FEW_CARDS, f"fewer than {demand.cards} GPUs on the node")
+    large_enough = sum(demand.amounts_on(card.capacity).fits_in(card.capacity) for card in node.cards)
+    if large_enough < demand.cards:
+        memory_mib = demand.memory_mib or 0
+        memory = sum(memory_mib <= card.capacity.memory_mib for card in node.cards) < demand.cards
+        amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} % cores"
+        return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
+    return None
+
+
+def _refuse_for_now(demand: Demand, rooms: Sequence[Room]) -> Refusal:
+    def scarce(fits: Callable[[Room, Amounts], bool]) -> bool:
+        return sum(fits(room, demand.amounts_on(room.card.capacity)) for room in rooms) < demand.cards
+
+    if demand.whole or (demand.exclusive and scarce(lambda room, _: room.idle)):
+        return Refusal(Reason.NO_WHOLE_CARD, f"{_few(demand, '')} entirely free")
+    if scarce(lambda room, wanted: wanted.memory_mib <= room.free.memory_mib):
+        return Refusal(Reason.NO_MEMORY, _few(demand, f" with {_memory_text(demand)} free"))
+    if scarce(lambda room, wanted: wanted.cores <= room.free.cores and not _all_cores_promised(demand, room)):
+        return Refusal(Reason.NO_CORES, _few(demand, f" with {demand.cores or 'any'} % cores free"))
+    if scarce(lambda room, _: room.free.number >= 1):
+        return Refusal(Reason.NO_SLOT, _few(demand, " with a free slot"))
+    return Refusal(Reason.NO_COMBINATION, _few(demand, f" with {_memory_text(demand)}, cores and a slot free together"))
+
+
+def _few(demand: Demand, what: str) -> str:
+    return f"no card{what}" if demand.cards == 1 else f"fewer than {demand.cards} cards{what}"
+
+
+def _memory_text(demand: Demand) -> str:
+    return f"{demand.memory_percent} % memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
+
+
+def _fits(demand: Demand, room: Room) -> bool:
+    """Tell whether the card takes the container, if nothing else of its pod is there."""
+    if room.shut or (demand.exclusive and not room.idle) or _all_cores_promised(demand, room):
+        return False
+    return demand.amounts_on(room.card.capacity).fits_in(room.free)
+
+
+def _all_cores_promised(demand: Demand, room: Room) -> bool:
+    """Tell whether others were promised all cores: then even a container that names none stays out.
+
+    Source: HAMi refuses a request without cores on a card whose cores are all given away.
+    """
+    return demand.cores == 0 and not demand.whole and room.free.cores <= 0 < room.card.capacity.cores
+
+
+class _Search:
+    """Depth-first search for the cards of all containers of a pod."""
+
+    def __init__(self, shape: Shape, rooms: Sequence[Room], rank: Callable[[Room], CardRank]) -> None:
+        self.shape = shape
+        self.rooms = sorted(rooms, key=rank)
+        self.chosen: list[tuple[Room, ...]] = [()] * len(shape)
+        self.phases = phases(shape)
+        self.phases_of = [tuple(p for p, members in enumerate(self.phases) if c in members) for c in range(len(shape))]
+        # card UUID -> phase -> what the pod uses there, and who has it alone
+        self.taken: dict[str, list[Amounts]] = {}
+        self.alone: dict[str, list[bool]] = {}
+        self.order = sorted(range(len(shape)), key=lambda c: _difficulty(shape[c]))
+        self.budget = SEARCH_LIMIT
+
+    def place(self, depth: int) -> bool:
+        """Give cards to the containers from `depth` on; undo what leads nowhere."""
+        if depth == len(self.order):
+            return True
+        container = self.order[depth]
+        for rooms in self._ways(container):
+            self.budget -= 1
+            if self.budget < 0:
+                return False
+            self._take(container, rooms, +1)
+            if self.place(depth + 1):
+                self.chosen[container] = rooms
+                return True
+            self._take(container, rooms, -1)
+        return False
+
+    def assignment(self) -> Assignment:
+        """Return the cards found, each container's in the order of their index."""
+        return tuple(
+            tuple(room.card.uuid for room in sorted(rooms, key=lambda room: (room.card.index, room.card.uuid)))
+            for rooms in self.chosen
+        )
+
+    def _ways(self, container: int) -> Iterator[tuple[Room, ...]]:
+        """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
+        demand = self.shape[container]
+        fitting = [room for room in self.rooms if self._fits_beside(container, room)]
+        if demand.lifetime is Lifetime.INIT:  # its peak overlaps with what the pod has anyway
+            fitting.sort(key=lambda room: room.card.uuid not in self.taken)
+        last = len(self.order) == 1
+        seen: set[tuple[object, ...]] = set()
+        for rooms in combinations(fitting, demand.cards):
+            if not last:
+                kind = tuple(sorted(map(self._kind, rooms)))
+                if kind in seen:
+                    continue
+                seen.add(kind)
+            yield rooms
+
+    def _kind(self, room: Room) -> tuple[str, ...]:
+        """Return what makes two cards interchangeable for the rest of the search."""
+        mine = self.taken.get(room.card.uuid, ())
+        alone = self.alone.get(room.card.uuid, ())
+        return tuple(map(repr, (room.card.capacity, room.free, room.idle, mine, alone)))
+
+    def _fits_beside(self, container: int, room: Room) -> bool:
+        """Tell whether the container fits on the card beside what its own pod already uses there."""
+        demand = self.shape[container]
+        if not _fits(demand, room):
+            return False
+        taken = self.taken.get(room.card.uuid)
+        if taken is None:
+            return True
+        alone = self.alone[room.card.uuid]
+        wanted = demand.amounts_on(room.card.capacity)
+        for phase in self.phases_of[container]:
+            if alone[phase] or (demand.exclusive and taken[phase] != NOTHING):
+                return False
+            if not (taken[phase] + wanted).fits_in(room.free):
+                return False
+        return True
+
+    def _take(self, container: int, rooms: Sequence[Room], sign: int) -> None:
+        demand = self.shape[container]
+        for room in rooms:
+            taken = self.taken.setdefault(room.card.uuid, [NOTHING] * len(self.phases))
+            alone = self.alone.setdefault(room.card.uuid, [False] * len(self.phases))
+            wanted = demand.amounts_on(room.card.capacity)
+            for phase in self.phases_of[container]:
+                taken[phase] = taken[phase] + wanted if sign > 0 else taken[phase] - wanted
+                if demand.exclusive:
+                    alone[phase] = sign > 0
+            if all(amounts == NOTHING for amounts in taken):
+                del self.taken[room.card.uuid], self.alone[room.card.uuid]
+
+
+def _difficulty(demand: Demand) -> tuple[bool, bool, int, int, int]:
+    """Sort key: containers of the long phase first, then those that are hardest to place."""
+    memory = -demand.memory_mib if demand.memory_mib is not None else -demand.memory_percent * 1_000_000
+    return (demand.lifetime is Lifetime.INIT, not demand.exclusive, memory, -demand.cores, -demand.cards)

@@ -1,0 +1,84 @@
+"""Every option, once: its name, unit, default and help. Read from a YAML file, whose keys are the names below.
+
+The scheduler's configuration, the operator and the simulated nodes all take them from the same file, so the names of
+the resources can't differ between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+
+def option(default: Any, text: str) -> Any:
+    """Declare an option with its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options. Units are the last word of a name."""
+
+    scheduler_name: str = option("gpuledger", "Pods with this spec.schedulerName are ours.")
+
+    resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
+    resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")
+    resource_memory_percentage: str = option("nvidia.com/gpumem-percentage", "Resource: the same in percent.")
+    resource_cores: str = option("nvidia.com/gpucores", "Resource: cores of each card, in percent.")
+    resource_priority: str = option(
+        "nvidia.com/priority", "Resource: priority on a card; does not influence placement."
+    )
+
+    default_number: int = option(1, "Cards for a container that asks for memory or cores alone.")
+    default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
+    default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.")
+
+    node_policy: str = option("binpack", "Which fitting node to prefer: binpack (fullest first) or spread.")
+    card_policy: str = option("binpack", "Which fitting card of the node to prefer: binpack or spread.")
+
+    hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
+    bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
+    extender_timeout_s: int = option(5, "How long kube-scheduler waits for an answer.")
+    release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
+    resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
+
+    listen_host: str = option("127.0.0.1", "Where the extender listens: kube-scheduler is in the same pod.")
+    listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
+    health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
+    health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
+
+    @property
+    def extender_url(self) -> str:
+        """Where kube-scheduler finds the extender."""
+        return f"http://{self.listen_host}:{self.listen_port}"
+
+    def changed(self, values: Mapping[str, object]) -> Settings:
+        """Return the settings with some values replaced.
+
+        Raises ValueError for a name that does not exist, a value of another kind, or values that contradict.
+        """
+        known = {option.name: option for option in fields(self)}
+        clean: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
+            kind = type(known[name].default)
+            if isinstance(value, bool) or not isinstance(value, int | float if kind is float else kind):
+                raise ValueError(f"settings: {name} must be a {kind.__name__}, not {value!r}")
+            clean[name] = float(value) if kind is float and isinstance(value, int) else value
+        result = replace(self, **clean)
+        result._check()
+        return result
+
+    def _check(self) -> None:
+        for name in ("node_policy", "card_policy"):
+            if getattr(self, name) not in ("binpack", "spread"):
+                raise ValueError(f"settings: {name} must be binpack or spread, not {getattr(self, name)!r}")
+        if self.bind_timeout_s >= self.extender_timeout_s:
+            raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
+        if any(getattr(self, option.name) < 0 for option in fields(self) if isinstance(option.default, int | float)):
+            raise ValueError("settings: no number may be negative")
+        names = [getattr(self, option.name) for option in fields(self) if option.name.startswith("resource_")]
+        if len(set(names)) < len(names) or not all("/" in name for name in names):
+            raise ValueError("settings: resource names must differ and have a domain, such as nvidia.com/gpu")

@@ -1,0 +1,1 @@
+"""Where state, decision and I/O meet."""

@@ -1,0 +1,26 @@
+"""What has happened so far, in numbers. The controller shows them as metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters that only grow."""
+
+    filters: int = 0
+    binds: Counter[str] = field(default_factory=Counter)
+    """Outcome of a bind -> how often."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Reason why no node took a pod (the first node's) -> how often."""
+    bad_input: Counter[str] = field(default_factory=Counter)
+    """Kind of object that could not be read (pod, node, request) -> how often."""
+    pods_examined: int = 0
+    nodes_examined: int = 0
+    """Nodes whose facts differed from the last ones."""
+    node_events: int = 0
+    cards_written: int = 0
+    """Cards created, changed or deleted; their status apart."""
+    releases: int = 0

@@ -1,0 +1,188 @@
+"""From what nodes report to the cards in the ledger: written only when something differs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from gpuledger.formats.node import Inventory, NodeFacts, read_register
+from gpuledger.formats.stored_card import new_allocation, stored_card
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.errors import BadInput, Conflict, NotFound
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.keyed_worker import KeyedWorker
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+NODES_AT_ONCE = 16
+"""Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
+
+
+class CardStore(Protocol):
+    """The cards at the API server."""
+
+    async def allocation(self, name: str) -> Json:
+        """Return a card's object."""
+
+    async def create_allocation(self, allocation: Json) -> Json:
+        """Create a card."""
+
+    async def replace_allocation_spec(self, name: str, allocation: Json) -> Json:
+        """Change what a card is."""
+
+    async def delete_allocation(self, name: str, resource_version: int) -> None:
+        """Delete a card if it is unchanged."""
+
+
+class InventoryKeeper:
+    """Keeps the cards of the ledger equal to what nodes report."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: CardStore,
+        counts: Counts,
+        tell_node: Callable[[str, str], None],
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._counts = counts
+        self._tell_node = tell_node  # node name, sentence: shows a problem where a person looks for it
+        self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
+        self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
+        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE)
+
+    def observe(self, facts: NodeFacts) -> None:
+        """Take in a Node. Equal facts cost a comparison and nothing else."""
+        self._counts.node_events += 1
+        before = self._facts.get(facts.name)
+        if facts == before:
+            return
+        self._counts.nodes_examined += 1
+        self._facts[facts.name] = facts
+        self._ledger.set_ready(facts.name, facts.slots > 0)
+        if before is None or before.register != facts.register:
+            self._read(facts)
+        if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
+            self.worker.mark(facts.name)
+
+    def forget(self, node_name: str) -> None:
+        """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
+        self._facts.pop(node_name, None)
+        self._cards.pop(node_name, None)
+        self._told.pop(node_name, None)
+        self._ledger.set_ready(node_name, False)
+        self.recheck(node_name)
+
+    def recheck(self, node_name: str) -> None:
+        """Compare a node's cards in the ledger with its register again."""
+        self._note_reported(node_name)
+        self.worker.mark(node_name)
+
+    def known_nodes(self) -> set[str]:
+        """Return the nodes that exist, as far as is known."""
+        return set(self._facts)
+
+    def _read(self, facts: NodeFacts) -> None:
+        try:
+            inventory = read_register(facts)
+        except BadInput as error:  # what was known of the node stays as it is
+            self._tell(facts.name, (f"{error}; its cards stay as they were known",))
+            return
+        self._cards[facts.name] = self._own_cards(facts.name, inventory)
+        self._note_reported(facts.name)
+
+    def _own_cards(self, node_name: str, inventory: Inventory) -> dict[str, Card]:
+        """Return the reported cards that no other node has; tell the node of the others, and of unreadable ones."""
+        problems, cards = list(inventory.problems), {}
+        for card in inventory.cards:
+            owner = self._other_owner(card)
+            if owner:
+                problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
+            else:
+                cards[card.uuid] = card
+        self._tell(node_name, tuple(problems))
+        return cards
+
+    def _other_owner(self, card: Card) -> str | None:
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or entry.card.node_name == card.node_name:
+            return None
+        owner = entry.card.node_name
+        return owner if entry.holders or card.uuid in self._cards.get(owner, {}) else None
+
+    def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
+        if problems and self._told.get(node_name) != problems:
+            self._counts.bad_input["node"] += len(problems)
+            for problem in problems:
+                logger.warning("%s", problem)
+                self._tell_node(node_name, problem)
+        self._told[node_name] = problems
+
+    def _note_reported(self, node_name: str) -> None:
+        """Close at once, in memory, what a node does not report any more; writing it down takes longer."""
+        if node_name in self._facts and node_name not in self._cards:
+            return  # its register was never readable
+        cards = self._cards.get(node_name, {})
+        for entry in self._ledger.entries_of_node(node_name):
+            self._ledger.set_reported(entry.card.uuid, entry.card.uuid in cards)
+
+    async def _sync(self, node_name: str) -> None:
+        """Write what differs between a node's cards and the ledger."""
+        if node_name in self._facts and node_name not in self._cards:
+            return
+        cards = self._cards.get(node_name, {})
+        for card in cards.values():
+            await self._write_card(card)
+        self._note_reported(node_name)
+        for entry in self._ledger.entries_of_node(node_name):
+            if entry.card.uuid not in cards and not entry.holders:
+                await self._delete(entry)
+            else:
+                phase, reason = self._phase(entry)
+                await self._journal.describe(entry.card.uuid, phase, reason)
+
+    async def _write_card(self, card: Card) -> None:
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or not entry.stored:
+            try:
+                stored = await self._store.create_allocation(new_allocation(card))
+            except Conflict:  # it exists: memory is behind
+                stored = await self._store.allocation(card.object_name)
+            self._counts.cards_written += 1
+            self._ledger.load(stored_card(stored))
+            entry = self._ledger.entry(card.uuid)
+        if entry is not None and entry.card != card:
+            stored = await self._store.replace_allocation_spec(card.object_name, new_allocation(card))
+            self._counts.cards_written += 1
+            self._ledger.load(stored_card(stored))
+
+    async def _delete(self, entry: CardEntry) -> None:
+        """Delete a card that is gone; a holder that came in between makes the precondition fail."""
+        if entry.stored:
+            with suppress(NotFound):
+                await self._store.delete_allocation(entry.card.object_name, entry.resource_version)
+            self._counts.cards_written += 1
+        self._ledger.unload(entry.card.uuid, entry.resource_version)
+
+    def _phase(self, entry: CardEntry) -> tuple[str, str]:
+        node_name = entry.card.node_name
+        if node_name not in self._facts:
+            return CardPhase.UNAVAILABLE, "its node is gone"
+        if not entry.reported:
+            return CardPhase.UNAVAILABLE, "its node does not report it any more"
+        if not self._ledger.is_ready(node_name):
+            return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
+        if not entry.card.healthy:
+            return CardPhase.UNHEALTHY, "its node reports a fault"
+        return CardPhase.READY, ""

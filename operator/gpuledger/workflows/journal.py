@@ -1,0 +1,212 @@
+"""The only way into the ledger: one writer per card, which commits in groups.
+
+While a card's PATCH is in flight, further changes of that card gather; the next PATCH carries them all. No lock is
+taken and no resourceVersion sent: a writer whose memory is stale computes a wrong total, and the API server refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpuledger.formats.stored_card import stored_card
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
+from gpuledger.model.share import Holder
+from gpuledger.workflows.journal_entries import Add, Change, Describe, Entry, Remove, open_entries, patch_of
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+WRITE_TIMEOUT_S = 2.0
+"""Less than the time that a Bind has: a lost answer is noticed while there is time to look."""
+
+GROUP_LIMIT = 64
+"""Changes in one PATCH: bounds the time and the size of a single request."""
+
+REFUSALS_LIMIT = 2
+"""Patches that may be refused with an entry in them: one in a group or with stale memory, one alone after a re-read."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+"""Pause after an error of the API server: doubled each time."""
+
+
+class LedgerStore(Protocol):
+    """Where the cards are stored: the API server."""
+
+    async def allocation(self, name: str) -> Json:
+        """Return a card's object."""
+
+    async def patch_allocation_status(self, name: str, operations: Sequence[Json], timeout_s: float) -> Json:
+        """Change a card's status; return the object."""
+
+
+@dataclass(slots=True)
+class JournalCounts:
+    """What the journal has done so far."""
+
+    patches: int = 0
+    entries: int = 0
+    refusals: int = 0
+
+
+class Journal:
+    """Writes holders into the ledger and out of it. Each call returns when the API server has it."""
+
+    def __init__(self, ledger: Ledger, store: LedgerStore) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
+        self.counts = JournalCounts()
+
+    async def add(self, holder: Holder, timeout_s: float) -> None:
+        """Enter a holder. Done when it is there already.
+
+        Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
+        says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
+        """
+        entry = Add(holder=holder)
+        self._submit(holder.share.uuid, entry)
+        try:
+            await asyncio.wait_for(entry.settled, timeout_s)
+        except TimeoutError:
+            raise Unreachable(
+                f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
+            ) from None
+
+    async def remove(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod off a card; tried until the API server has done it. Done when it is not there."""
+        entry = Remove(pod_uid=pod_uid)
+        self._submit(uuid, entry)
+        await entry.settled
+
+    async def change(self, holder: Holder) -> None:
+        """Give a holder another state."""
+        entry = Change(holder=holder)
+        self._submit(holder.share.uuid, entry)
+        await entry.settled
+
+    async def describe(self, uuid: str, phase: str, reason: str) -> None:
+        """Set a card's phase, if it differs."""
+        entry = Describe(phase=phase, reason=reason)
+        self._submit(uuid, entry)
+        await entry.settled
+
+    def _submit(self, uuid: str, entry: Entry) -> None:
+        writer = self._writers.get(uuid)
+        if writer is None:
+            writer = self._writers[uuid] = _CardWriter(uuid, self._ledger, self._store, self.counts)
+            writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
+        writer.waiting.append(entry)
+
+    async def _run(self, writer: _CardWriter) -> None:
+        try:
+            await writer.run()
+        finally:
+            del self._writers[writer.uuid]
+
+
+class _CardWriter:
+    """Writes what is waiting for one card, and ends."""
+
+    def __init__(self, uuid: str, ledger: Ledger, store: LedgerStore, counts: JournalCounts) -> None:
+        self.uuid = uuid
+        self.waiting: list[Entry] = []
+        self.task: asyncio.Task[None] | None = None
+        self._ledger = ledger
+        self._store = store
+        self._counts = counts
+        self._errors = 0
+
+    async def run(self) -> None:
+        while self.waiting:
+            group, self.waiting = self.waiting[:GROUP_LIMIT], self.waiting[GROUP_LIMIT:]
+            try:
+                await self._settle(group)
+            except Exception as error:  # a defect must not leave anybody waiting
+                logger.exception("writing card %s failed", self.uuid)
+                for entry in group:
+                    entry.fail(GpuledgerError(f"card {self.uuid}: {error!r}"))
+
+    async def _settle(self, group: list[Entry]) -> None:
+        """Write until every entry of the group is in, or refused for good."""
+        while True:
+            card = self._ledger.entry(self.uuid)
+            if card is None or not card.stored:
+                self._card_is_gone(group)
+                return
+            group = open_entries(card, group)
+            if not group:
+                return
+            # After a refusal one by one, so that a bad entry takes no neighbour with it.
+            alone = any(entry.refusals for entry in group)
+            await self._write(group[:1] if alone else group)
+
+    async def _write(self, entries: list[Entry]) -> None:
+        card = self._ledger.entry(self.uuid)
+        if card is None:
+            return
+        self._counts.patches += 1
+        try:
+            stored = await self._store.patch_allocation_status(
+                card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
+            )
+        except Invalid as error:
+            await self._refused(entries, error)
+        except NotFound:
+            self._ledger.unload(self.uuid, card.resource_version)
+        except (Conflict, Unreachable) as error:
+            await self._pause(error)
+            await self._read_again()
+        except ApiError as error:  # who gives up a share can't be told to give up on that
+            logger.error("card %s: %s", self.uuid, error)
+            for entry in entries:
+                if isinstance(entry, Add):
+                    entry.fail(error)
+            await self._pause(error)
+        else:
+            self._errors = 0
+            self._counts.entries += len(entries)
+            self._ledger.load(stored_card(stored))
+            for entry in entries:
+                entry.succeed()
+
+    async def _refused(self, entries: list[Entry], error: Invalid) -> None:
+        self._counts.refusals += 1
+        await self._read_again()
+        for entry in entries:
+            entry.refusals += 1
+            if entry.refusals >= REFUSALS_LIMIT:
+                logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
+                entry.fail(error)
+
+    async def _read_again(self) -> None:
+        """Bring memory up to date; also tells whether a write without an answer was carried out."""
+        card = self._ledger.entry(self.uuid)
+        if card is None:
+            return
+        try:
+            self._ledger.load(stored_card(await self._store.allocation(card.card.object_name)))
+        except NotFound:
+            self._ledger.unload(self.uuid, card.resource_version)
+        except ApiError as error:
+            await self._pause(error)
+
+    async def _pause(self, error: ApiError) -> None:
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
+        self._errors += 1
+        logger.info("card %s: trying again in %.2f s after %s", self.uuid, pause_s, error)
+        await asyncio.sleep(max(pause_s, error.retry_after_s))
+
+    def _card_is_gone(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if isinstance(entry, Add):
+                entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
+                continue
+            if isinstance(entry, Remove):
+                self._ledger.release_unstored(self.uuid, entry.pod_uid)
+            entry.succeed()

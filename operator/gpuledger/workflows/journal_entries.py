@@ -1,0 +1,182 @@
+"""What can be asked of a card's writer, and the JSON patch that carries out several of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuledger.formats.stored_card import holder_json, pods_column, used_json
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import CardPhase
+from gpuledger.model.errors import DoesNotFit, GpuledgerError
+from gpuledger.model.share import Holder
+
+Json = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Entry:
+    """One change of a card's status, and the future of whoever waits for it."""
+
+    settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    refusals: int = 0
+    """How often the API server has refused a patch with this entry in it."""
+
+    def succeed(self) -> None:
+        """Tell the waiter that the API server has it."""
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def fail(self, error: GpuledgerError) -> None:
+        """Tell the waiter that it can't be had."""
+        if not self.settled.done():
+            self.settled.set_exception(error)
+
+
+@dataclass(eq=False)
+class Add(Entry):
+    """Enter a holder. Whoever waits can withdraw it, by cancelling the future, as long as it is not sent."""
+
+    holder: Holder = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class Remove(Entry):
+    """Take a pod off the card."""
+
+    pod_uid: str = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class Change(Entry):
+    """Give a holder another state. Nothing happens if the pod has left the card."""
+
+    holder: Holder = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class Describe(Entry):
+    """Set the card's phase and the reason for it; the first time, open the card for holders."""
+
+    phase: str = field(kw_only=True)
+    reason: str = field(kw_only=True)
+
+
+def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that still need a write; settle those that are done, withdrawn, or can't fit.
+
+    Goes by what memory knows of the API server's holders. Room that others have on hold does not count here: their
+    entries come later, and are judged then.
+    """
+    leaving = {entry.pod_uid for entry in entries if isinstance(entry, Remove)}
+    staying = [holder for uid, holder in card.holders.items() if uid not in leaving]
+    still_open: list[Entry] = []
+    for entry in entries:
+        if entry.settled.done():
+            continue
+        if isinstance(entry, Add):
+            if _settle_add(card, entry, staying):
+                continue
+            staying.append(entry.holder)
+        elif _is_done(card, entry):
+            entry.succeed()
+            continue
+        still_open.append(entry)
+    return still_open
+
+
+def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
+    uid, share = entry.holder.pod.uid, entry.holder.share
+    present = card.holders.get(uid)
+    if present is not None and present.share == share:
+        entry.succeed()
+    elif present is not None:
+        entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
+    elif not card.open:
+        entry.fail(DoesNotFit(f"card {share.uuid} takes no pods yet"))
+    elif staying and (share.exclusive or any(other.share.exclusive for other in staying)):
+        entry.fail(DoesNotFit(f"card {share.uuid} is not free any more"))
+    elif not sum((other.share.amounts for other in staying), share.amounts).fits_in(card.card.capacity):
+        entry.fail(DoesNotFit(f"card {share.uuid} has no room for the pod any more"))
+    return entry.settled.done()
+
+
+def _is_done(card: CardEntry, entry: Entry) -> bool:
+    match entry:
+        case Remove():
+            return entry.pod_uid not in card.holders
+        case Change():
+            present = card.holders.get(entry.holder.pod.uid)
+            return present is None or present == entry.holder
+        case Describe():
+            return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
+    raise TypeError(f"unknown entry {entry!r}")
+
+
+def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the JSON patch that makes these changes at once, from the holders that memory knows.
+
+    Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
+    tested for its pod's UID, because a stale index of an equal share would not show in the sums.
+    """
+    if not card.open:
+        return _opening_patch(card, entries)
+    operations: list[Json] = []
+    holders = dict(card.holders)
+    places = {uid: place for place, uid in enumerate(holders)}
+    for entry in entries:
+        if isinstance(entry, Change):
+            uid = entry.holder.pod.uid
+            holders[uid] = entry.holder
+            operations += [_test(places[uid], uid), _at("replace", places[uid], holder_json(entry.holder))]
+    leaving = [entry.pod_uid for entry in entries if isinstance(entry, Remove)]
+    for uid in sorted(set(leaving), key=lambda uid: -places[uid]):
+        del holders[uid]
+        operations += [_test(places[uid], uid), {"op": "remove", "path": f"/status/holders/{places[uid]}"}]
+    for entry in entries:
+        if isinstance(entry, Add):
+            holders[entry.holder.pod.uid] = entry.holder
+            operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
+        elif isinstance(entry, Describe):
+            operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
+    if any(not isinstance(entry, Describe) for entry in entries):
+        operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
+    return operations
+
+
+def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the first status of a card: whoever memory says holds it.
+
+    It would replace a status that somebody else has written meanwhile, so the object must be the one that was read.
+    """
+    leaving = {entry.pod_uid for entry in entries if isinstance(entry, Remove)}
+    holders = [holder for uid, holder in card.holders.items() if uid not in leaving]
+    phase, reason = CardPhase.PENDING.value, ""
+    for entry in entries:
+        if isinstance(entry, Describe):
+            phase, reason = entry.phase, entry.reason
+    status = {
+        "phase": phase,
+        "reason": reason,
+        "used": used_json(holders),
+        "pods": pods_column(holders),
+        "holders": [holder_json(holder) for holder in holders],
+    }
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": str(card.resource_version)},
+        {"op": "add", "path": "/status", "value": status},
+    ]
+
+
+def _test(place: int, uid: str) -> Json:
+    return {"op": "test", "path": f"/status/holders/{place}/podUID", "value": uid}
+
+
+def _at(operation: str, place: int, value: Json) -> Json:
+    return {"op": operation, "path": f"/status/holders/{place}", "value": value}
+
+
+def _status(field_name: str, value: object) -> Json:
+    return {"op": "add", "path": f"/status/{field_name}", "value": value}

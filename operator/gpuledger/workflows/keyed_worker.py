@@ -1,0 +1,59 @@
+"""Level-based work: a key is marked as changed, and one task brings it up to date, however often it was marked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+
+
+class KeyedWorker:
+    """Runs `work(key)` for marked keys: never twice at once for a key, again if it was marked meanwhile.
+
+    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once.
+    """
+
+    def __init__(self, work: Callable[[str], Awaitable[None]], parallel: int) -> None:
+        self._work = work
+        self._marked: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(parallel)
+
+    def mark(self, key: str) -> None:
+        """Have the key's work done, soon."""
+        self._marked.add(key)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._run(key), name=f"bring {key} up to date")
+
+    async def idle(self) -> None:
+        """Wait until there is nothing to do."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def stop(self) -> None:
+        """Drop what is not done."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, key: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        try:
+            while key in self._marked:
+                self._marked.discard(key)
+                try:
+                    async with self._places:
+                        await self._work(key)
+                    pause_s = FIRST_PAUSE_S
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                    logger.warning("%s: trying again in %.1f s after %r", key, pause_s, error)
+                    self._marked.add(key)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+        finally:
+            del self._tasks[key]

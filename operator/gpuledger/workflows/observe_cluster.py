@@ -1,0 +1,131 @@
+"""What the cluster shows, from Kopf's watches or a full list, into the ledger. Every call can be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from gpuledger.formats.node import node_facts
+from gpuledger.formats.pod import bound_node
+from gpuledger.formats.stored_card import stored_card
+from gpuledger.ledger.book import Ledger
+from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.release_pod import PodReleaser
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+
+class ClusterReader(Protocol):
+    """Full lists of what the ledger depends on."""
+
+    def nodes(self) -> AsyncIterator[list[Json]]:
+        """Yield all Nodes, page by page."""
+
+    def allocations(self) -> AsyncIterator[list[Json]]:
+        """Yield all GPUAllocations, page by page."""
+
+    def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
+        """Yield the bound pods of a scheduler profile, page by page."""
+
+
+class ClusterObserver:
+    """Takes in one object at a time, or all of them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        inventory: InventoryKeeper,
+        releaser: PodReleaser,
+        reader: ClusterReader,
+        count_resource: str,
+        scheduler_name: str,
+    ) -> None:
+        self._ledger = ledger
+        self._inventory = inventory
+        self._releaser = releaser
+        self._reader = reader
+        self._count_resource = count_resource
+        self._scheduler_name = scheduler_name
+        self.synced = False
+        """Whether everything has been taken in once: before, nothing can be decided."""
+
+    def node(self, node: Json, gone: bool) -> None:
+        """Take in a Node."""
+        facts = node_facts(node, self._count_resource)
+        if gone:
+            self._inventory.forget(facts.name)
+        else:
+            self._inventory.observe(facts)
+
+    def allocation(self, allocation: Json, gone: bool) -> None:
+        """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
+        stored = stored_card(allocation)
+        uuid, node_name = stored.card.uuid, stored.card.node_name
+        if gone:
+            if self._ledger.unload(uuid, stored.resource_version):
+                self._inventory.recheck(node_name)
+            return
+        self._ledger.load(stored)
+        entry = self._ledger.entry(uuid)
+        if self.synced and entry is not None and not entry.reported and not entry.holders:
+            self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
+
+    def pod(self, pod: Json, gone: bool) -> None:
+        """Take in a bound pod of our profile."""
+        if gone:
+            self._releaser.forget(pod)
+        else:
+            self._releaser.observe(pod)
+
+    async def resync(self) -> None:
+        """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
+        await self._resync_allocations()
+        await self._resync_nodes()
+        await self._resync_pods()
+        if not self.synced:
+            await self._inventory.worker.idle()
+            await self._releaser.worker.idle()
+        self.synced = True
+
+    async def resync_every(self, interval_s: float) -> None:
+        """Resync for ever. An error of the API server waits for the next time."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.resync()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
+                logger.warning("comparing with the API server failed: %r; next time in %.0f s", error, interval_s)
+
+    async def _resync_allocations(self) -> None:
+        known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}
+        async for page in self._reader.allocations():
+            for allocation in page:
+                known.pop(allocation["spec"]["uuid"], None)
+                self.allocation(allocation, gone=False)
+        for uuid, resource_version in known.items():
+            entry = self._ledger.entry(uuid)
+            if entry is not None and self._ledger.unload(uuid, resource_version):
+                self._inventory.recheck(entry.card.node_name)
+
+    async def _resync_nodes(self) -> None:
+        missing = self._inventory.known_nodes() | set(self._ledger.node_names())
+        async for page in self._reader.nodes():
+            for node in page:
+                missing.discard(node["metadata"]["name"])
+                self.node(node, gone=False)
+        for name in missing:
+            self._inventory.forget(name)
+
+    async def _resync_pods(self) -> None:
+        suspects = set(self._ledger.pod_uids())
+        async for page in self._reader.bound_pods(self._scheduler_name):
+            for pod in page:
+                if bound_node(pod):
+                    suspects.discard(pod["metadata"]["uid"])
+                    self.pod(pod, gone=False)
+        for uid in suspects:
+            self._releaser.recheck(uid)

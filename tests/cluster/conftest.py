@@ -1,0 +1,61 @@
+"""One real control plane for all tests of this directory.
+
+It is a failure, not a skip, when it can't be built or started: a green run means that these tests ran.
+"""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from build_control_plane import BuildError, ensure_binaries
+from control_plane import ControlPlane, ControlPlaneError
+
+HERE = Path(__file__).parent
+BUILD_PROBLEM = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.cluster)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test: a first build takes longer than a test may, and its progress should be seen."""
+    if session.config.option.collectonly or not any(item.path.is_relative_to(HERE) for item in session.items):
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            ensure_binaries()
+        except BuildError as error:
+            session.config.stash[BUILD_PROBLEM] = str(error)
+
+
+@pytest.fixture(scope="session")
+def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    """Return the control plane that all tests share; give each test objects of its own (see `namespace`)."""
+    if BUILD_PROBLEM in pytestconfig.stash:
+        pytest.fail(f"The control plane can't be built.\n{pytestconfig.stash[BUILD_PROBLEM]}", pytrace=False)
+    shared = ControlPlane()
+    try:
+        shared.start()
+    except ControlPlaneError as error:
+        pytest.fail(f"The control plane does not start.\n{error}", pytrace=False)
+    try:
+        yield shared
+    finally:
+        shared.stop()
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane) -> Iterator[str]:
+    """Return a new namespace, which is deleted after the test."""
+    name = f"test-{secrets.token_hex(4)}"
+    plane.kubectl("create", "namespace", name)
+    yield name
+    plane.kubectl("delete", "namespace", name, "--wait=false")

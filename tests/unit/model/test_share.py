@@ -1,0 +1,58 @@
+"""What a pod holds of each card: the peak of its containers, and what each of them uses."""
+
+from builders import a_card, a_request, cards_of, mib, percent, whole
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.request import Demand, Lifetime
+from gpuledger.model.share import ContainerShare, Share, shares_of
+
+CARD = a_card()
+
+
+def share_of_one_card(*demands: Demand) -> Share:
+    """Return the share of a pod that has all its containers on one card."""
+    (share,) = shares_of(a_request(*demands), tuple((CARD.uuid,) for _ in demands), [CARD])
+    return share
+
+
+def test_main_containers_on_one_card_add_up() -> None:
+    share = share_of_one_card(mib(4_000, cores=10), mib(1_000, cores=20))
+    assert share.amounts == Amounts(5_000, 30, 2)
+
+
+def test_an_init_container_overlaps_with_the_main_ones() -> None:
+    share = share_of_one_card(mib(6_000, lifetime=Lifetime.INIT), mib(4_000, cores=10), mib(1_000))
+    assert share.amounts == Amounts(6_000, 10, 2)
+
+
+def test_a_sidecar_adds_to_later_init_containers_and_to_the_main_ones() -> None:
+    share = share_of_one_card(
+        mib(500, lifetime=Lifetime.INIT), mib(1_000, lifetime=Lifetime.SIDECAR), mib(6_000, lifetime=Lifetime.INIT),
+        mib(4_000),
+    )  # fmt: skip
+    assert share.amounts == Amounts(7_000, 0, 2)
+
+
+def test_one_exclusive_container_makes_the_share_exclusive() -> None:
+    assert share_of_one_card(whole(lifetime=Lifetime.INIT), mib(1_000)).exclusive
+    assert not share_of_one_card(mib(1_000), mib(1_000)).exclusive
+
+
+def test_each_container_is_listed_with_what_it_uses() -> None:
+    share = share_of_one_card(percent(25, cores=30), mib(1_000))
+    assert share.containers == (ContainerShare("c0", 4_000, 30), ContainerShare("c1", 1_000, 0))
+
+
+def test_a_pod_has_one_share_of_every_card_it_uses_by_index() -> None:
+    cards = cards_of(count=4)
+    assignment = ((cards[1].uuid, cards[3].uuid), (cards[1].uuid,))
+    shares = shares_of(a_request(mib(1_000, cards=2), mib(2_000)), assignment, cards)
+    assert [(share.uuid, share.amounts.memory_mib) for share in shares] == [
+        (cards[1].uuid, 3_000),
+        (cards[3].uuid, 1_000),
+    ]
+
+
+def test_a_percentage_means_each_card_on_its_own() -> None:
+    cards = [a_card(0, memory_mib=10_000), a_card(1, memory_mib=20_000)]
+    shares = shares_of(a_request(percent(50, cards=2)), ((cards[0].uuid, cards[1].uuid),), cards)
+    assert [share.amounts.memory_mib for share in shares] == [5_000, 10_000]

@@ -1,0 +1,112 @@
+"""Every reason that placement can give, with the text that a person reads in the pod's event."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from builders import a_card, a_ledger, a_share, mib, occupy, percent, whole, whole_share
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import Demand, Lifetime
+from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.policy import Preference
+
+NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.BINDING_ELSEWHERE}
+"""Found before or after placement is asked: the request can't be read; the pod is on its way to another node."""
+
+ONE, TWO = a_card(0), a_card(1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shares that are on the node, the pod that comes, and what it is told."""
+
+    reason: Reason
+    text: str
+    pod: tuple[Demand, ...]
+    ledger: Ledger
+
+
+def not_ready() -> Ledger:
+    """Return a node whose agent does not answer."""
+    ledger = a_ledger(ONE)
+    ledger.set_ready("node-a", False)
+    return ledger
+
+
+def used(first: tuple[int, int, int], second: tuple[int, int, int] | None = None, *, alone: bool = False) -> Ledger:
+    """Return one or two cards with something on each: memory, cores, number."""
+    ledger = a_ledger(*((ONE, TWO) if second else (ONE,)))
+    occupy(ledger, "a", a_share(ONE, *first, exclusive=alone))
+    if second:
+        occupy(ledger, "b", a_share(TWO, *second))
+    return ledger
+
+
+CASES = [
+    Case(Reason.NO_INVENTORY, "node has no GPUs in the ledger", (whole(),), Ledger()),
+    Case(Reason.AGENT_NOT_READY, "GPU node agent is not ready", (whole(),), not_ready()),
+    Case(Reason.TOO_FEW_CARDS, "node has fewer than 2 GPUs", (whole(2),), a_ledger(ONE)),
+    Case(Reason.CARD_TOO_SMALL, "no card as large as 16001 MiB", (mib(16_001),), a_ledger(ONE)),
+    Case(
+        Reason.CARD_TOO_SMALL,
+        "fewer than 2 cards as large as 12000 MiB",
+        (mib(12_000, cards=2),),
+        a_ledger(ONE, a_card(1, memory_mib=8_000)),
+    ),
+    Case(Reason.CARD_TOO_SMALL, "no card with 60 % cores", (mib(1_000, cores=60),), a_ledger(a_card(cores=50))),
+    Case(Reason.UNHEALTHY, "no card in working order", (mib(1),), a_ledger(a_card(healthy=False))),
+    Case(
+        Reason.UNHEALTHY,
+        "fewer than 2 cards in working order",
+        (mib(1, cards=2),),
+        a_ledger(ONE, a_card(1, healthy=False)),
+    ),
+    Case(Reason.NO_WHOLE_CARD, "no card entirely free", (whole(),), used((1, 0, 1))),
+    Case(Reason.NO_WHOLE_CARD, "no card entirely free", (mib(1_000, cores=100),), used((1, 0, 1))),
+    Case(Reason.NO_MEMORY, "no card with 4000 MiB free", (mib(4_000),), used((12_001, 0, 1))),
+    Case(Reason.NO_MEMORY, "no card with 50 % memory free", (percent(50),), used((8_001, 0, 1))),
+    Case(Reason.NO_CORES, "no card with 30 % cores free", (mib(1, cores=30),), used((1, 71, 1))),
+    Case(Reason.NO_CORES, "no card with any % cores free", (mib(1),), used((1, 100, 1), alone=True)),
+    Case(Reason.NO_SLOT, "no card with a free slot", (mib(1),), used((1, 0, 10))),
+    Case(
+        Reason.NO_COMBINATION,
+        "no card with 4000 MiB, cores and a slot free together",
+        (mib(4_000, cores=50),),
+        used((15_000, 0, 1), (0, 80, 1)),
+    ),
+    Case(
+        Reason.CONTAINERS_TOGETHER,
+        "cards cannot hold all containers of the pod at once",
+        (mib(10_000), mib(10_000)),
+        a_ledger(ONE),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.reason.value)
+def test_the_first_true_reason_is_given_in_words(case: Case) -> None:
+    found = choose_cards(case.pod, case.ledger.node_room("node-a"), Preference.BINPACK)
+    assert found == Refusal(case.reason, case.text)
+
+
+def test_every_reason_of_placement_has_a_case() -> None:
+    assert {case.reason for case in CASES} == set(Reason) - NOT_PLACEMENT
+
+
+def test_a_whole_card_beside_a_share_is_refused_and_a_share_beside_a_whole_card() -> None:
+    ledger = a_ledger(ONE)
+    occupy(ledger, "share", a_share(ONE))
+    whole_beside_share = choose_cards((whole(),), ledger.node_room("node-a"), Preference.BINPACK)
+    ledger.drop_hold("share")
+    occupy(ledger, "whole", whole_share(ONE))
+    share_beside_whole = choose_cards((mib(1),), ledger.node_room("node-a"), Preference.BINPACK)
+    assert isinstance(whole_beside_share, Refusal)
+    assert isinstance(share_beside_whole, Refusal)
+    assert (whole_beside_share.reason, share_beside_whole.reason) == (Reason.NO_WHOLE_CARD, Reason.NO_MEMORY)
+
+
+def test_any_container_of_a_pod_can_be_the_one_that_does_not_fit() -> None:
+    pod = (mib(1), mib(16_001, lifetime=Lifetime.INIT))
+    found = choose_cards(pod, a_ledger(ONE).node_room("node-a"), Preference.BINPACK)
+    assert found == Refusal(Reason.CARD_TOO_SMALL, "no card as large as 16001 MiB")

@@ -1,0 +1,360 @@
+"""Build the programs of a real Kubernetes control plane from source, once, into a cache.
+
+`python tools/build_control_plane.py` builds etcd, kube-apiserver, kube-controller-manager,
+kube-scheduler and kubectl from the Go modules in `tools/go`, whose `go.sum` pins every byte.
+`ensure_binaries()` does the same for other tools. Only the standard library is needed.
+
+`$KUBEBUILDER_ASSETS` wins where it is set. What is usually found there (etcd, kube-apiserver, kubectl)
+is used as it is, and only the programs that are missing there are taken from the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from child_process import dying_with_parent
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+GO_MODULES = REPOSITORY / "tools" / "go"
+GO_LOCK = REPOSITORY / "requirements" / "go.txt"
+MINIMUM_GO = (1, 26)
+FAILURE_TAIL_LINES = 25
+PLAIN_PROGRESS_INTERVAL_S = 15.0
+LIVE_PROGRESS_INTERVAL_S = 0.5
+DOWNLOAD_FAILURES = ("dial tcp", "i/o timeout", "proxyconnect", "TLS handshake", "lookup disabled", "Connection")
+REQUIRED_ASSETS = ("etcd", "kube-apiserver")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program, the Go package it is built from, and how long its first build takes on two cores."""
+
+    name: str
+    module: str
+    package: str
+    first_build: str
+
+
+PROGRAMS = (
+    Program("etcd", "etcd", "go.etcd.io/etcd/server/v3", "40 s"),
+    Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", "3.5 min"),
+    Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", "20 s"),
+    Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", "40 s"),
+    Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", "20 s"),
+)
+
+
+class BuildError(Exception):
+    """The control plane can't be built; the text says why and what to do."""
+
+
+def ensure_binaries() -> Path:
+    """Return a directory that holds every program of PROGRAMS, building what is missing.
+
+    A first build takes about 6 minutes on two cores and 3 GiB in Go's own caches; later calls take
+    milliseconds. Several processes may call this at once. Raises BuildError.
+    """
+    given = _given_assets()
+    found = {program: given / program.name for program in PROGRAMS if given and _is_program(given / program.name)}
+    if given and len(found) == len(PROGRAMS):
+        return given
+    if given:
+        lacking = ", ".join(program.name for program in PROGRAMS if program not in found)
+        _say(f"KUBEBUILDER_ASSETS has no {lacking}: taking our own build of it")
+    wanted = {program: _module_directory(program.module) / program.name for program in PROGRAMS if program not in found}
+    if not all(_is_program(path) for path in wanted.values()):
+        with _lock(cache_directory()):
+            _build_missing(wanted)
+    return _linked_together({**wanted, **found})
+
+
+def cache_directory() -> Path:
+    """Return the directory that keeps the built programs; it is created when something is built."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(_home(), ".cache")
+    return Path(root) / "gpuledger" / "control-plane"
+
+
+def _home() -> str:
+    return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+
+
+def _given_assets() -> Path | None:
+    value = os.environ.get("KUBEBUILDER_ASSETS")
+    if not value:
+        return None
+    directory = Path(value).absolute()
+    for name in REQUIRED_ASSETS:
+        if not _is_program(directory / name):
+            raise BuildError(
+                f"KUBEBUILDER_ASSETS={value} holds no executable `{name}`. "
+                "Point it at a directory with etcd and kube-apiserver, or unset it to use our own build."
+            )
+    return directory
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _module_directory(module: str) -> Path:
+    return cache_directory() / f"{module}-{_module_key(module)}"
+
+
+def _module_key(module: str) -> str:
+    """Hash what decides about the outcome: the pinned modules, the flags, and the machine's architecture."""
+    digest = hashlib.sha256()
+    for name in ("go.mod", "go.sum"):
+        digest.update((GO_MODULES / module / name).read_bytes())
+    digest.update("\0".join([*_build_flags(module), platform.machine()]).encode())
+    return digest.hexdigest()[:12]
+
+
+def _build_flags(module: str) -> list[str]:
+    linker = "-s -w"
+    if module == "kubernetes":
+        linker += "".join(f" -X k8s.io/component-base/version.{key}={value}" for key, value in _version_stamp().items())
+    return ["-trimpath", "-buildvcs=false", "-ldflags", linker]
+
+
+def _version_stamp() -> dict[str, str]:
+    """Return what a release build stamps in; without it, the API server calls itself v0.0.0."""
+    text = (GO_MODULES / "kubernetes" / "go.mod").read_text()
+    found = re.search(r"^\s*k8s\.io/kubernetes v(\d+)\.(\d+)\.\S+", text, re.MULTILINE)
+    if found is None:
+        raise BuildError("tools/go/kubernetes/go.mod names no version of k8s.io/kubernetes; restore the file from git.")
+    version = found.group(0).split()[-1]
+    return {
+        "gitVersion": version,
+        "gitMajor": found.group(1),
+        "gitMinor": found.group(2),
+        "gitCommit": "unknown",
+        "gitTreeState": "clean",
+    }
+
+
+@contextlib.contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    """Let one builder at a time into the cache; the kernel frees the lock however its holder ends."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = (directory / "lock").open("w")
+    except OSError as error:
+        raise BuildError(
+            f"The build cache can't be written: {error}. Set XDG_CACHE_HOME to a writable place."
+        ) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another process is building the control plane; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build_missing(wanted: dict[Program, Path]) -> None:
+    missing = {program: path for program, path in wanted.items() if not _is_program(path)}
+    if not missing:
+        return
+    begin = time.monotonic()
+    go = _find_go()
+    for program, path in missing.items():
+        _build(go, program, path)
+    size_mib = sum(path.stat().st_size for path in missing.values()) / 2**20
+    _say(f"built {len(missing)} programs, {size_mib:.0f} MiB, in {_minutes(time.monotonic() - begin)}")
+    _say(f"they are kept in {cache_directory()}")
+
+
+def _build(go: str, program: Program, path: Path) -> None:
+    """Build into a temporary directory and rename: what carries the final name is always complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
+        output = Path(temporary) / program.name
+        _run_with_progress(
+            [go, "build", *_build_flags(program.module), "-o", str(output), program.package],
+            label=f"building {program.name}",
+            hint=f"the first time about {program.first_build} on two cores, plus its downloads",
+            directory=GO_MODULES / program.module,
+            environment=_go_environment() | {"GOTMPDIR": temporary},  # an interrupted go leaves files behind
+        )
+        output.replace(path)
+
+
+def _linked_together(programs: dict[Program, Path]) -> Path:
+    """Gather programs that lie in several directories in one directory of links."""
+    content = "\n".join(str(path) for path in programs.values())
+    directory = cache_directory() / f"bin-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    if directory.is_dir():
+        return directory
+    with _lock(cache_directory()), tempfile.TemporaryDirectory(prefix=".linking-", dir=directory.parent) as temporary:
+        if not directory.is_dir():
+            complete = Path(temporary) / "bin"
+            complete.mkdir()
+            for program, path in programs.items():
+                (complete / program.name).symlink_to(path)
+            complete.rename(directory)
+    return directory
+
+
+def _go_environment() -> dict[str, str]:
+    """Return the environment of the Go tool: no C compiler, no other Go version, no surrounding workspace."""
+    fixed = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "HOME": _home()}
+    foreign = ("GOROOT", "GOOS", "GOARCH", "GO111MODULE")
+    return {key: value for key, value in os.environ.items() if key not in foreign} | fixed
+
+
+def _find_go() -> str:
+    """Return a Go that is new enough: the one on PATH, or the pinned one from requirements/go.txt."""
+    on_path = shutil.which("go")
+    if on_path:
+        version = _go_version(on_path)
+        if version >= MINIMUM_GO:
+            return on_path
+        _say(f"{on_path} is Go {'.'.join(map(str, version))}, too old for this Kubernetes; using a pinned one")
+    return _pinned_go()
+
+
+def _go_version(go: str) -> tuple[int, ...]:
+    answer = subprocess.run(
+        [go, "env", "GOVERSION"], env=_go_environment(), cwd="/", capture_output=True, text=True, check=False
+    )
+    found = re.match(r"go(\d+)\.(\d+)", answer.stdout)
+    return tuple(int(part) for part in found.groups()) if found else (0, 0)
+
+
+def _pinned_go() -> str:
+    key = hashlib.sha256(GO_LOCK.read_bytes()).hexdigest()[:12]
+    directory = cache_directory() / f"go-{key}"
+    go = directory / "go" / "bin" / "go"
+    if not _is_program(go):
+        with tempfile.TemporaryDirectory(prefix=".installing-", dir=directory.parent) as temporary:
+            complete = Path(temporary) / "target"
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+            _run_with_progress(
+                [*pip, "--require-hashes", "-r", str(GO_LOCK), "--target", str(complete)],
+                label="installing the Go toolchain",
+                hint="65 MB, once, into the build cache",
+                directory=REPOSITORY,
+                environment={**os.environ, "HOME": _home()},
+            )
+            complete.rename(directory)
+    version = _go_version(str(go))
+    if version < MINIMUM_GO:
+        raise BuildError(f"{go} does not run on this machine. Put a Go of at least 1.26 on PATH.")
+    return str(go)
+
+
+def _run_with_progress(argv: list[str], label: str, hint: str, directory: Path, environment: dict[str, str]) -> None:
+    _say(f"{label} ({hint})")
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as log:
+        command = dying_with_parent(argv, signal.SIGINT)  # which go answers by stopping cleanly
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # so that its compilers can be interrupted with it
+        )
+        try:
+            _watch(process, label, begin)
+        except BaseException:
+            _interrupt(process)
+            raise
+        if process.returncode != 0:
+            raise BuildError(_failure_text(label, argv, process.returncode, log.fileno()))
+    _say(f"{label}: done in {_minutes(time.monotonic() - begin)}")
+
+
+def _watch(process: subprocess.Popen[bytes], label: str, begin: float) -> None:
+    """Wait for a process and show that time passes: a counter on a terminal, now and then a line elsewhere."""
+    live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    interval_s = LIVE_PROGRESS_INTERVAL_S if live else PLAIN_PROGRESS_INTERVAL_S
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(interval_s)
+                return
+            elapsed = _minutes(time.monotonic() - begin)
+            if live:
+                print(f"\r\033[K  {label} … {elapsed}", end="", file=sys.stderr, flush=True)
+            else:
+                _say(f"{label}: {elapsed} so far")
+    finally:
+        if live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _failure_text(label: str, argv: list[str], code: int, log: int) -> str:
+    size = os.fstat(log).st_size
+    lines = os.pread(log, size, 0).decode(errors="replace").splitlines()
+    reason = f"signal {-code}" if code < 0 else f"exit status {code}"
+    output = "\n".join(f"    {line}" for line in lines[-FAILURE_TAIL_LINES:]) or "    (it printed nothing)"
+    advice = "Try again; what was finished is kept."
+    text = "\n".join(lines[-FAILURE_TAIL_LINES:])
+    if "killed" in text or code == -signal.SIGKILL:
+        advice = "The machine probably ran out of memory: 4 GiB are needed. Close something, then try again."
+    elif "no space left" in text:
+        advice = (
+            "The disk is full: about 4 GiB are needed. Free some, or set XDG_CACHE_HOME and GOCACHE to another disk."
+        )
+    elif any(word in text for word in DOWNLOAD_FAILURES):
+        advice = "A download failed. Check the network and the proxy settings (GOPROXY, HTTPS_PROXY), then try again."
+    elif "checksum mismatch" in text or "do not match the hashes" in text.lower():
+        advice = "A download is not what was pinned. Do not bypass this; look at what GOPROXY or pip's index serves."
+    elif "No module named pip" in text:
+        advice = "This Python has no pip. Use `make control-plane`, or put a Go of at least 1.26 on PATH."
+    return f"{label} failed ({reason}): {' '.join(argv[:2])} …\n{output}\n{advice}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def _say(text: str) -> None:
+    print(f"control plane: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Build what is missing, print the directory, and return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        print(ensure_binaries())
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; programs that are already built are kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,584 @@
+"""Run a real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager.
+
+    with ControlPlane.run() as plane:
+        plane.kubectl("get", "namespaces")
+
+There is no kubelet: a Node is whatever object somebody creates, a bound pod stays as it is. RBAC is on,
+accounts have tokens, and every request is in the audit log. Everything listens on 127.0.0.1 and lives in one
+temporary directory.
+
+Nothing stays behind. Every program is killed by the kernel as soon as the thread that called start() ends,
+whatever ended it (see child_process.py); so start from a thread that lives as long as the control plane should. After a
+SIGKILL, the temporary directory stays until the next start removes it.
+
+`python tools/control_plane.py` runs one until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import yaml
+
+from build_control_plane import BuildError, ensure_binaries
+from child_process import dying_with_parent
+
+POLL_INTERVAL_S = 0.05
+REQUEST_TIMEOUT_S = 2.0
+COMPONENT_TIMEOUT_S = 120.0
+PORT_ATTEMPTS = 5
+LOG_TAIL_LINES = 20
+AUDIT_LOG_SIZE_MB = 100_000  # never rotate: a test that counts needs every line
+WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+CONTROLLERS = (
+    "deployment-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "serviceaccount-controller",
+)
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class ControlPlaneError(Exception):
+    """A program of the control plane failed; the text says which, why, and where its log is."""
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    """One answered request. Texts that don't apply are empty: `resource` is for a health check."""
+
+    user: str
+    verb: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    code: int
+    timestamp: datetime
+
+
+class ManagedProcess:
+    """A running program with its log file. It leads a process group of its own."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log = log
+        self.url: str | None = None
+        self.log_begin = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                dying_with_parent(argv, signal.SIGKILL),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,  # a Ctrl-C on the terminal is for the parent, which then stops us in order
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of the process group."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, minus the signal's number where one ended the program, None while it runs.
+
+        Asking does not reap: until terminate() or kill(), the id can't be given to another process group.
+        """
+        if self._process.returncode is not None:
+            return self._process.returncode
+        result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if result is None:
+            return None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program still runs."""
+        return self.returncode is None
+
+    def terminate(self, grace_s: float = 10.0) -> int:
+        """Ask the program to end, kill what is left of its group after `grace_s`, and return the exit status."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.kill()
+
+    def kill(self) -> int:
+        """Kill the program and its process group at once, wait for the program, and return its exit status."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def log_text(self) -> str:
+        """Return what this run of the program has logged."""
+        with self.log.open("rb") as file:
+            file.seek(self.log_begin)
+            return file.read().decode(errors="replace")
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until `ready` says so. Raises ControlPlaneError when the program ends first, or time runs out."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.alive:
+                raise ControlPlaneError(
+                    self._complaint(f"ended with status {self.returncode} instead of getting ready")
+                )
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(self._complaint(f"was not ready after {timeout_s:g} s"))
+            time.sleep(POLL_INTERVAL_S)
+
+    def _complaint(self, problem: str) -> str:
+        tail = self.log_text().splitlines()[-LOG_TAIL_LINES:] or ["(it logged nothing)"]
+        return "\n".join([f"{self.name} {problem}. The end of {self.log}:", *(f"    {line}" for line in tail)])
+
+
+class ControlPlane:
+    """One control plane. `start()` and `stop()`, or better `with ControlPlane.run() as plane:`."""
+
+    directory: Path
+    kubeconfig: Path
+    server: str
+
+    def __init__(self) -> None:
+        self._programs: list[ManagedProcess] = []
+        self._components: list[ManagedProcess] = []
+        self._directory_lock: int | None = None
+        self._token = secrets.token_hex(16)
+        self._controller_manager_token = secrets.token_hex(16)
+
+    @classmethod
+    @contextlib.contextmanager
+    def run(cls) -> Iterator[ControlPlane]:
+        """Start a control plane and stop it in the end, however that end comes about."""
+        plane = cls()
+        plane.start()
+        try:
+            yield plane
+        finally:
+            plane.stop()
+
+    def start(self) -> None:
+        """Start and wait until everything is ready, about 5 s. Raises BuildError or ControlPlaneError."""
+        self._binaries = ensure_binaries()
+        try:
+            self.directory, self._directory_lock = _create_directory()
+            self.kubeconfig = self.directory / "admin.kubeconfig"
+            (self.directory / "logs").mkdir()
+            self._write_configuration()
+            self._start_etcd()
+            self._api_server = self._start_listening("kube-apiserver", self._api_server_argv, self._api_server_ready)
+            self._components.append(self._api_server)
+            self.server = str(self._api_server.url)
+            self._write_kubeconfig(self.kubeconfig, self._token)
+            self._start_controller_manager()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop every program, the ones from start_program() gently, and remove the directory. Twice does no harm."""
+        for program in self._programs:
+            if program.alive:
+                os.kill(program.pid, signal.SIGTERM)
+        for program in reversed(self._programs):
+            program.terminate()
+        for component in reversed(self._components):
+            component.kill()  # nobody will read its data again
+        self._programs.clear()
+        self._components.clear()
+        if self._directory_lock is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            os.close(self._directory_lock)
+            self._directory_lock = None
+
+    def ensure_alive(self) -> None:
+        """Raise ControlPlaneError when a component has ended by itself."""
+        for component in self._components:
+            component.wait_until(lambda component=component: component.alive, 0)  # type: ignore[misc]
+
+    def kubectl(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        kubeconfig: Path | None = None,
+        check: bool = True,
+        timeout_s: float = 60.0,
+    ) -> str:
+        """Run kubectl, as admin unless another kubeconfig is given, and return its standard output.
+
+        Raises ControlPlaneError with its error output when it fails and `check` is on, or when time runs out.
+        """
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig or self.kubeconfig),
+            "KUBECACHEDIR": str(self.directory / "kubectl-cache"),
+            "KUBERC": "off",  # a user's own kubectl preferences would change what the tests see
+        }
+        command = f"kubectl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [str(self._binaries / "kubectl"), *arguments],
+                input=stdin if stdin is not None else "",
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ControlPlaneError(f"`{command}` did not end within {timeout_s:g} s") from None
+        if check and done.returncode != 0:
+            raise ControlPlaneError(f"`{command}` failed with status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def kubeconfig_of_service_account(self, namespace: str, name: str) -> Path:
+        """Return a kubeconfig with a fresh token of an existing service account, valid for 24 hours."""
+        token = self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "24h").strip()
+        path = self.directory / f"{namespace}.{name}.kubeconfig"
+        self._write_kubeconfig(path, token)
+        return path
+
+    def start_program(
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        ready: Callable[[], bool] | None = None,
+        timeout_s: float = 60.0,
+    ) -> ManagedProcess:
+        """Start a program that ends with the control plane; `env` is added to this process's environment.
+
+        Its output goes to `<directory>/logs/<name>.log`. Returns once `ready()` holds. Raises ControlPlaneError.
+        """
+        program = ManagedProcess(name, argv, self.directory / "logs" / f"{name}.log", env)
+        self._programs.append(program)
+        if ready:
+            program.wait_until(ready, timeout_s)
+        return program
+
+    def start_scheduler(self, config_file: Path, kubeconfig: Path, name: str = "kube-scheduler") -> ManagedProcess:
+        """Start a kube-scheduler with a configuration file, as the account of `kubeconfig`, and wait for /livez.
+
+        The `clientConnection.kubeconfig` of the file is replaced, in a copy. `.url` of the result serves /metrics
+        (with the admin's token). Raises ControlPlaneError.
+        """
+        config: dict[str, Any] = yaml.safe_load(config_file.read_text())
+        config["clientConnection"] = {**config.get("clientConnection", {}), "kubeconfig": str(kubeconfig)}
+        adjusted = self.directory / f"{name}.yaml"
+        adjusted.write_text(yaml.safe_dump(config))
+
+        def argv(port: int) -> list[str]:
+            return [
+                str(self._binaries / "kube-scheduler"),
+                f"--config={adjusted}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                f"--authentication-kubeconfig={self.kubeconfig}",
+                f"--authorization-kubeconfig={self.kubeconfig}",
+            ]
+
+        scheduler = self._start_listening(
+            name, argv, lambda port: _http_status(f"https://127.0.0.1:{port}/livez") == 200
+        )
+        self._programs.append(scheduler)
+        return scheduler
+
+    def audit_offset(self) -> int:
+        """Return a position in the audit log; events after it are of requests that are answered from now on."""
+        return self._audit_log.stat().st_size
+
+    def audit_events(self, since_offset: int = 0) -> list[AuditEvent]:
+        """Return all answered requests, oldest first. The API server logs a request just after answering it."""
+        with self._audit_log.open("rb") as file:
+            file.seek(since_offset)
+            complete_lines = file.read().split(b"\n")[:-1]
+        records = (orjson.loads(line) for line in complete_lines)
+        return [_audit_event(record) for record in records if record["stage"] == "ResponseComplete"]
+
+    def api_writes(self, since_offset: int = 0) -> list[AuditEvent]:
+        """Return the answered requests that wanted to write, refused ones too (their `code` tells)."""
+        return [event for event in self.audit_events(since_offset) if event.verb in WRITE_VERBS]
+
+    def stop_api_server(self) -> None:
+        """Kill the API server, as a crash would; etcd keeps its data."""
+        self._components.remove(self._api_server)
+        self._api_server.kill()
+
+    def start_api_server(self) -> None:
+        """Start the API server again on its old address, with the old keys, and wait until it is ready."""
+        port = int(self.server.rsplit(":", 1)[1])
+        self._api_server = self._spawn("kube-apiserver", self._api_server_argv(port))
+        self._components.append(self._api_server)
+        self._api_server.url = self.server
+        self._api_server.wait_until(lambda: self._api_server_ready(port), COMPONENT_TIMEOUT_S)
+
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again, about 3 s."""
+        self.stop_api_server()
+        self.start_api_server()
+
+    # ---- the components ----
+
+    @property
+    def _audit_log(self) -> Path:
+        return self.directory / "audit.log"
+
+    @property
+    def _serving_certificate(self) -> Path:
+        return self.directory / "certificates" / "apiserver.crt"
+
+    def _write_configuration(self) -> None:
+        (self.directory / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+        (self.directory / "tokens.csv").write_text(
+            f'{self._token},admin,admin,"system:masters"\n'
+            f"{self._controller_manager_token},system:kube-controller-manager,kube-controller-manager,system:masters\n"
+        )
+
+    def _write_kubeconfig(self, path: Path, token: str) -> None:
+        authority = base64.b64encode(self._serving_certificate.read_bytes()).decode()
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "local", "cluster": {"server": self.server, "certificate-authority-data": authority}}
+            ],
+            "users": [{"name": "local", "user": {"token": token}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+            "current-context": "local",
+        }
+        path.write_text(yaml.safe_dump(content))
+
+    def _spawn(self, name: str, argv: Sequence[str]) -> ManagedProcess:
+        return ManagedProcess(name, argv, self.directory / "logs" / f"{name}.log")
+
+    def _start_listening(
+        self, name: str, argv: Callable[[int], list[str]], ready: Callable[[int], bool]
+    ) -> ManagedProcess:
+        """Start a program on a free port. Another program can take the port first; then try the next one."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            port = _free_port()
+            process = self._spawn(name, argv(port))
+            process.url = f"https://127.0.0.1:{port}"
+            try:
+                process.wait_until(lambda port=port: ready(port), COMPONENT_TIMEOUT_S)  # type: ignore[misc]
+            except ControlPlaneError:
+                process.kill()
+                if attempt == PORT_ATTEMPTS or "address already in use" not in process.log_text():
+                    raise
+            except BaseException:
+                process.kill()
+                raise
+            else:
+                return process
+        raise AssertionError
+
+    def _start_etcd(self) -> None:
+        def argv(port: int) -> list[str]:
+            peer = f"http://127.0.0.1:{_free_port()}"
+            return [
+                str(self._binaries / "etcd"),
+                f"--data-dir={self.directory / 'etcd'}",
+                f"--listen-client-urls=http://127.0.0.1:{port}",
+                f"--advertise-client-urls=http://127.0.0.1:{port}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+            ]
+
+        etcd = self._start_listening("etcd", argv, lambda port: _http_status(f"http://127.0.0.1:{port}/health") == 200)
+        etcd.url = str(etcd.url).replace("https", "http")
+        self._etcd_url = etcd.url
+        self._components.append(etcd)
+
+    def _api_server_argv(self, port: int) -> list[str]:
+        # The API server makes its own serving certificate; the key of that signs the accounts' tokens too.
+        key = self.directory / "certificates" / "apiserver.key"
+        return [
+            str(self._binaries / "kube-apiserver"),
+            f"--etcd-servers={self._etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={key.parent}",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={self.directory / 'tokens.csv'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--endpoint-reconciler-type=none",  # a loopback address is no valid endpoint of the `kubernetes` service
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--allow-privileged=true",
+            f"--audit-policy-file={self.directory / 'audit-policy.yaml'}",
+            f"--audit-log-path={self._audit_log}",
+            f"--audit-log-maxsize={AUDIT_LOG_SIZE_MB}",
+        ]
+
+    def _api_server_ready(self, port: int) -> bool:
+        if not self._serving_certificate.exists():
+            return False
+        return self._get(f"https://127.0.0.1:{port}", "/readyz") == 200
+
+    def _start_controller_manager(self) -> None:
+        kubeconfig = self.directory / "kube-controller-manager.kubeconfig"
+        self._write_kubeconfig(kubeconfig, self._controller_manager_token)
+        manager = self._spawn(
+            "kube-controller-manager",
+            [
+                str(self._binaries / "kube-controller-manager"),
+                f"--kubeconfig={kubeconfig}",
+                f"--controllers={','.join(CONTROLLERS)}",
+                "--leader-elect=false",
+                "--secure-port=0",
+                "--kube-api-qps=500",
+                "--kube-api-burst=1000",
+            ],
+        )
+        self._components.append(manager)
+        account = "/api/v1/namespaces/default/serviceaccounts/default"  # made by one of its controllers
+        manager.wait_until(lambda: self._get(self.server, account) == 200, COMPONENT_TIMEOUT_S)
+
+    def _get(self, server: str, path: str) -> int | None:
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            trust.load_verify_locations(self._serving_certificate)
+        except ssl.SSLError:
+            return None  # it is being written
+        return _http_status(server + path, self._token, trust)
+
+
+def _audit_event(record: dict[str, Any]) -> AuditEvent:
+    target = record.get("objectRef", {})
+    return AuditEvent(
+        user=record["user"].get("username", ""),
+        verb=record["verb"],
+        resource=target.get("resource", ""),
+        subresource=target.get("subresource", ""),
+        namespace=target.get("namespace", ""),
+        name=target.get("name", ""),
+        code=record.get("responseStatus", {}).get("code", 0),
+        timestamp=datetime.fromisoformat(record["stageTimestamp"]),
+    )
+
+
+def _http_status(url: str, token: str | None = None, trust: ssl.SSLContext | None = None) -> int | None:
+    """Return the status of a GET on this machine, None where nobody answers. Without `trust`, anybody may."""
+    parts = urlsplit(url)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=REQUEST_TIMEOUT_S, context=trust or _trust_all())
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=REQUEST_TIMEOUT_S)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", parts.path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return None
+
+
+def _trust_all() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _create_directory() -> tuple[Path, int]:
+    """Return a new directory and the open file whose lock says that it is in use.
+
+    Directories without a holder are what a killed process left: they are removed. The kernel drops a lock with its
+    holder, so that, unlike a process id in a name, it can't be mistaken for a later process.
+    """
+    base = Path(tempfile.gettempdir()) / f"gpuledger-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    with _locked_directory(base, fcntl.LOCK_EX) as base_lock:
+        if os.fstat(base_lock).st_uid != os.getuid():
+            raise ControlPlaneError(f"{base} belongs to somebody else. Set TMPDIR to a directory of your own.")
+        for entry in base.iterdir():
+            with contextlib.suppress(OSError), _locked_directory(entry, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(entry, ignore_errors=True)
+        directory = Path(tempfile.mkdtemp(prefix=f"plane-{os.getpid()}-", dir=base))
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return directory, lock
+
+
+@contextlib.contextmanager
+def _locked_directory(path: Path, operation: int) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, operation)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _run_until_interrupted() -> None:
+    with ControlPlane.run() as plane:
+        print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
+        print(f"# logs: {plane.directory / 'logs'}; Ctrl-C stops everything", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(1)
+            plane.ensure_alive()
+
+
+def main() -> int:
+    """Run a control plane until Ctrl-C or SIGTERM, and return the exit status."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        _run_until_interrupted()
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+    except (BuildError, ControlPlaneError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""gpuledger on a local control plane: the manifests as they stand, operator and scheduler as processes.
+
+What a cluster runs as one pod runs here as two processes, with the same service account's token and the same settings
+file; only the ports differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MANIFESTS = REPOSITORY / "manifests"
+NAMESPACE, ACCOUNT = "gpuledger-system", "gpuledger"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+"""Name of the account in the API server's audit log."""
+
+
+class Installation:
+    """The product on a control plane: installed, started, stopped, killed, asked for its metrics."""
+
+    def __init__(self, plane: ControlPlane, settings: Mapping[str, object] | None = None) -> None:
+        self.plane = plane
+        self.operator: ManagedProcess | None = None
+        self.scheduler: ManagedProcess | None = None
+        self._settings = dict(settings or {})
+        self.settings_file = plane.directory / "settings.yaml"
+
+    def install(self) -> None:
+        """Apply CRD and manifests, and take the service account's token. Raises ControlPlaneError."""
+        self.plane.kubectl("apply", "-k", str(MANIFESTS))
+        self.plane.kubectl("wait", "--for=condition=Established", "crd/gpuallocations.gpuledger.dev", "--timeout=30s")
+        # Nothing here runs containers: the Deployment's two programs are started as processes instead.
+        self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
+        self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)
+        settings = yaml.safe_load((MANIFESTS / "settings.yaml").read_text())
+        ports = {"listen_port": free_port(), "health_port": free_port(), "health_host": "127.0.0.1"}
+        self.settings_file.write_text(yaml.safe_dump({**settings, **ports, **self._settings}))
+        self.health_url = f"http://127.0.0.1:{ports['health_port']}"
+
+    def start_operator(self) -> ManagedProcess:
+        """Start the operator and wait until it has read the ledger."""
+        self.operator = self.plane.start_program(
+            "operator",
+            [sys.executable, "-m", "gpuledger", "run", *self._files(self.kubeconfig)],
+            ready=lambda: self._get("/readyz") is not None,
+        )
+        return self.operator
+
+    def start_scheduler(self) -> ManagedProcess:
+        """Start kube-scheduler with the configuration that the settings give."""
+        config = self.plane.directory / "scheduler-config.yaml"
+        render = [
+            *(sys.executable, "-m", "gpuledger", "scheduler-config", "--no-leader-elect"),
+            *("--settings", str(self.settings_file), "--output", str(config)),
+        ]
+        _wait_for_success(self.plane.start_program("scheduler-config", render), timeout_s=20)
+        self.scheduler = self.plane.start_scheduler(config, self.kubeconfig)
+        return self.scheduler
+
+    def start(self) -> None:
+        """Install and start everything."""
+        self.install()
+        self.start_operator()
+        self.start_scheduler()
+
+    def kill_operator(self) -> None:
+        """Kill the operator as a crash would."""
+        if self.operator:
+            self.operator.kill()
+
+    def stop(self) -> None:
+        """End both processes."""
+        for process in (self.scheduler, self.operator):
+            if process:
+                process.terminate()
+
+    def fake_nodes(self, *arguments: str, name: str = "fake-nodes", stay: bool = False) -> ManagedProcess:
+        """Register simulated nodes; with `stay`, leave the process running that plays their kubelet."""
+        process = self.plane.start_program(
+            name,
+            [
+                *(sys.executable, "-m", "gpuledger", "fake-nodes", *self._files(self.plane.kubeconfig)),
+                *arguments,
+                *(["--run-pods"] if stay else []),
+            ],
+            ready=None,
+        )
+        if not stay:
+            _wait_for_success(process, timeout_s=60)
+        return process
+
+    def metrics(self) -> dict[str, float]:
+        """Return the operator's metrics: sample name with its labels -> value."""
+        lines = (self._get("/metrics") or "").splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def _files(self, kubeconfig: Path) -> list[str]:
+        return ["--settings", str(self.settings_file), "--kubeconfig", str(kubeconfig)]
+
+    def _get(self, path: str) -> str | None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            with urllib.request.urlopen(self.health_url + path, timeout=5) as response:  # noqa: S310 - our own process
+                return str(response.read().decode())
+        return None
+
+
+def _wait_for_success(process: ManagedProcess, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while process.alive:
+        if time.monotonic() > deadline:
+            raise ControlPlaneError(f"{process.name} did not end within {timeout_s:g} s:\n{process.log_text()}")
+        time.sleep(0.05)
+    if process.returncode:
+        raise ControlPlaneError(f"{process.name} failed:\n{process.log_text()}")
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
