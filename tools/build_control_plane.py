@@ -182,6 +182,8 @@ def _build_missing(wanted: dict[Program, Path]) -> None:
 def _build(go: str, program: Program, path: Path) -> None:
     """Build into a temporary directory and rename: what carries the final name is always complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left_by_a_killed_build in path.parent.glob(".building-*"):
+        shutil.rmtree(left_by_a_killed_build, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
         output = Path(temporary) / program.name
         _run_with_progress(
@@ -323,7 +325,7 @@ def _failure_text(label: str, argv: list[str], code: int, log: int) -> str:
         advice = "The machine probably ran out of memory: 4 GiB are needed. Close something, then try again."
     elif "no space left" in text:
         advice = (
-            "The disk is full: about 4 GiB are needed. Free some, or set XDG_CACHE_HOME and GOCACHE to another disk."
+            "The disk is full: about 4 GiB are needed. Free some, or set XDG_CACHE_HOME and GOPATH to another disk."
         )
     elif any(word in text for word in DOWNLOAD_FAILURES):
         advice = "A download failed. Check the network and the proxy settings (GOPROXY, HTTPS_PROXY), then try again."

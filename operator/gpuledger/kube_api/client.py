@@ -6,6 +6,7 @@ pays for them; so its session is used, and its models are not.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,19 @@ class KubeClient:
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch: an iterator over its events, one JSON text each, that ends when the server closes it."""
+        headers = {"Accept": "application/json"}
+        authorization = await self.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        url, timeout = f"{self.configuration.host}{path}", aiohttp.ClientTimeout(total=None, sock_connect=10)
+        async with self._session.get(url, params=parameters, headers=headers, timeout=timeout) as response:
+            if response.status != 200:
+                raise _error(f"WATCH {path}", response.status, await response.read(), None)
+            yield aiter(response.content)
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
         """Yield the items of a list, page by page, all from one moment of the cluster."""

@@ -1,0 +1,282 @@
+"""Show gpuledger at work: a real control plane, simulated nodes, and the examples placed on their cards.
+
+`make demo` takes everything down again; `make demo KEEP=1` leaves it running until Ctrl-C. What stands below a `$` is
+what kubectl prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from build_control_plane import BuildError, ensure_binaries
+from control_plane import ControlPlane, ControlPlaneError
+from installation import REPOSITORY, USER, Installation
+
+EXAMPLES = REPOSITORY / "examples"
+WAITING_POD = "too-large"
+"""The one pod of the examples that no node can take."""
+
+NODES, CARDS_PER_NODE, MODEL = 3, 8, "A100-40GB"
+TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.1
+LOG_TAIL_LINES = 15
+
+Json = dict[str, Any]
+
+
+class DemoError(Exception):
+    """Something did not happen; the text says what, and what is known about it."""
+
+
+class Screen:
+    """Prints for people: colour on a terminal; plain text elsewhere, with NO_COLOR, or with TERM=dumb."""
+
+    def __init__(self) -> None:
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") == "dumb"
+        # Tables stay as kubectl prints them: nothing is wrapped, highlighted or read as markup.
+        self._console = Console(color_system=None if plain else "auto", highlight=False, markup=False, soft_wrap=True)
+        self._live = self._console.is_terminal and not plain
+        self._steps = 0
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Print one line."""
+        self._console.print(Text(text, style))
+
+    def section(self, title: str, *explanation: str) -> None:
+        """Begin a new part."""
+        self.line()
+        self.line(title, "bold")
+        for line in explanation:
+            self.line(line)
+
+    def command(self, command: str) -> None:
+        """Print a command as if it had been typed."""
+        self._console.print(Text("$ ", "dim").append(command, "cyan"))
+
+    def table(self, output: str, is_faint: Callable[[str], bool]) -> None:
+        """Print a table of kubectl's, with some rows less visible."""
+        header, *rows = output.splitlines()
+        self.line(header, "bold")
+        for row in rows:
+            self.line(row, "dim" if is_faint(row) else "")
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Print what is done, and how long it took."""
+        self._steps += 1
+        label, begin = f"{self._steps:>2}. {text:<64}", time.monotonic()
+        with self._console.status(label) if self._live else contextlib.nullcontext():
+            yield
+        self._console.print(Text(label).append(f"{time.monotonic() - begin:5.1f} s", "dim"))
+
+
+class Demo:
+    """The story, in the order in which it is told."""
+
+    def __init__(self, plane: ControlPlane, screen: Screen) -> None:
+        self._plane = plane
+        self._screen = screen
+        self._product = Installation(plane)
+        self._audit_begin = 0
+
+    def set_up(self) -> None:
+        """Install the product and start it, and register the nodes."""
+        with self._screen.step("kubectl apply -k manifests/: CRD, accounts, Deployment"):
+            self._product.install()
+        with self._screen.step("the operator has read the ledger"):
+            self._product.start_operator()
+        with self._screen.step("kube-scheduler, with the operator as its extender"):
+            self._product.start_scheduler()
+        with self._screen.step(f"{NODES} simulated nodes: {NODES * CARDS_PER_NODE} cards in the ledger"):
+            arguments = ("--count", NODES, "--gpus", CARDS_PER_NODE, "--model", MODEL)
+            self._product.fake_nodes(*map(str, arguments), stay=True)
+            self._wait_for(self._missing_cards)
+
+    def apply_examples(self) -> None:
+        """Create the pods, and wait until all are where they belong."""
+        self._audit_begin = self._plane.audit_offset()
+        with self._screen.step(f"kubectl apply -f examples/: {running_pods()} pods run, one waits, as it should"):
+            self._plane.kubectl("apply", "-f", str(EXAMPLES))
+            self._wait_for(self._misplaced_pods)
+
+    def show(self) -> None:
+        """Print what has come of it."""
+        self._screen.section("The pods.")
+        self._run("kubectl get pods -o wide")
+        self._screen.section(
+            "The ledger: one object per card.",
+            "PODS hold a share of the card, CORES are percent, NUMBER is how many shares there are.",
+        )
+        for node in range(1, NODES + 1):
+            self._run(f"kubectl get gpuallocations -l gpuledger.dev/node=gpu-node-{node} --sort-by=.spec.index")
+        self._screen.section("What a pod is told: an annotation, written in the request that binds it.")
+        self._run(r"kubectl get pod video -o jsonpath='{.metadata.annotations.gpuledger\.dev/devices}'")
+        self._screen.section("Why a pod waits: in its condition and its event, counted over the nodes.")
+        path = '{.status.conditions[?(@.type=="PodScheduled")].message}'
+        self._run(f"kubectl get pod {WAITING_POD} -o jsonpath='{path}'")
+        self._show_refusal()
+        self._show_cost()
+
+    def stay(self) -> None:
+        """Tell how to look around, and stay until interrupted."""
+        self._screen.section("All of it runs until Ctrl-C. In another terminal:")
+        for line in (
+            f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
+            f'export PATH={shlex.quote(str(ensure_binaries()))}:"$PATH"',
+            "kubectl get gpua                        # the ledger; gpua is short for gpuallocations",
+            "kubectl explain gpua.status.holders     # what its fields mean",
+            "kubectl describe pod too-large          # why a pod waits",
+            "kubectl delete pod render               # its two cards are free at once",
+        ):
+            self._screen.line(f"  {line}", "cyan")
+        self._screen.line(f"Logs are in {self._plane.directory / 'logs'}")
+        while True:
+            time.sleep(1)
+            self._ensure_alive()
+
+    def _run(self, command: str) -> None:
+        """Print a command and what it prints."""
+        self._screen.command(command)
+        self._screen.table(self._plane.kubectl(*shlex.split(command)[1:]), is_faint=lambda row: is_idle_card(row))
+
+    def _show_refusal(self) -> None:
+        """Try as administrator what the API server has to refuse: a share as large as the card, beside others."""
+        self._screen.section("The API server refuses what does not fit, whoever writes it. An administrator tries:")
+        cards: list[Json] = json.loads(self._plane.kubectl("get", "gpua", "-o", "json"))["items"]
+        card = next(card for card in cards if len(card["status"]["holders"]) > 1)
+        capacity_mib, used_mib = card["spec"]["capacity"]["memoryMiB"], card["status"]["used"]["memoryMiB"]
+        patch = [
+            {"op": "replace", "path": "/status/holders/0/memoryMiB", "value": capacity_mib},
+            {
+                "op": "replace",
+                "path": "/status/used/memoryMiB",
+                "value": used_mib - card["status"]["holders"][0]["memoryMiB"] + capacity_mib,
+            },
+        ]
+        name = card["metadata"]["name"]
+        arguments = ["patch", "gpua", name, "--subresource=status", "--type=json", "-p", json.dumps(patch)]
+        self._screen.command(f"kubectl {shlex.join(arguments)}")
+        try:
+            self._plane.kubectl(*arguments)
+        except ControlPlaneError as error:
+            self._screen.line(str(error).partition("failed with status 1: ")[2] or str(error), "red")
+        else:
+            raise DemoError("The API server has accepted a share that does not fit.")
+
+    def _show_cost(self) -> None:
+        """Count the writes between the first example and now."""
+        writes = [event for event in self._plane.api_writes(self._audit_begin) if event.user == USER]
+        bindings = sum(event.subresource == "binding" for event in writes)
+        ledger = sum(event.resource == "gpuallocations" for event in writes)
+        nodes = sum(event.resource == "nodes" for event in writes)
+        self._screen.section("What placing them cost, from the API server's audit log.")
+        self._screen.line(f"{bindings} bindings, {ledger} writes to the ledger, {nodes} writes to nodes")
+
+    # What is waited for: each returns a sentence about everything that is not as it should be.
+
+    def _missing_cards(self) -> list[str]:
+        phases = self._plane.kubectl("get", "gpua", "-o", "jsonpath={.items[*].status.phase}").split()
+        missing = NODES * CARDS_PER_NODE - phases.count("Ready")
+        return [f"{missing} cards are not Ready in the ledger"] if missing else []
+
+    def _misplaced_pods(self) -> list[str]:
+        pods: list[Json] = json.loads(self._plane.kubectl("get", "pods", "-o", "json"))["items"]
+        missing = running_pods() + 1 - len(pods)
+        problems = [f"{missing} pods are not created"] if missing else []
+        for pod in pods:
+            name, phase, reason = pod["metadata"]["name"], pod["status"]["phase"], unschedulable(pod)
+            if name == WAITING_POD and not reason:
+                problems.append(f"pod {name} should wait, and say why; it is {phase}")
+            elif name != WAITING_POD and phase == "Pending":
+                problems.append(f"pod {name} is Pending: {reason or 'nobody says why'}")
+        return problems
+
+    def _wait_for(self, problems: Callable[[], list[str]]) -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while found := problems():
+            self._ensure_alive()
+            if time.monotonic() > deadline:
+                raise DemoError("\n".join([f"Still not right after {TIMEOUT_S:.0f} s:", *found, *self._last_words()]))
+            time.sleep(POLL_INTERVAL_S)
+
+    def _ensure_alive(self) -> None:
+        self._plane.ensure_alive()
+        for process in (self._product.operator, self._product.scheduler):
+            if process and not process.alive:
+                words = "\n".join(self._last_words())
+                raise DemoError(f"{process.name} has ended with status {process.returncode}.\n{words}")
+
+    def _last_words(self) -> list[str]:
+        operator = self._product.operator
+        return operator.log_text().splitlines()[-LOG_TAIL_LINES:] if operator else []
+
+
+def running_pods() -> int:
+    """Return how many pods of the examples are to run."""
+    documents = [
+        document for file in sorted(EXAMPLES.glob("*.yaml")) for document in yaml.safe_load_all(file.read_text())
+    ]
+    return sum(document["spec"].get("parallelism", 1) for document in documents) - 1
+
+
+def unschedulable(pod: Json) -> str:
+    """Return what kube-scheduler says about a pod that it can't place, or an empty string."""
+    conditions: list[Json] = pod["status"].get("conditions") or []
+    return next((str(c["message"]) for c in conditions if c.get("reason") == "Unschedulable"), "")
+
+
+def is_idle_card(row: str) -> bool:
+    """Tell whether a row of the ledger is of a card that nobody holds."""
+    return " 0          40960 " in row
+
+
+def main() -> int:
+    """Run the demo and return the exit status."""
+    parser = argparse.ArgumentParser(description="Share simulated GPUs on a real control plane, and show the ledger.")
+    parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C")
+    keep = parser.parse_args().keep
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    screen, settled = Screen(), False
+    try:
+        ensure_binaries()  # its progress is its own
+        plane = ControlPlane()
+        with contextlib.ExitStack() as stack:
+            with screen.step("etcd, kube-apiserver, kube-controller-manager on this machine"):
+                plane.start()
+                stack.callback(plane.stop)
+            demo = Demo(plane, screen)
+            demo.set_up()
+            demo.apply_examples()
+            demo.show()
+            settled = keep
+            if keep:
+                demo.stay()
+    except KeyboardInterrupt:
+        print("\nEverything is stopped and removed.", file=sys.stderr)
+        return 0 if settled else 130
+    except (BuildError, ControlPlaneError, DemoError) as error:
+        print(f"\nerror: {error}", file=sys.stderr)
+        return 1
+    screen.section("Everything is stopped and removed. To look around in it: make demo KEEP=1")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
