@@ -29,6 +29,11 @@ EXAMPLES = REPOSITORY / "examples"
 WAITING_POD = "too-large"
 """The one pod of the examples that no node can take."""
 
+WIDTH = 156
+NARROW_PODS = "custom-columns=NAME:.metadata.name,STATUS:.status.phase,NODE:.spec.nodeName"
+NARROW_CARDS = "custom-columns=CARD:.spec.index,MIB:.status.used.memoryMiB,CORES:.status.used.cores,PODS:.status.pods"
+"""kubectl's own columns of the ledger need 156; on a narrower terminal these are shown instead."""
+
 NODES, CARDS_PER_NODE, MODEL = 3, 8, "A100-40GB"
 TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.1
@@ -66,19 +71,24 @@ class Screen:
         """Print a command as if it had been typed."""
         self._console.print(Text("$ ", "dim").append(command, "cyan"))
 
-    def table(self, output: str, is_faint: Callable[[str], bool]) -> None:
-        """Print a table of kubectl's, with some rows less visible."""
+    def table(self, output: str) -> None:
+        """Print what kubectl printed; rows with an empty column are less visible: cards that nobody holds."""
         header, *rows = output.splitlines()
-        self.line(header, "bold")
+        self.line(header, "bold" if rows else "")
         for row in rows:
-            self.line(row, "dim" if is_faint(row) else "")
+            self.line(row, "dim" if len(row.split()) < len(header.split()) else "")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether kubectl's own columns would not fit on the terminal."""
+        return self._console.is_terminal and self._console.width < WIDTH
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
         """Print what is done, and how long it took."""
         self._steps += 1
         label, begin = f"{self._steps:>2}. {text:<64}", time.monotonic()
-        with self._console.status(label) if self._live else contextlib.nullcontext():
+        with self._console.status(Text(label)) if self._live else contextlib.nullcontext():
             yield
         self._console.print(Text(label).append(f"{time.monotonic() - begin:5.1f} s", "dim"))
 
@@ -115,13 +125,15 @@ class Demo:
     def show(self) -> None:
         """Print what has come of it."""
         self._screen.section("The pods.")
-        self._run("kubectl get pods -o wide")
+        self._run(f"kubectl get pods -o {NARROW_PODS if self._screen.narrow else 'wide'}")
         self._screen.section(
             "The ledger: one object per card.",
-            "PODS hold a share of the card, CORES are percent, NUMBER is how many shares there are.",
+            "PODS hold a share of the card. MIB is memory, CORES are percent of the card.",
         )
+        columns = f" -o {NARROW_CARDS}" if self._screen.narrow else ""
         for node in range(1, NODES + 1):
-            self._run(f"kubectl get gpuallocations -l gpuledger.dev/node=gpu-node-{node} --sort-by=.spec.index")
+            label = f"gpuledger.dev/node=gpu-node-{node}"
+            self._run(f"kubectl get gpuallocations -l {label} --sort-by=.spec.index{columns}")
         self._screen.section("What a pod is told: an annotation, written in the request that binds it.")
         self._run(r"kubectl get pod video -o jsonpath='{.metadata.annotations.gpuledger\.dev/devices}'")
         self._screen.section("Why a pod waits: in its condition and its event, counted over the nodes.")
@@ -136,10 +148,11 @@ class Demo:
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
             f'export PATH={shlex.quote(str(ensure_binaries()))}:"$PATH"',
-            "kubectl get gpua                        # the ledger; gpua is short for gpuallocations",
-            "kubectl explain gpua.status.holders     # what its fields mean",
-            "kubectl describe pod too-large          # why a pod waits",
-            "kubectl delete pod render               # its two cards are free at once",
+            "kubectl get gpua                                     # the ledger; gpua is short for gpuallocations",
+            "kubectl explain gpua.status.holders                  # what its fields mean",
+            "kubectl describe pod too-large                       # why a pod waits",
+            "kubectl delete pod render                            # its two cards are free at once",
+            "kubectl get gpua -l gpuledger.dev/node=gpu-node-2    # free again once the training has ended",
         ):
             self._screen.line(f"  {line}", "cyan")
         self._screen.line(f"Logs are in {self._plane.directory / 'logs'}")
@@ -150,7 +163,7 @@ class Demo:
     def _run(self, command: str) -> None:
         """Print a command and what it prints."""
         self._screen.command(command)
-        self._screen.table(self._plane.kubectl(*shlex.split(command)[1:]), is_faint=lambda row: is_idle_card(row))
+        self._screen.table(self._plane.kubectl(*shlex.split(command)[1:]))
 
     def _show_refusal(self) -> None:
         """Try as administrator what the API server has to refuse: a share as large as the card, beside others."""
@@ -183,7 +196,9 @@ class Demo:
         ledger = sum(event.resource == "gpuallocations" for event in writes)
         nodes = sum(event.resource == "nodes" for event in writes)
         self._screen.section("What placing them cost, from the API server's audit log.")
-        self._screen.line(f"{bindings} bindings, {ledger} writes to the ledger, {nodes} writes to nodes")
+        self._screen.line(
+            f"{bindings} bindings with the annotation in them, {ledger} writes to the ledger, {nodes} to nodes"
+        )
 
     # What is waited for: each returns a sentence about everything that is not as it should be.
 
@@ -226,21 +241,15 @@ class Demo:
 
 def running_pods() -> int:
     """Return how many pods of the examples are to run."""
-    documents = [
-        document for file in sorted(EXAMPLES.glob("*.yaml")) for document in yaml.safe_load_all(file.read_text())
-    ]
-    return sum(document["spec"].get("parallelism", 1) for document in documents) - 1
+    texts = [file.read_text() for file in EXAMPLES.glob("*.yaml")]
+    documents = [document for text in texts for document in yaml.safe_load_all(text)]
+    return sum(int(document["spec"].get("parallelism", 1)) for document in documents) - 1
 
 
 def unschedulable(pod: Json) -> str:
     """Return what kube-scheduler says about a pod that it can't place, or an empty string."""
     conditions: list[Json] = pod["status"].get("conditions") or []
     return next((str(c["message"]) for c in conditions if c.get("reason") == "Unschedulable"), "")
-
-
-def is_idle_card(row: str) -> bool:
-    """Tell whether a row of the ledger is of a card that nobody holds."""
-    return " 0          40960 " in row
 
 
 def main() -> int:

@@ -6,7 +6,6 @@ file; only the ports differ.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 import time
@@ -110,10 +109,11 @@ class Installation:
         return ["--settings", str(self.settings_file), "--kubeconfig", str(kubeconfig)]
 
     def _get(self, path: str) -> str | None:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+        try:
             with urllib.request.urlopen(self.health_url + path, timeout=5) as response:  # noqa: S310 - our own process
                 return str(response.read().decode())
-        return None
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return None
 
 
 def _wait_for_success(process: ManagedProcess, timeout_s: float) -> None:

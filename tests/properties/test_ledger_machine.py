@@ -204,6 +204,12 @@ class LedgerMachine(RuleBasedStateMachine):
         elif line:
             del self.naive.lines[uuid]
 
+    @rule(uuid=uuids, first_status=st.booleans())
+    def a_card_is_lost_and_comes_back(self, uuid: str, first_status: bool) -> None:
+        if line := self.naive.lines.get(uuid):
+            self.a_card_is_lost(uuid, same_version=False)
+            self.load(line.card, line.holders if first_status else None)
+
     @rule(uuid=uuids, pod=pods)
     def a_pod_leaves_a_lost_card(self, uuid: str, pod: str) -> None:
         self.ledger.release_unstored(uuid, pod)

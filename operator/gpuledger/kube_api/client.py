@@ -23,6 +23,9 @@ PAGE_SIZE = 500
 
 REQUEST_TIMEOUT_S = 10.0
 
+READ_BUFFER_BYTES = 2 * 1024 * 1024
+"""A watch event is one line, and etcd stores objects of up to 1.5 MiB."""
+
 Json = dict[str, Any]
 
 
@@ -32,7 +35,11 @@ class KubeClient:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self._api_client = ApiClient(configuration)
-        self._session: aiohttp.ClientSession = self._api_client.rest_client.pool_manager
+        rest = self._api_client.rest_client
+        # Its connections, but not its session: that one looks for ~/.netrc and proxies before every single request.
+        self._session = aiohttp.ClientSession(
+            connector=rest.pool_manager.connector, connector_owner=False, read_bufsize=READ_BUFFER_BYTES
+        )
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubeClient:
@@ -46,6 +53,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._session.close()
         await self._api_client.close()
 
     async def authorization(self) -> str | None:
@@ -78,6 +86,7 @@ class KubeClient:
                 data=None if body is None else orjson.dumps(body),
                 params=parameters,
                 headers=headers,
+                proxy=self.configuration.proxy,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 answer = await response.read()

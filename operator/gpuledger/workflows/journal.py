@@ -25,6 +25,10 @@ Json = dict[str, Any]
 WRITE_TIMEOUT_S = 2.0
 """Less than the time that a Bind has: a lost answer is noticed while there is time to look."""
 
+WRITES_AT_ONCE = 32
+"""PATCHes in flight, over all cards. More make the API server no faster, only each answer later; what waits for its
+turn meanwhile gathers more entries."""
+
 GROUP_LIMIT = 64
 """Changes in one PATCH: bounds the time and the size of a single request."""
 
@@ -61,6 +65,7 @@ class Journal:
         self._ledger = ledger
         self._store = store
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
+        self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self.counts = JournalCounts()
 
     async def add(self, holder: Holder, timeout_s: float) -> None:
@@ -99,7 +104,7 @@ class Journal:
     def _submit(self, uuid: str, entry: Entry) -> None:
         writer = self._writers.get(uuid)
         if writer is None:
-            writer = self._writers[uuid] = _CardWriter(uuid, self._ledger, self._store, self.counts)
+            writer = self._writers[uuid] = _CardWriter(uuid, self._ledger, self._store, self._turns, self.counts)
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
 
@@ -113,38 +118,50 @@ class Journal:
 class _CardWriter:
     """Writes what is waiting for one card, and ends."""
 
-    def __init__(self, uuid: str, ledger: Ledger, store: LedgerStore, counts: JournalCounts) -> None:
+    def __init__(
+        self, uuid: str, ledger: Ledger, store: LedgerStore, turns: asyncio.Semaphore, counts: JournalCounts
+    ) -> None:
         self.uuid = uuid
         self.waiting: list[Entry] = []
         self.task: asyncio.Task[None] | None = None
         self._ledger = ledger
         self._store = store
+        self._turns = turns
         self._counts = counts
         self._errors = 0
+        self._pause_s = 0.0
 
     async def run(self) -> None:
-        while self.waiting:
-            group, self.waiting = self.waiting[:GROUP_LIMIT], self.waiting[GROUP_LIMIT:]
+        """Work until nothing waits. Each write takes along what has gathered by the time of its turn."""
+        group: list[Entry] = []
+        while group or self.waiting:
+            pause_s, self._pause_s = self._pause_s, 0.0
+            if pause_s:  # without holding the turn
+                await asyncio.sleep(pause_s)
             try:
-                await self._settle(group)
+                async with self._turns:
+                    room = max(0, GROUP_LIMIT - len(group))
+                    group += self.waiting[:room]
+                    del self.waiting[:room]
+                    group = await self._step(group)
             except Exception as error:  # a defect must not leave anybody waiting
                 logger.exception("writing card %s failed", self.uuid)
                 for entry in group:
                     entry.fail(GpuledgerError(f"card {self.uuid}: {error!r}"))
+                group = []
 
-    async def _settle(self, group: list[Entry]) -> None:
-        """Write until every entry of the group is in, or refused for good."""
-        while True:
-            card = self._ledger.entry(self.uuid)
-            if card is None or not card.stored:
-                self._card_is_gone(group)
-                return
-            group = open_entries(card, group)
-            if not group:
-                return
+    async def _step(self, group: list[Entry]) -> list[Entry]:
+        """Write once for the entries that need it; return those that may not be settled yet."""
+        card = self._ledger.entry(self.uuid)
+        if card is None or not card.stored:
+            self._card_is_gone(group)
+            return []
+        group = open_entries(card, group)
+        if group:
             # After a refusal one by one, so that a bad entry takes no neighbour with it.
             alone = any(entry.refusals for entry in group)
             await self._write(group[:1] if alone else group)
+        return group
 
     async def _write(self, entries: list[Entry]) -> None:
         card = self._ledger.entry(self.uuid)
@@ -160,14 +177,14 @@ class _CardWriter:
         except NotFound:
             self._ledger.unload(self.uuid, card.resource_version)
         except (Conflict, Unreachable) as error:
-            await self._pause(error)
+            self._note_pause(error)
             await self._read_again()
         except ApiError as error:  # who gives up a share can't be told to give up on that
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
                 if isinstance(entry, Add):
                     entry.fail(error)
-            await self._pause(error)
+            self._note_pause(error)
         else:
             self._errors = 0
             self._counts.entries += len(entries)
@@ -194,13 +211,13 @@ class _CardWriter:
         except NotFound:
             self._ledger.unload(self.uuid, card.resource_version)
         except ApiError as error:
-            await self._pause(error)
+            self._note_pause(error)
 
-    async def _pause(self, error: ApiError) -> None:
+    def _note_pause(self, error: ApiError) -> None:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
         self._errors += 1
-        logger.info("card %s: trying again in %.2f s after %s", self.uuid, pause_s, error)
-        await asyncio.sleep(max(pause_s, error.retry_after_s))
+        self._pause_s = max(pause_s, error.retry_after_s)
+        logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -49,6 +49,10 @@ Json = dict[str, Any]
 BINDING_ATTEMPTS = 6
 """Bindings sent without a clear answer before the pod's shares are given back, though a GET shows it unbound."""
 
+ENTER_TIMEOUT_S = 15.0
+"""How long the API server may take to enter a share. Longer than Bind waits for an answer: when everything is slow,
+giving shares back to enter them again would make it slower. The task goes on; the scheduler's next try joins it."""
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -278,7 +282,7 @@ class PodPlacer:
 
     async def _enter(self, pod: Pod, placement: Placement) -> None:
         """Enter the shares on all cards at once. Raises the first error when every card has answered."""
-        entries = [self._journal.add(Holder(pod, share), self._settings.bind_timeout_s) for share in placement.shares]
+        entries = [self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares]
         await _all(entries)
 
     async def _send_binding(self, pod: Pod, placement: Placement) -> None:

@@ -44,9 +44,9 @@ def used(first: tuple[int, int, int], second: tuple[int, int, int] | None = None
 
 
 CASES = [
-    Case(Reason.NO_INVENTORY, "node has no GPUs in the ledger", (whole(),), Ledger()),
+    Case(Reason.NO_INVENTORY, "no GPUs in the ledger", (whole(),), Ledger()),
     Case(Reason.AGENT_NOT_READY, "GPU node agent is not ready", (whole(),), not_ready()),
-    Case(Reason.TOO_FEW_CARDS, "node has fewer than 2 GPUs", (whole(2),), a_ledger(ONE)),
+    Case(Reason.TOO_FEW_CARDS, "fewer than 2 GPUs on the node", (whole(2),), a_ledger(ONE)),
     Case(Reason.CARD_TOO_SMALL, "no card as large as 16001 MiB", (mib(16_001),), a_ledger(ONE)),
     Case(
         Reason.CARD_TOO_SMALL,
