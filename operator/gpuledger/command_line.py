@@ -12,6 +12,7 @@ import click
 import yaml
 
 from gpuledger import __version__
+from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.settings import Settings
 
 if TYPE_CHECKING:
@@ -140,3 +141,7 @@ def _until_interrupted(work: Callable[[], object]) -> None:
         asyncio.run(go())
     except KeyboardInterrupt:
         sys.exit(130)
+    except NotFound as error:
+        raise click.ClickException(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
+    except (GpuledgerError, OSError) as error:
+        raise click.ClickException(str(error)) from error

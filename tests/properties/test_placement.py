@@ -205,7 +205,7 @@ def capacity(card: Card) -> tuple[int, int, int]:
 # One node.
 
 
-@settings(max_examples=800)
+@settings(max_examples=1500)
 @given(shape=shapes, node=nodes(), cards=preferences)
 def test_what_is_given_is_valid_and_what_is_refused_is_impossible(
     shape: Shape, node: list[Spot], cards: Preference

@@ -10,8 +10,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpuledger.formats.gpu_allocation import (
+    MAX_INDEX,
     MAX_LINKS,
-    MAX_SLOTS,
     UUID_PATTERN,
     CardSpec,
     Cores,
@@ -56,13 +56,13 @@ class RegisteredCard(BaseModel):
     model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True, strict=True)
 
     uuid: Annotated[str, Field(pattern=UUID_PATTERN, max_length=253)]
-    index: Annotated[int, Field(ge=0, le=MAX_SLOTS)]
+    index: Annotated[int, Field(ge=0, le=MAX_INDEX)]
     vendor: Word = "nvidia"
     model: Line = ""
     memory_mib: SomeMemoryMiB
     cores: Cores = ALL_CORES
     number: SomeSlots = 10
-    numa_node: Annotated[int, Field(ge=-1, le=1023)] | None = None
+    numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
     mode: Word = ""
     healthy: bool = True
     links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}

@@ -62,7 +62,8 @@ class ShapeSet:
         self._refused.pop(node.name, None)
         found = choose_cards(self._shape, node, self._policy.cards)
         if isinstance(found, Refusal):
-            self._refused[node.name] = found
+            if node.cards:  # a node without cards may be gone for good: nothing is kept of it
+                self._refused[node.name] = found
         else:
             rank = NODE_RANKS[self._policy.nodes](node)
             insort(self._ranked, rank)

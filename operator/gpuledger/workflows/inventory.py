@@ -12,7 +12,7 @@ from gpuledger.formats.stored_card import new_allocation, stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
-from gpuledger.model.errors import BadInput, Conflict, NotFound
+from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
@@ -142,8 +142,12 @@ class InventoryKeeper:
         if node_name in self._facts and node_name not in self._cards:
             return
         cards = self._cards.get(node_name, {})
+        refused: Invalid | None = None
         for card in cards.values():
-            await self._write_card(card)
+            try:
+                await self._write_card(card)
+            except Invalid as error:  # must not keep its neighbours out
+                refused = error
         self._note_reported(node_name)
         for entry in self._ledger.entries_of_node(node_name):
             if entry.card.uuid not in cards and not entry.holders:
@@ -151,6 +155,8 @@ class InventoryKeeper:
             else:
                 phase, reason = self._phase(entry)
                 await self._journal.describe(entry.card.uuid, phase, reason)
+        if refused:
+            raise refused  # tried again later: what stands in the way can go away
 
     async def _write_card(self, card: Card) -> None:
         entry = self._ledger.entry(card.uuid)

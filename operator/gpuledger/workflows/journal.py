@@ -140,15 +140,25 @@ class _CardWriter:
                 await asyncio.sleep(pause_s)
             try:
                 async with self._turns:
-                    room = max(0, GROUP_LIMIT - len(group))
-                    group += self.waiting[:room]
-                    del self.waiting[:room]
+                    group = group + self._next(group)
                     group = await self._step(group)
             except Exception as error:  # a defect must not leave anybody waiting
                 logger.exception("writing card %s failed", self.uuid)
                 for entry in group:
                     entry.fail(GpuledgerError(f"card {self.uuid}: {error!r}"))
                 group = []
+
+    def _next(self, group: Sequence[Entry]) -> list[Entry]:
+        """Take what can join the group: in order, and never two entries of one pod, whose order would be lost."""
+        pods = {entry.subject for entry in group}
+        taken = 0
+        for entry in self.waiting[: max(0, GROUP_LIMIT - len(group))]:
+            if entry.subject in pods:
+                break
+            pods.add(entry.subject)
+            taken += 1
+        chosen, self.waiting = self.waiting[:taken], self.waiting[taken:]
+        return chosen
 
     async def _step(self, group: list[Entry]) -> list[Entry]:
         """Write once for the entries that need it; return those that may not be settled yet."""
@@ -157,10 +167,12 @@ class _CardWriter:
             self._card_is_gone(group)
             return []
         group = open_entries(card, group)
+        if any(entry.refusals for entry in group):
+            # One by one, each in its turn, so that a bad entry takes no neighbour with it.
+            await self._write(group[:1])
+            return group[1:] + group[:1]
         if group:
-            # After a refusal one by one, so that a bad entry takes no neighbour with it.
-            alone = any(entry.refusals for entry in group)
-            await self._write(group[:1] if alone else group)
+            await self._write(group)
         return group
 
     async def _write(self, entries: list[Entry]) -> None:
@@ -197,7 +209,11 @@ class _CardWriter:
         await self._read_again()
         for entry in entries:
             entry.refusals += 1
-            if entry.refusals >= REFUSALS_LIMIT:
+            if entry.refusals < REFUSALS_LIMIT:
+                continue
+            if isinstance(entry, Remove):  # another writer was quicker again; a share that is given up has to go
+                self._note_pause(error)
+            else:
                 logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
                 entry.fail(error)
 

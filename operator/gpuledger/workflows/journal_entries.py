@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +18,17 @@ Json = dict[str, Any]
 
 
 @dataclass(eq=False)
-class Entry:
+class Entry(ABC):
     """One change of a card's status, and the future of whoever waits for it."""
 
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
     """How often the API server has refused a patch with this entry in it."""
+
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """What the entry is about: a pod's UID, or the card itself."""
 
     def succeed(self) -> None:
         """Tell the waiter that the API server has it."""
@@ -41,12 +47,22 @@ class Add(Entry):
 
     holder: Holder = field(kw_only=True)
 
+    @property
+    def subject(self) -> str:
+        """The pod's UID."""
+        return self.holder.pod.uid
+
 
 @dataclass(eq=False)
 class Remove(Entry):
     """Take a pod off the card."""
 
     pod_uid: str = field(kw_only=True)
+
+    @property
+    def subject(self) -> str:
+        """The pod's UID."""
+        return self.pod_uid
 
 
 @dataclass(eq=False)
@@ -55,6 +71,11 @@ class Change(Entry):
 
     holder: Holder = field(kw_only=True)
 
+    @property
+    def subject(self) -> str:
+        """The pod's UID."""
+        return self.holder.pod.uid
+
 
 @dataclass(eq=False)
 class Describe(Entry):
@@ -62,6 +83,11 @@ class Describe(Entry):
 
     phase: str = field(kw_only=True)
     reason: str = field(kw_only=True)
+
+    @property
+    def subject(self) -> str:
+        """The card; no pod has an empty UID."""
+        return ""
 
 
 def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:

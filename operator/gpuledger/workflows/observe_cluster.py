@@ -66,8 +66,8 @@ class ClusterObserver:
         stored = stored_card(allocation)
         uuid, node_name = stored.card.uuid, stored.card.node_name
         if gone:
-            if self._ledger.unload(uuid, stored.resource_version):
-                self._inventory.recheck(node_name)
+            self._ledger.unload(uuid, stored.resource_version)
+            self._inventory.recheck(node_name)  # in any case: a write may have found out before the watch
             return
         self._ledger.load(stored)
         entry = self._ledger.entry(uuid)
@@ -86,9 +86,6 @@ class ClusterObserver:
         await self._resync_allocations()
         await self._resync_nodes()
         await self._resync_pods()
-        if not self.synced:
-            await self._inventory.worker.idle()
-            await self._releaser.worker.idle()
         self.synced = True
 
     async def resync_every(self, interval_s: float) -> None:
@@ -121,7 +118,7 @@ class ClusterObserver:
             self._inventory.forget(name)
 
     async def _resync_pods(self) -> None:
-        suspects = set(self._ledger.pod_uids())
+        suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
         async for page in self._reader.bound_pods(self._scheduler_name):
             for pod in page:
                 if bound_node(pod):

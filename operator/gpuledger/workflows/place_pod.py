@@ -196,7 +196,10 @@ class PodPlacer:
         placement = self._entered(pod.uid)
         if placement is None or self.is_binding(pod.uid):
             return
-        if await self._bound_to(pod) != placement.node_name:
+        node_name = await self._bound_to(pod)
+        if self.is_binding(pod.uid) or self._entered(pod.uid) != placement:
+            return  # a newer attempt has taken over
+        if node_name != placement.node_name:
             await self._give_back(pod, placement)
 
     def _refuse_all(self, node_names: Sequence[str], refusal: Refusal) -> FilterResult:
@@ -319,9 +322,11 @@ class PodPlacer:
 
     async def _give_back(self, pod: Pod, placement: Placement) -> None:
         """Take the pod off all cards of the placement; its hold lasts until the API server has done it."""
-        await _all([self._journal.remove(share.uuid, pod.uid) for share in placement.shares])
-        self._ledger.drop_hold(pod.uid)
-        self._held.pop(pod.uid, None)
+        try:
+            await _all([self._journal.remove(share.uuid, pod.uid) for share in placement.shares])
+        finally:
+            self._ledger.drop_hold(pod.uid)
+            self._held.pop(pod.uid, None)
 
     # Both.
 

@@ -63,6 +63,10 @@ class PodReleaser:
         else:
             self._started[uid] = has_started(pod)
 
+    def known_pods(self) -> set[str]:
+        """Return the UIDs of the bound pods that were seen and not seen to end."""
+        return set(self._started)
+
     def forget(self, pod: Json) -> None:
         """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
         self._counts.pods_examined += 1
@@ -72,6 +76,8 @@ class PodReleaser:
         """Find out whether a pod that holds shares still has a right to them."""
         if self._ledger.holders_of(pod_uid):
             self.worker.mark(pod_uid)
+        else:
+            self._started.pop(pod_uid, None)
 
     async def _judge(self, pod_uid: str) -> None:
         holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]

@@ -83,6 +83,19 @@ def test_a_whole_card_is_not_shared_with_the_pods_other_containers() -> None:
     assert refused(a_ledger(CARDS[0]), whole(), mib(1)) is Reason.CONTAINERS_TOGETHER
 
 
+def test_a_container_with_all_cores_is_alone_even_where_memory_is_left() -> None:
+    alone, other = mib(1_000, cores=100), mib(1_000)
+    first, second = chosen(a_ledger(*CARDS), alone, other)
+    assert first != second
+    assert refused(a_ledger(CARDS[0]), alone, other) is Reason.CONTAINERS_TOGETHER
+
+
+def test_containers_part_where_a_third_needs_what_is_left_on_both_cards() -> None:
+    first, second, both = chosen(a_ledger(*CARDS[:2]), mib(8_000), mib(8_000), mib(6_000, cards=2))
+    assert first != second
+    assert both == uuids(CARDS[:2])
+
+
 def test_an_init_container_gets_the_card_that_the_main_one_has() -> None:
     ledger = used_unevenly()
     init, main = chosen(ledger, mib(1_000, lifetime=Lifetime.INIT), mib(12_000))

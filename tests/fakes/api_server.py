@@ -1,0 +1,401 @@
+"""An API server in memory, below the real requests of kube_api: its rules, its refusals, and faults on demand.
+
+It stands where KubeClient stands, so what is tested are the paths, bodies and preconditions that really go out. Faults
+are queued per operation; a request waits where a test holds it, so a test decides who comes first.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import jsonpatch
+import jsonpointer
+
+from fakes.card_rules import check_card
+from gpuledger.formats.pod import bound_node
+from gpuledger.formats.stored_card import holder_json, new_allocation, pods_column, stored_card, used_json
+from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
+from gpuledger.kube_api.reads import KubeReads
+from gpuledger.kube_api.writes import JSON_PATCH, KubeWrites
+from gpuledger.model.card import Card
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.share import Holder
+from gpuledger.model.stored_card import StoredCard
+
+Json = dict[str, Any]
+
+PAGE_SIZE = 2
+"""Small, so that lists have several pages."""
+
+
+class Operation(StrEnum):
+    """What a request does."""
+
+    READ_CARD = "read card"
+    CREATE_CARD = "create card"
+    REPLACE_CARD = "replace card"
+    DELETE_CARD = "delete card"
+    WRITE_STATUS = "write status"
+    READ_POD = "read pod"
+    BIND = "bind"
+    LIST_NODES = "list nodes"
+    LIST_CARDS = "list cards"
+    LIST_PODS = "list pods"
+
+
+WRITES = frozenset(
+    {
+        Operation.CREATE_CARD,
+        Operation.REPLACE_CARD,
+        Operation.DELETE_CARD,
+        Operation.WRITE_STATUS,
+        Operation.BIND,
+    }
+)
+
+_CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
+_POD = r"/api/v1/namespaces/([^/]+)/pods/([^/]+)"
+_ROUTES = (
+    ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
+    ("POST", _CARDS, Operation.CREATE_CARD),
+    ("PATCH", rf"{_CARDS}/([^/]+)", Operation.REPLACE_CARD),
+    ("DELETE", rf"{_CARDS}/([^/]+)", Operation.DELETE_CARD),
+    ("PATCH", rf"{_CARDS}/([^/]+)/status", Operation.WRITE_STATUS),
+    ("GET", _POD, Operation.READ_POD),
+    ("POST", rf"{_POD}/binding", Operation.BIND),
+    ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
+    ("LIST", _CARDS, Operation.LIST_CARDS),
+    ("LIST", "/api/v1/pods", Operation.LIST_PODS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How one request fares."""
+
+    before: asyncio.Event | None = None
+    """Not looked at until this is set."""
+    refusal: ApiError | None = None
+    """Answered with this, and not carried out."""
+    late: asyncio.Event | None = None
+    """Given up without an answer, and carried out when this is set."""
+    after: asyncio.Event | None = None
+    """Carried out at once, answered when this is set."""
+    loss: ApiError | None = None
+    """Carried out, but answered with this."""
+
+
+def refuse(error: ApiError) -> Fault:
+    """Answer with an error and change nothing."""
+    return Fault(refusal=error)
+
+
+def lose_request() -> Fault:
+    """Let the request get lost on the way there."""
+    return Fault(refusal=Unreachable("connection reset before the request arrived"))
+
+
+def lose_answer() -> Fault:
+    """Carry the request out and let the answer get lost."""
+    return Fault(loss=Unreachable("connection reset before the answer arrived"))
+
+
+def hold_request(event: asyncio.Event) -> Fault:
+    """Let the request wait before it is carried out."""
+    return Fault(before=event)
+
+
+def hold_answer(event: asyncio.Event) -> Fault:
+    """Carry the request out and let its answer wait."""
+    return Fault(after=event)
+
+
+def deliver_late(event: asyncio.Event) -> Fault:
+    """Give the request up without an answer, and carry it out later."""
+    return Fault(late=event)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request as it came in."""
+
+    operation: Operation
+    path: str
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a watch would show."""
+
+    kind: str
+    type: str
+    object: Json
+
+
+class Store(KubeReads, KubeWrites):
+    """All requests behind the protocols of the workflows, as the operator has them."""
+
+
+class ApiServer:
+    """Objects with one counter of versions, and the requests that read and change them."""
+
+    def __init__(self) -> None:
+        self.cards: dict[str, Json] = {}
+        self.pods: dict[tuple[str, str], Json] = {}
+        self.nodes: dict[str, Json] = {}
+        self.calls: list[Call] = []
+        self.changes: list[Change] = []
+        """Every change of an object, in order: what watches would show."""
+        self.rules: list[Callable[[Json], bool]] = []
+        """Further rules for a card's object, beside those of the CRD; what returns False is refused."""
+        self.in_flight: Counter[Operation] = Counter()
+        self.most_in_flight: Counter[Operation] = Counter()
+        self._version = 100
+        self._faults: dict[Operation, deque[Fault | None]] = defaultdict(deque)
+        self._late: set[asyncio.Task[None]] = set()
+        self.store = Store(cast(KubeClient, self))
+
+    # For tests.
+
+    def queue(self, operation: Operation, *faults: Fault | None) -> None:
+        """Let the next requests of a kind fare like this; None means: as usual."""
+        self._faults[operation].extend(faults)
+
+    def called(self, *operations: Operation) -> list[Call]:
+        """Return the requests of these kinds so far."""
+        return [call for call in self.calls if call.operation in operations]
+
+    def writes(self) -> list[Operation]:
+        """Return the kinds of all requests so far that were to change something."""
+        return [call.operation for call in self.calls if call.operation in WRITES]
+
+    def patches(self) -> list[list[Json]]:
+        """Return the JSON patches of cards' status so far."""
+        return [call.body for call in self.called(Operation.WRITE_STATUS)]
+
+    def put_card(self, card: Card, *holders: Holder, opened: bool = True, phase: str = "Ready") -> StoredCard:
+        """Store a card as if it had been there always, or as if somebody else had written it."""
+        old = self.cards.get(card.object_name)
+        allocation = new_allocation(card)
+        if opened:
+            allocation["status"] = {
+                "phase": phase,
+                "reason": "",
+                "used": used_json(holders),
+                "pods": pods_column(holders),
+                "holders": [holder_json(holder) for holder in holders],
+            }
+        return stored_card(self._put_card(allocation, old))
+
+    def holders_of(self, card: Card) -> list[str]:
+        """Return the UIDs of the pods that hold a card, in the order in which they are listed."""
+        status = self.cards[card.object_name].get("status") or {"holders": []}
+        return [holder["podUID"] for holder in status["holders"]]
+
+    def card(self, card: Card) -> StoredCard:
+        """Return a card as it is stored."""
+        return stored_card(self.cards[card.object_name])
+
+    def put_pod(self, pod: Json) -> Json:
+        """Create or change a pod."""
+        metadata = pod["metadata"]
+        return self._put("Pod", self.pods, (metadata["namespace"], metadata["name"]), pod)
+
+    def delete_pod(self, name: str, namespace: str = "default") -> None:
+        """Let a pod be gone."""
+        self._drop("Pod", self.pods, (namespace, name))
+
+    def put_node(self, node: Json) -> Json:
+        """Create or change a node."""
+        return self._put("Node", self.nodes, node["metadata"]["name"], node)
+
+    def delete_node(self, name: str) -> None:
+        """Let a node be gone."""
+        self._drop("Node", self.nodes, name)
+
+    def delete_card(self, card: Card) -> None:
+        """Delete a card, as a person with kubectl can."""
+        self._drop("GPUAllocation", self.cards, card.object_name)
+
+    # What KubeClient offers.
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        parameters: Mapping[str, str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Json:
+        """Answer one request, or raise what KubeClient would raise."""
+        if (method == "PATCH") != (content_type == JSON_PATCH):
+            raise AssertionError(f"{method} {path} with content type {content_type}")
+        operation, names = _route(method, path)
+        answer: Json = await self._carry_out(
+            operation, path, body, timeout_s, lambda: self._apply(operation, names, body)
+        )
+        return answer
+
+    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
+        """Yield the items of a list, page by page, all from one moment."""
+        operation, _ = _route("LIST", path)
+        items = await self._carry_out(
+            operation, path, None, REQUEST_TIMEOUT_S, lambda: self._list(operation, dict(parameters or {}))
+        )
+        for start in range(0, len(items), PAGE_SIZE):
+            await asyncio.sleep(0)
+            yield items[start : start + PAGE_SIZE]
+
+    async def _carry_out(
+        self, operation: Operation, path: str, body: Any, timeout_s: float, apply: Callable[[], Any]
+    ) -> Any:
+        self.calls.append(Call(operation, path, deepcopy(body)))
+        faults = self._faults[operation]
+        fault = (faults.popleft() if faults else None) or Fault()
+        self.in_flight[operation] += 1
+        self.most_in_flight[operation] = max(self.most_in_flight[operation], self.in_flight[operation])
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._fare(fault, apply)
+        except TimeoutError:
+            raise Unreachable(f"{operation} {path}: no answer within {timeout_s} s") from None
+        finally:
+            self.in_flight[operation] -= 1
+
+    async def _fare(self, fault: Fault, apply: Callable[[], Any]) -> Any:
+        await asyncio.sleep(0)
+        if fault.before:
+            await fault.before.wait()
+        if fault.refusal:
+            raise fault.refusal
+        if fault.late:
+            task = asyncio.create_task(self._apply_late(fault.late, apply))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            raise Unreachable("no answer; the request is still under way")
+        answer = deepcopy(apply())
+        if fault.after:
+            await fault.after.wait()
+        if fault.loss:
+            raise fault.loss
+        return answer
+
+    async def _apply_late(self, event: asyncio.Event, apply: Callable[[], Any]) -> None:
+        await event.wait()
+        with contextlib.suppress(ApiError):  # nobody is there to hear it
+            apply()
+
+    # Requests.
+
+    def _apply(self, operation: Operation, names: tuple[str, ...], body: Any) -> Json:
+        match operation:
+            case Operation.READ_CARD:
+                return _found(self.cards, names[0])
+            case Operation.READ_POD:
+                return _found(self.pods, (names[0], names[1]))
+            case Operation.CREATE_CARD:
+                if body["metadata"]["name"] in self.cards:
+                    raise Conflict(f"{body['metadata']['name']} already exists", 409)
+                return self._put_card(body, None)
+            case Operation.REPLACE_CARD | Operation.WRITE_STATUS:
+                return self._patch_card(_found(self.cards, names[0]), body, operation is Operation.WRITE_STATUS)
+            case Operation.DELETE_CARD:
+                return self._delete_card(names[0], body["preconditions"]["resourceVersion"])
+            case Operation.BIND:
+                return self._bind(_found(self.pods, (names[0], names[1])), body)
+        raise AssertionError(f"{operation} is not a request")
+
+    def _list(self, operation: Operation, parameters: dict[str, str]) -> list[Json]:
+        match operation:
+            case Operation.LIST_NODES:
+                return list(self.nodes.values())
+            case Operation.LIST_CARDS:
+                return list(self.cards.values())
+        scheduler_name = re.fullmatch(r"spec\.schedulerName=([^,]+),spec\.nodeName!=", parameters["fieldSelector"])
+        if scheduler_name is None:
+            raise AssertionError(f"unknown field selector {parameters['fieldSelector']}")
+        ours = [pod for pod in self.pods.values() if pod["spec"]["schedulerName"] == scheduler_name[1]]
+        return [pod for pod in ours if bound_node(pod)]
+
+    def _patch_card(self, old: Json, operations: list[Json], of_status: bool) -> Json:
+        try:
+            patched: Json = jsonpatch.apply_patch(old, operations)
+        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
+            raise Invalid(f"the patch can't be applied: {error}", 422) from error
+        if of_status:
+            return self._put_card({**deepcopy(old), "status": patched["status"]}, old)
+        status = {"status": deepcopy(old["status"])} if "status" in old else {}
+        return self._put_card({key: value for key, value in patched.items() if key != "status"} | status, old)
+
+    def _put_card(self, new: Json, old: Json | None) -> Json:
+        check_card(new, old)
+        if not all(rule(new) for rule in self.rules):
+            raise Invalid("refused by a rule of the test", 422)
+        return self._put("GPUAllocation", self.cards, new["metadata"]["name"], new)
+
+    def _delete_card(self, name: str, version: str) -> Json:
+        if _found(self.cards, name)["metadata"]["resourceVersion"] != version:
+            raise Conflict(f"the version of {name} is not {version}", 409)
+        return self._drop("GPUAllocation", self.cards, name)
+
+    def _bind(self, pod: Json, binding: Json) -> Json:
+        metadata, wanted = pod["metadata"], binding["metadata"]
+        if wanted.get("uid", metadata["uid"]) != metadata["uid"]:
+            raise Conflict(f"the UID in the precondition is {wanted['uid']}, the pod's is {metadata['uid']}", 409)
+        if metadata.get("deletionTimestamp"):
+            raise Conflict("the pod is being deleted", 409)
+        if bound_node(pod):
+            raise Conflict(f"the pod is already assigned to node {bound_node(pod)}", 409)
+        bound = deepcopy(pod)
+        bound["spec"]["nodeName"] = binding["target"]["name"]
+        bound["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted.get("annotations", {})}
+        self.put_pod(bound)
+        return {}
+
+    # Objects.
+
+    def _put(self, kind: str, objects: dict[Any, Json], key: object, new: Json) -> Json:
+        """Store an object under a new version, unless nothing in it differs."""
+        old = objects.get(key)
+        if old is not None and _without_version(new) == _without_version(old):
+            return old
+        self._version += 1
+        stored = deepcopy(new)
+        stored["metadata"]["resourceVersion"] = str(self._version)
+        objects[key] = stored
+        self.changes.append(Change(kind, "ADDED" if old is None else "MODIFIED", deepcopy(stored)))
+        return stored
+
+    def _drop(self, kind: str, objects: dict[Any, Json], key: object) -> Json:
+        gone = deepcopy(objects.pop(key))
+        self._version += 1
+        gone["metadata"]["resourceVersion"] = str(self._version)
+        self.changes.append(Change(kind, "DELETED", gone))
+        return gone
+
+
+def _route(method: str, path: str) -> tuple[Operation, tuple[str, ...]]:
+    for of_route, pattern, operation in _ROUTES:
+        match = re.fullmatch(pattern, path)
+        if method == of_route and match:
+            return operation, match.groups()
+    raise AssertionError(f"no such request: {method} {path}")
+
+
+def _found(objects: Mapping[Any, Json], key: object) -> Json:
+    if key not in objects:
+        raise NotFound(f"{key} not found", 404)
+    return objects[key]
+
+
+def _without_version(stored: Json) -> Json:
+    return {**stored, "metadata": {**stored["metadata"], "resourceVersion": ""}}

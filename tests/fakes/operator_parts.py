@@ -1,0 +1,110 @@
+"""The workflows of one operator over an API server in memory, connected as the real one connects them."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from builders import a_pod
+from fakes.api_server import ApiServer
+from gpuledger.formats.extender import BindArguments, FilterArguments
+from gpuledger.formats.pod import RequestDefaults, ResourceNames
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card
+from gpuledger.model.share import Holder, Share
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import Policy
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.observe_cluster import ClusterObserver
+from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
+from gpuledger.workflows.release_pod import PodReleaser
+
+HOLD_TTL_S = 30.0
+BIND_TIMEOUT_S = 3.0
+RELEASE_DELAY_S = 30.0
+
+
+@dataclass
+class OperatorParts:
+    """One operator. A second one over the same API server is another process, or the same after a restart."""
+
+    api: ApiServer
+    ledger: Ledger = field(default_factory=Ledger)
+    counts: Counts = field(default_factory=Counts)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """Node and sentence, for each that was told to a node."""
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.ledger, self.api.store)
+        self.chooser = Chooser(self.ledger, Policy())
+        self.placer = PodPlacer(
+            self.ledger,
+            self.chooser,
+            self.journal,
+            self.api.store,
+            PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S),
+            self.counts,
+            clock=asyncio.get_running_loop().time,
+        )
+        self.inventory = InventoryKeeper(
+            self.ledger, self.journal, self.api.store, self.counts, lambda node, text: self.told.append((node, text))
+        )
+        self.releaser = PodReleaser(
+            self.ledger, self.journal, self.api.store, self.counts, self.placer.is_binding, RELEASE_DELAY_S
+        )
+        self.observer = ClusterObserver(
+            self.ledger, self.inventory, self.releaser, self.api.store, ResourceNames().count, "gpuledger"
+        )
+        self._shown = 0  # changes of the API server that the watches have shown
+
+    def entry(self, card: Card) -> CardEntry:
+        """Return a card's line."""
+        entry = self.ledger.entry(card.uuid)
+        assert entry is not None
+        return entry
+
+    def read_cards(self) -> None:
+        """Take over the cards that the API server has; the agents of their nodes answer."""
+        for allocation in self.api.cards.values():
+            self.observer.allocation(allocation, gone=False)
+            self.ledger.set_ready(allocation["spec"]["nodeName"], True)
+
+    def watch(self) -> None:
+        """Let the watches show what has changed since the last time."""
+        observe = {
+            "Node": self.observer.node,
+            "Pod": self.observer.pod,
+            "GPUAllocation": self.observer.allocation,
+        }
+        for change in self.api.changes[self._shown :]:
+            observe[change.kind](change.object, gone=change.type == "DELETED")
+        self._shown = len(self.api.changes)
+
+    async def idle(self) -> None:
+        """Let the watches show everything, and wait until nothing is left to do."""
+        while True:
+            self.watch()
+            await self.inventory.worker.idle()
+            await self.releaser.worker.idle()
+            if self._shown == len(self.api.changes):
+                return
+
+    def filter(self, name: str, *node_names: str) -> FilterResult:
+        """Ask where a pod of the API server can go."""
+        return self.placer.filter(FilterArguments(self.api.pods["default", name], list(node_names)))
+
+    async def bind(self, name: str, node_name: str, uid: str = "") -> None:
+        """Have a pod bound, as kube-scheduler would."""
+        await self.placer.bind(BindArguments(uid or f"uid-{name}", "default", name, node_name))
+
+    async def add(self, uid: str, share: Share, timeout_s: float = 10.0) -> None:
+        """Enter a share into the ledger."""
+        await self.journal.add(Holder(a_pod(uid), share), timeout_s)
+
+
+def an_operator(api: ApiServer) -> OperatorParts:
+    """Return an operator that knows the cards of the API server."""
+    parts = OperatorParts(api)
+    parts.read_cards()
+    return parts

@@ -1,0 +1,205 @@
+"""HTTP: every answer is one that kube-scheduler can read, whatever it was asked."""
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any, cast
+
+import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from fakes.objects import a_pod_object
+from gpuledger.controller.extender_server import ExtenderServer
+from gpuledger.controller.metrics import Metrics
+from gpuledger.formats.extender import BindArguments, FilterArguments
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import Policy
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal import JournalCounts
+from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+
+Client = TestClient[web.Request, web.Application]
+
+BIND = {"PodName": "a", "PodNamespace": "default", "PodUID": "u", "Node": "node-a"}
+NOT_READY = "gpuledger: gpuledger has just started and is still reading the ledger"
+
+
+class StubPlacer:
+    """Remembers what it was asked, and answers what it was told."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.error: GpuledgerError | None = None
+        self.result = FilterResult(["node-a"], {"node-b": "no card entirely free"})
+
+    def _ask(self, arguments: object) -> None:
+        self.asked.append(arguments)
+        if self.error:
+            raise self.error
+
+    def filter(self, arguments: FilterArguments) -> FilterResult:
+        self._ask(arguments)
+        return self.result
+
+    def prioritize(self, arguments: FilterArguments) -> list[str]:
+        self._ask(arguments)
+        return arguments.node_names
+
+    async def bind(self, arguments: BindArguments) -> None:
+        self._ask(arguments)
+
+
+class World:
+    """A server with its stub."""
+
+    def __init__(self) -> None:
+        self.placer = StubPlacer()
+        self.counts = Counts()
+        self.ready = True
+        ledger = Ledger()
+        metrics = Metrics(ledger, Chooser(ledger, Policy()), self.counts, JournalCounts())
+        self.server = ExtenderServer(cast(PodPlacer, self.placer), metrics, self.counts, lambda: self.ready)
+
+
+@pytest.fixture
+def world() -> World:
+    """Return a server that is ready."""
+    return World()
+
+
+@pytest.fixture
+async def extender(world: World) -> AsyncIterator[Client]:
+    """Return a client of the scheduler's routes."""
+    async with TestClient(TestServer(world.server.extender())) as client:
+        yield client
+
+
+@pytest.fixture
+async def health(world: World) -> AsyncIterator[Client]:
+    """Return a client of the kubelet's routes."""
+    async with TestClient(TestServer(world.server.health())) as client:
+        yield client
+
+
+def question(*node_names: str) -> dict[str, Any]:
+    return {"Pod": a_pod_object(), "Nodes": None, "NodeNames": list(node_names)}
+
+
+async def post(client: Client, path: str, body: object) -> Any:
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with client.post(path, data=BytesIO(data)) as response:
+        assert response.status == 200
+        assert response.content_type == "application/json"
+        return await response.json()
+
+
+async def test_a_filter_is_answered_with_the_keys_of_the_protocol(world: World, extender: Client) -> None:
+    assert await post(extender, "/filter", question("node-a", "node-b")) == {
+        "Nodes": None,
+        "NodeNames": ["node-a"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"node-b": "no card entirely free"},
+        "Error": "",
+    }
+    assert world.placer.asked == [FilterArguments(a_pod_object(), ["node-a", "node-b"])]
+
+
+async def test_nodes_are_scored_by_their_order(extender: Client) -> None:
+    assert await post(extender, "/prioritize", question("b", "a")) == [
+        {"Host": "b", "Score": 10},
+        {"Host": "a", "Score": 9},
+    ]
+
+
+async def test_a_bind_that_succeeds_is_answered_without_an_error(world: World, extender: Client) -> None:
+    assert await post(extender, "/bind", BIND) == {"Error": ""}
+    assert world.placer.asked == [BindArguments("u", "default", "a", "node-a")]
+
+
+async def test_a_bind_that_fails_says_why(world: World, extender: Client) -> None:
+    world.placer.error = BindFailed("the pod is being bound to node b")
+    assert await post(extender, "/bind", BIND) == {"Error": "gpuledger: the pod is being bound to node b"}
+
+
+async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(world: World, extender: Client) -> None:
+    world.placer.error = DoesNotFit("shares are being given back")
+    answer = await post(extender, "/filter", question("node-a"))
+    assert answer["Error"] == "gpuledger: shares are being given back"
+    assert (answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (None, {})
+    assert world.counts.bad_input == {}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/filter", question("node-a")), ("/bind", BIND)])
+async def test_nothing_is_decided_before_the_ledger_is_read(
+    world: World, extender: Client, path: str, body: object
+) -> None:
+    world.ready = False
+    assert (await post(extender, path, body))["Error"] == NOT_READY
+    assert world.placer.asked == []
+    world.ready = True
+    assert (await post(extender, path, body))["Error"] == ""
+
+
+async def test_scores_before_the_ledger_is_read_are_an_http_error(world: World, extender: Client) -> None:
+    world.ready = False
+    async with extender.post("/prioritize", data=orjson.dumps(question("a"))) as response:
+        assert (response.status, await response.text()) == (400, NOT_READY)
+
+
+@pytest.mark.parametrize("path", ["/filter", "/bind"])
+@pytest.mark.parametrize("body", [b"{", b"", b"[]", b"null", b"{}", b'{"Pod": 1, "NodeNames": 2}'])
+async def test_a_request_that_makes_no_sense_is_an_error_and_counted(
+    world: World, extender: Client, path: str, body: bytes
+) -> None:
+    assert (await post(extender, path, body))["Error"].startswith("gpuledger: the ")
+    assert world.counts.bad_input == {"request": 1}
+    assert world.placer.asked == []
+
+
+async def test_five_thousand_nodes_in_more_than_a_mebibyte_are_accepted(world: World, extender: Client) -> None:
+    names = [f"node-{number:05}-{'x' * 230}" for number in range(5_000)]
+    body = orjson.dumps(question(*names))
+    assert len(body) > 1024 * 1024
+    world.placer.result = FilterResult([], dict.fromkeys(names, "no card entirely free"))
+    answer = await post(extender, "/filter", body)
+    assert len(answer["FailedAndUnresolvableNodes"]) == 5_000
+    assert isinstance(world.placer.asked[0], FilterArguments)
+    assert world.placer.asked[0].node_names == names
+
+
+async def test_the_process_is_ready_when_the_ledger_is_read(world: World, health: Client) -> None:
+    world.ready = False
+    async with health.get("/readyz") as response:
+        assert (response.status, await response.text()) == (503, "the ledger is not read yet\n")
+    async with health.get("/healthz") as response:
+        assert response.status == 200
+    world.ready = True
+    async with health.get("/readyz") as response:
+        assert response.status == 200
+
+
+async def test_metrics_show_the_counters(world: World, health: Client, extender: Client) -> None:
+    world.counts.filters = 3
+    world.counts.refusals["no-memory"] = 2
+    await post(extender, "/filter", question("node-a"))
+    async with health.get("/metrics") as response:
+        text = await response.text()
+    for line in (
+        "gpuledger_filters_total 3.0",
+        'gpuledger_refusals_total{reason="no-memory"} 2.0',
+        "gpuledger_filter_seconds_count 1.0",
+        "gpuledger_cards 0.0",
+    ):
+        assert line in text.splitlines()
+
+
+async def test_the_kubelets_port_cannot_bind_pods_and_the_schedulers_shows_no_metrics(
+    health: Client, extender: Client
+) -> None:
+    async with health.post("/bind", data=orjson.dumps(BIND)) as response:
+        assert response.status == 404
+    async with extender.get("/metrics") as response:
+        assert response.status == 404

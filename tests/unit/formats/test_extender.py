@@ -1,0 +1,78 @@
+"""The extender protocol: kube-scheduler decodes Go structs without JSON tags, so each key counts."""
+
+from typing import Any
+
+import pytest
+
+from gpuledger.formats.extender import (
+    BindArguments,
+    FilterArguments,
+    bind_answer,
+    bind_arguments,
+    filter_answer,
+    filter_arguments,
+    filter_error,
+    priorities,
+)
+from gpuledger.model.errors import BadInput
+
+BIND: dict[str, Any] = {"PodName": "a", "PodNamespace": "default", "PodUID": "u", "Node": "node-a"}
+
+
+def test_a_filter_request_has_a_pod_and_node_names() -> None:
+    body: dict[str, Any] = {"Pod": {"metadata": {}}, "Nodes": None, "NodeNames": ["n"]}
+    assert filter_arguments(body) == FilterArguments({"metadata": {}}, ["n"])
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], "x", {}, {"Pod": {}}, {"NodeNames": []}, {"Pod": {}, "NodeNames": None, "Nodes": {"items": []}}]
+)
+def test_a_filter_request_without_them_is_refused_with_a_hint(body: Any) -> None:
+    with pytest.raises(BadInput, match="set nodeCacheCapable: true"):
+        filter_arguments(body)
+
+
+def test_a_bind_request_names_pod_and_node() -> None:
+    assert bind_arguments(BIND) == BindArguments("u", "default", "a", "node-a")
+
+
+@pytest.mark.parametrize("key", BIND)
+def test_a_bind_request_that_lacks_something_is_refused_with_its_name(key: str) -> None:
+    with pytest.raises(BadInput, match=key):
+        bind_arguments({name: value for name, value in BIND.items() if name != key})
+
+
+@pytest.mark.parametrize("body", [None, [], 3])
+def test_a_bind_request_that_is_no_object_is_refused(body: Any) -> None:
+    with pytest.raises(BadInput):
+        bind_arguments(body)
+
+
+def test_a_filter_answer_refuses_nodes_for_good() -> None:
+    assert filter_answer(("a",), {"b": "no card"}) == {
+        "Nodes": None,
+        "NodeNames": ["a"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"b": "no card"},
+        "Error": "",
+    }
+
+
+def test_a_filter_error_names_no_nodes() -> None:
+    assert filter_error("later") == {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "later",
+    }
+
+
+def test_scores_go_from_ten_to_nought() -> None:
+    scores = priorities([f"n{number}" for number in range(13)])
+    assert scores[0] == {"Host": "n0", "Score": 10}
+    assert [score["Score"] for score in scores] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 0]
+
+
+def test_a_bind_answer_is_an_error_or_none() -> None:
+    assert (bind_answer(), bind_answer("no")) == ({"Error": ""}, {"Error": "no"})

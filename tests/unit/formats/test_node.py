@@ -1,0 +1,146 @@
+"""A node's register: every card that can be read is read, and each that can't be is told of in a sentence."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from builders import a_card, cards_of
+from fakes.objects import GPU, a_node_object
+from gpuledger.formats.gpu_allocation import CardSpec
+from gpuledger.formats.node import (
+    REGISTER_ANNOTATION,
+    Inventory,
+    NodeFacts,
+    card_spec,
+    node_facts,
+    read_register,
+    register_of,
+)
+from gpuledger.model.errors import BadInput
+
+CARDS = cards_of("node-a", 2)
+
+
+def read(*items: Any) -> Inventory:
+    return read_register(NodeFacts("node-a", orjson.dumps(items).decode(), 80))
+
+
+def item(index: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"uuid": f"GPU-{index}", "index": index, "memoryMiB": 16_000, **fields}
+
+
+def test_the_facts_are_name_register_and_slots() -> None:
+    assert node_facts(a_node_object("node-a", CARDS, slots=20), GPU) == NodeFacts("node-a", register_of(CARDS), 20)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"metadata": {"name": "node-a"}},
+        {"metadata": {"name": "node-a", "annotations": None}, "status": {"allocatable": None}},
+        {"metadata": {"name": "node-a", "annotations": {"other": ""}}, "status": {"allocatable": {"cpu": "1"}}},
+    ],
+)
+def test_a_node_without_cards_has_no_register_and_no_slots(node: dict[str, Any]) -> None:
+    assert node_facts(node, GPU) == NodeFacts("node-a", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "slots"), [("80", 80), ("1k", 1_000), ("0", 0), ("many", 0), ("1500m", 0), (None, 0)]
+)
+def test_slots_that_are_no_number_count_as_none(allocatable: object, slots: int) -> None:
+    node = {"metadata": {"name": "node-a"}, "status": {"allocatable": {GPU: allocatable}}}
+    assert node_facts(node, GPU).slots == slots
+
+
+def test_other_resources_say_nothing_about_the_agent() -> None:
+    node = {"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpumem": "8"}}}
+    assert node_facts(node, GPU).slots == 0
+
+
+def test_cards_survive_the_way_through_the_register() -> None:
+    full = replace(
+        a_card(1), model="A100", mode="mps", numa_node=-1, healthy=False, vendor="amd", links={a_card(0).uuid: 200}
+    )
+    cards = (a_card(0), full)
+    assert read_register(NodeFacts("node-a", register_of(cards), 1)) == Inventory(cards)
+
+
+def test_the_same_cards_give_the_same_text() -> None:
+    assert register_of(cards_of("node-a", 3)) == register_of(cards_of("node-a", 3))
+
+
+def test_what_a_register_leaves_out_has_a_default() -> None:
+    (card,) = read(item()).cards
+    assert (card.capacity.cores, card.capacity.number, card.vendor, card.healthy) == (100, 10, "nvidia", True)
+
+
+def test_no_register_is_no_cards() -> None:
+    assert read_register(NodeFacts("node-a", None, 0)) == Inventory(())
+
+
+def test_fields_of_a_newer_agent_are_skipped() -> None:
+    assert read(item(colour="green")).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("register", "what"), [("{", "is not JSON"), ("", "is not JSON"), ("{}", "no list"), ("1", "no list")]
+)
+def test_a_register_that_is_no_json_list_is_refused_as_a_whole(register: str, what: str) -> None:
+    with pytest.raises(BadInput, match=what.replace("no list", "is not a list of cards")) as caught:
+        read_register(NodeFacts("node-a", register, 80))
+    assert str(caught.value).startswith(f"node node-a, annotation {REGISTER_ANNOTATION}")
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        (item(0, memoryMiB=0), "memoryMiB"),
+        (item(0, memoryMiB="16000"), "memoryMiB"),
+        (item(0, memoryMiB=2**40), "memoryMiB"),
+        (item(0, cores=-1), "cores"),
+        (item(0, number=0), "number"),
+        (item(-1), "index"),
+        (item(1024), "index"),
+        (item(0, numaNode=5_000), "numaNode"),
+        (item(0, uuid=""), "uuid"),
+        (item(0, uuid="GPU/0"), "uuid"),
+        (item(0, uuid="GPU-0\n"), "uuid"),
+        (item(0, uuid="x" * 254), "uuid"),
+        (item(0, healthy="no"), "healthy"),
+        (item(0, links={"GPU-1": -1}), "links"),
+        (item(0, links={f"GPU-{number}": 1 for number in range(65)}), "links"),
+        (item(0, model="x" * 257), "model"),
+        ({"uuid": "GPU-0"}, "index"),
+        ("GPU-0", "entry"),
+        (None, "entry"),
+    ],
+)
+def test_a_bad_card_is_left_out_and_told_of(bad: Any, field: str) -> None:
+    found = read(bad, item(1))
+    assert [card.uuid for card in found.cards] == ["GPU-1"]
+    (problem,) = found.problems
+    assert f": {field}" in problem
+    assert problem.endswith("; the card is left out")
+
+
+def test_a_problem_names_the_card_or_its_place() -> None:
+    assert "card GPU-0: memoryMiB" in read(item(0, memoryMiB=0)).problems[0]
+    assert "card number 1: entry" in read(item(0), 7).problems[0]
+
+
+def test_a_card_that_is_listed_twice_counts_once_whatever_its_case() -> None:
+    found = read(item(0, uuid="GPU-a"), item(1, uuid="gpu-A"))
+    assert [card.uuid for card in found.cards] == ["GPU-a"]
+    assert "listed twice; the first one counts" in found.problems[0]
+
+
+def test_every_card_that_is_read_can_be_written() -> None:
+    """The register's limits are those of the CRD: otherwise a card would be tried for ever."""
+    extreme = item(
+        1023, memoryMiB=16 * 1024 * 1024, cores=10_000, number=1024, numaNode=1023, model="x" * 256, mode="y" * 32
+    )
+    for card in read(item(0), extreme).cards:
+        assert CardSpec.model_validate(card_spec(card)).uuid == card.uuid

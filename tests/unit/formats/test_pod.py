@@ -1,0 +1,218 @@
+"""What a pod's words mean, and what it is told when they mean nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from builders import a_card, a_share
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
+from gpuledger.formats.pod import (
+    RequestDefaults,
+    ResourceNames,
+    bound_node,
+    devices_annotation,
+    has_started,
+    is_finished,
+    pod_identity,
+    pod_request,
+)
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import Demand, Lifetime, PodRequest
+from gpuledger.model.share import ContainerShare, Pod, Share
+
+Json = dict[str, Any]
+NO_DEFAULTS = RequestDefaults()
+
+
+def request_of(*containers: Json, defaults: RequestDefaults = NO_DEFAULTS, **spec: Any) -> PodRequest | None:
+    pod = a_pod_object(containers=containers)
+    pod["spec"] |= spec
+    return pod_request(pod, ResourceNames(), defaults)
+
+
+def demand(limits: Mapping[str, object], defaults: RequestDefaults = NO_DEFAULTS) -> Demand:
+    request = request_of(a_container("main", limits), defaults=defaults)
+    assert request is not None
+    (found,) = request.shape
+    return found
+
+
+def test_a_number_alone_means_whole_cards() -> None:
+    assert demand({GPU: "2"}) == Demand(cards=2, exclusive=True)
+    assert demand({GPU: "2"}).whole
+
+
+def test_memory_is_in_mib_and_shares_the_card() -> None:
+    assert demand({GPU: "1", MEMORY: "4000"}) == Demand(cards=1, memory_mib=4_000)
+
+
+@pytest.mark.parametrize("text", ["4k", "4000", 4000, "4e3", "4000000m"])
+def test_amounts_are_read_as_the_api_server_spells_them(text: object) -> None:
+    assert demand({GPU: "1", MEMORY: text}).memory_mib == 4_000
+
+
+def test_a_percentage_shares_the_card() -> None:
+    assert demand({GPU: "1", PERCENTAGE: "50"}) == Demand(cards=1, memory_percent=50)
+
+
+def test_all_of_the_memory_in_percent_is_a_whole_card() -> None:
+    assert demand({GPU: "1", PERCENTAGE: "100"}).whole
+
+
+def test_all_of_the_memory_with_named_cores_is_no_whole_card() -> None:
+    found = demand({GPU: "1", PERCENTAGE: "100", CORES: "50"})
+    assert (found.whole, found.exclusive, found.cores) == (False, False, 50)
+
+
+def test_all_cores_mean_alone_on_the_card() -> None:
+    found = demand({GPU: "1", MEMORY: "4k", CORES: "100"})
+    assert (found.exclusive, found.whole, found.memory_mib) == (True, False, 4_000)
+
+
+def test_cores_alone_ask_for_all_memory_beside_others() -> None:
+    assert demand({GPU: "1", CORES: "30"}) == Demand(cards=1, cores=30)
+
+
+def test_no_cores_is_said_too() -> None:
+    """Who writes 0 cores shares the card, though all of its memory is asked for."""
+    assert demand({GPU: "1", CORES: "0"}) == Demand(cards=1)
+
+
+def test_memory_in_mib_goes_before_a_percentage() -> None:
+    assert demand({GPU: "1", MEMORY: "4k", PERCENTAGE: "50"}) == Demand(cards=1, memory_mib=4_000)
+
+
+@pytest.mark.parametrize("limits", [{MEMORY: "1k"}, {PERCENTAGE: "10"}, {CORES: "10"}])
+def test_who_names_no_number_gets_one_card_or_the_default(limits: dict[str, str]) -> None:
+    assert demand(limits).cards == 1
+    assert demand(limits, RequestDefaults(number=3)).cards == 3
+
+
+def test_the_default_memory_is_for_those_that_name_none() -> None:
+    defaults = RequestDefaults(memory_mib=5_000)
+    assert demand({GPU: "1"}, defaults) == Demand(cards=1, memory_mib=5_000)
+    assert demand({GPU: "1", MEMORY: "1k"}, defaults).memory_mib == 1_000
+    assert demand({GPU: "1", PERCENTAGE: "50"}, defaults) == Demand(cards=1, memory_percent=50)
+
+
+def test_the_default_cores_are_for_those_that_name_none() -> None:
+    defaults = RequestDefaults(cores=20)
+    assert demand({GPU: "1"}, defaults) == Demand(cards=1, cores=20)
+    assert demand({GPU: "1", CORES: "0"}, defaults).cores == 0
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "4"}, {GPU: "0"}, {"nvidia.com/priority": "1"}])
+def test_who_asks_for_no_card_is_not_our_business(limits: dict[str, str]) -> None:
+    assert request_of(a_container("main", limits)) is None
+
+
+def test_a_priority_says_nothing_about_placement() -> None:
+    assert demand({GPU: "1", MEMORY: "1k", "nvidia.com/priority": "1"}) == Demand(cards=1, memory_mib=1_000)
+
+
+def test_limits_count_and_requests_where_there_is_no_limit() -> None:
+    both = {"name": "main", "resources": {"limits": {GPU: "2"}, "requests": {GPU: "1", MEMORY: "1k"}}}
+    assert request_of(both) == PodRequest(("main",), (Demand(cards=2, memory_mib=1_000),))
+
+
+@pytest.mark.parametrize("resources", [{}, {"resources": None}, {"resources": {"limits": None, "requests": None}}])
+def test_a_container_without_resources_asks_for_nothing(resources: Json) -> None:
+    assert request_of({"name": "main", **resources}) is None
+
+
+def test_init_containers_and_sidecars_keep_their_lifetimes_and_order() -> None:
+    init = [a_container("prepare"), a_container("proxy", restartPolicy="Always"), a_container("no-gpu", {})]
+    found = request_of(a_container("main"), initContainers=init)
+    assert found is not None
+    assert found.names == ("prepare", "proxy", "main")
+    assert [each.lifetime for each in found.shape] == [Lifetime.INIT, Lifetime.SIDECAR, Lifetime.MAIN]
+
+
+def test_own_resource_names_are_read_and_others_are_not() -> None:
+    names = ResourceNames(count="example.com/gpu", memory="example.com/mib")
+    pod = a_pod_object(limits={"example.com/gpu": "1", "example.com/mib": "10", GPU: "7"})
+    assert pod_request(pod, names, NO_DEFAULTS) == PodRequest(("main",), (Demand(cards=1, memory_mib=10),))
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (
+            {GPU: "1", MEMORY: "4Gi"},
+            "container main, nvidia.com/gpumem: 4Gi has a unit of bytes; write a plain whole number "
+            "(a number of MiB per card)",
+        ),
+        (
+            {GPU: "1", PERCENTAGE: "101"},
+            "container main, nvidia.com/gpumem-percentage: 101 is more than 100; "
+            "it is a percentage of each card's memory",
+        ),
+        (
+            {GPU: "1", CORES: "1k"},
+            "container main, nvidia.com/gpucores: 1k is more than 100; it is a percentage of each card's cores",
+        ),
+        ({GPU: "500m"}, "container main, nvidia.com/gpu: 500m is not a whole number"),
+        ({GPU: "-1"}, "container main, nvidia.com/gpu: -1 is negative"),
+        ({GPU: "one"}, "container main, nvidia.com/gpu: 'one' is not a number"),
+        (
+            {GPU: "0", MEMORY: "4k"},
+            "container main asks for GPU memory or cores on 0 GPUs: set nvidia.com/gpu to 1 or more, or drop the rest",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_answered_with_what_to_write(limits: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        demand(limits)
+    assert str(caught.value) == sentence
+
+
+def test_memory_beyond_any_card_is_refused() -> None:
+    with pytest.raises(BadInput, match="1T is more than 16777216"):
+        demand({GPU: "1", MEMORY: "1T"})
+
+
+def test_a_pod_is_who_its_metadata_says() -> None:
+    pod = a_pod_object("a", uid="u")
+    pod["spec"]["priority"] = -7
+    assert pod_identity(pod) == Pod("u", "default", "a", -7)
+
+
+@pytest.mark.parametrize("pod", [{}, {"metadata": {}}, {"metadata": None}, {"metadata": []}, {"metadata": {"uid": 1}}])
+def test_something_else_is_no_pod(pod: Json) -> None:
+    with pytest.raises(BadInput, match="not a pod"):
+        pod_identity(pod)
+
+
+def test_the_annotation_lists_each_containers_cards_in_order() -> None:
+    cards = [a_card(0), a_card(1)]
+    shares = [
+        Share(cards[0].uuid, a_share(cards[0]).amounts, False, (ContainerShare("a", 1, 2), ContainerShare("b", 3, 4))),
+        Share(cards[1].uuid, a_share(cards[1]).amounts, False, (ContainerShare("a", 5, 6),)),
+    ]
+    assert orjson.loads(devices_annotation(shares)) == {
+        "a": [
+            {"uuid": cards[0].uuid, "memoryMiB": 1, "cores": 2},
+            {"uuid": cards[1].uuid, "memoryMiB": 5, "cores": 6},
+        ],
+        "b": [{"uuid": cards[0].uuid, "memoryMiB": 3, "cores": 4}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Pending", False), ("Running", False), ("Unknown", False), ("Succeeded", True), ("Failed", True)],
+)
+def test_a_pod_is_finished_in_its_last_phases(phase: str, finished: bool) -> None:
+    assert is_finished(a_pod_object(phase=phase)) is finished
+
+
+def test_a_pod_without_a_status_is_neither_started_nor_finished_nor_bound() -> None:
+    for pod in ({}, {"status": None, "spec": None}):
+        assert (is_finished(pod), has_started(pod), bound_node(pod)) == (False, False, "")
+
+
+def test_a_pod_has_started_when_a_kubelet_took_it_up() -> None:
+    assert has_started(a_pod_object(started=True, node_name="node-a"))
+    assert not has_started(a_pod_object(node_name="node-a"))

@@ -1,0 +1,48 @@
+"""kube-scheduler's configuration: what it must leave to the extender, and how long it waits for it."""
+
+from typing import Any
+
+import pytest
+
+from gpuledger.formats.pod import ResourceNames
+from gpuledger.formats.scheduler_config import scheduler_configuration
+from gpuledger.settings import Settings
+
+
+@pytest.fixture
+def configuration() -> dict[str, Any]:
+    """Return the configuration of the default settings."""
+    settings = Settings()
+    return scheduler_configuration(
+        settings.scheduler_name, ResourceNames(), settings.extender_url, settings.extender_timeout_s, leader_elect=True
+    )
+
+
+def test_the_profile_looks_at_every_node(configuration: dict[str, Any]) -> None:
+    assert configuration["profiles"] == [{"schedulerName": "gpuledger", "percentageOfNodesToScore": 100}]
+
+
+def test_the_extender_is_asked_about_names_and_never_left_out(configuration: dict[str, Any]) -> None:
+    (extender,) = configuration["extenders"]
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+    assert (extender["urlPrefix"], extender["httpTimeout"]) == ("http://127.0.0.1:8888", "5s")
+    assert (extender["filterVerb"], extender["prioritizeVerb"], extender["bindVerb"]) == (
+        "filter",
+        "prioritize",
+        "bind",
+    )
+
+
+def test_the_scheduler_counts_none_of_the_resources_itself(configuration: dict[str, Any]) -> None:
+    (extender,) = configuration["extenders"]
+    assert extender["managedResources"] == [
+        {"name": name, "ignoredByScheduler": True} for name in ResourceNames().all()
+    ]
+    assert len(extender["managedResources"]) == 5
+
+
+@pytest.mark.parametrize("leader_elect", [True, False])
+def test_a_leader_is_elected_where_there_can_be_several(leader_elect: bool) -> None:
+    found = scheduler_configuration("own", ResourceNames(), "http://x", 1, leader_elect)
+    assert found["leaderElection"]["leaderElect"] is leader_elect
+    assert found["profiles"][0]["schedulerName"] == "own"

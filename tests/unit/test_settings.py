@@ -1,0 +1,76 @@
+"""Settings: whatever is wrong with a file is said in one sentence, and nothing wrong gets through."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from gpuledger.settings import Settings
+
+
+def test_values_replace_the_defaults_and_leave_the_rest() -> None:
+    changed = Settings().changed({"scheduler_name": "mine", "default_number": 2, "hold_ttl_s": 1.5})
+    assert (changed.scheduler_name, changed.default_number, changed.hold_ttl_s) == ("mine", 2, 1.5)
+    assert changed.listen_port == Settings().listen_port
+
+
+def test_nothing_changed_is_the_defaults() -> None:
+    assert Settings().changed({}) == Settings()
+
+
+def test_a_whole_number_stands_for_seconds_too() -> None:
+    value = Settings().changed({"hold_ttl_s": 60}).hold_ttl_s
+    assert (value, type(value)) == (60.0, float)
+
+
+def test_a_name_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match=r"no option 'scheduler'; options are bind_timeout_s, .*scheduler_name"):
+        Settings().changed({"scheduler": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"listen_port": "8888"}, "listen_port must be a int, not '8888'"),
+        ({"listen_port": 8888.0}, "listen_port must be a int"),
+        ({"listen_port": True}, "listen_port must be a int, not True"),
+        ({"hold_ttl_s": False}, "hold_ttl_s must be a float"),
+        ({"hold_ttl_s": "30"}, "hold_ttl_s must be a float"),
+        ({"scheduler_name": 3}, "scheduler_name must be a str, not 3"),
+        ({"scheduler_name": None}, "scheduler_name must be a str, not None"),
+        ({"node_policy": ["spread"]}, "node_policy must be a str"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^settings: {sentence}"):
+        Settings().changed(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"node_policy": "random"}, "node_policy must be binpack or spread, not 'random'"),
+        ({"card_policy": "Binpack"}, "card_policy must be binpack or spread, not 'Binpack'"),
+        ({"bind_timeout_s": 5}, "bind_timeout_s must be less than extender_timeout_s"),
+        ({"extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
+        ({"default_number": -1}, "no number may be negative"),
+        ({"release_delay_s": -0.5}, "no number may be negative"),
+        ({"resource_memory": "nvidia.com/gpu"}, "resource names must differ"),
+        ({"resource_count": "gpu"}, "and have a domain"),
+    ],
+)
+def test_values_that_contradict_are_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Settings().changed(values)
+
+
+def test_the_extender_is_where_it_listens() -> None:
+    changed = Settings().changed({"listen_host": "10.0.0.1", "listen_port": 1234})
+    assert changed.extender_url == "http://10.0.0.1:1234"
+
+
+def test_every_option_has_a_help_and_a_unit_where_it_is_an_amount_of_time() -> None:
+    for option in fields(Settings):
+        assert option.metadata["help"].endswith(".")
+        if isinstance(option.default, float):
+            assert option.name.endswith("_s")

@@ -1,0 +1,299 @@
+"""What nodes report becomes the cards of the ledger; what is equal costs nothing, what is unreadable loses nothing."""
+
+import asyncio
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from builders import a_card, a_holder, a_share, cards_of
+from fakes.api_server import ApiServer, Operation, lose_answer
+from fakes.api_server import refuse as refuse_with
+from fakes.objects import a_node_object
+from fakes.operator_parts import OperatorParts, an_operator
+from gpuledger.formats.node import register_of
+from gpuledger.formats.stored_card import NODE_LABEL
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import Unreachable
+
+CARDS = cards_of("node-a", 2)
+CARD, SECOND = CARDS
+
+
+async def a_cluster(api: ApiServer, *cards: Card) -> OperatorParts:
+    """Return an operator that has taken in node-a with these cards."""
+    api.put_node(a_node_object("node-a", cards or CARDS))
+    parts = an_operator(api)
+    await parts.idle()
+    return parts
+
+
+async def report(parts: OperatorParts, *cards: Card, slots: int = 80, register: str | None = None) -> None:
+    """Let node-a report something else."""
+    parts.api.put_node(a_node_object("node-a", cards, slots=slots, register=register))
+    await parts.idle()
+
+
+def phase_of(api: ApiServer, card: Card) -> tuple[str, str]:
+    stored = api.card(card)
+    return stored.phase, stored.reason
+
+
+async def test_the_cards_of_a_node_are_created_and_opened(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    for card in CARDS:
+        stored = api.card(card)
+        assert (stored.card, stored.holders, stored.phase) == (card, (), "Ready")
+        assert api.cards[card.object_name]["metadata"]["labels"] == {NODE_LABEL: "node-a"}
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
+    assert sorted(api.writes()) == sorted([Operation.CREATE_CARD, Operation.WRITE_STATUS] * 2)
+
+
+async def test_equal_facts_cost_nothing(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    calls, room, changes = len(api.calls), parts.ledger.node_room("node-a"), parts.ledger.changes
+    for _ in range(3):
+        parts.observer.node(a_node_object("node-a", CARDS), gone=False)
+    await parts.inventory.worker.idle()
+    assert len(api.calls) == calls
+    assert parts.ledger.node_room("node-a") is room
+    assert parts.ledger.changes == changes
+    assert (parts.counts.node_events, parts.counts.nodes_examined) == (4, 1)
+
+
+async def test_a_node_without_cards_costs_nothing(api: ApiServer) -> None:
+    parts = an_operator(api)
+    node = a_node_object("plain")
+    del node["metadata"]["annotations"]
+    parts.observer.node(node, gone=False)
+    await parts.inventory.worker.idle()
+    assert api.calls == []
+
+
+async def test_an_unreadable_register_keeps_what_was_known_and_tells_the_node_once(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    for slots in (80, 79, 80):
+        await report(parts, register="{", slots=slots)
+    assert [parts.ledger.node_room("node-a").cards, sorted(api.cards)] == [
+        tuple(CARDS),
+        sorted(card.object_name for card in CARDS),
+    ]
+    ((node_name, sentence),) = parts.told
+    assert node_name == "node-a"
+    assert "is not JSON" in sentence
+    assert "its cards stay as they were known" in sentence
+    assert parts.counts.bad_input == {"node": 1}
+
+
+async def test_a_node_that_is_unreadable_from_the_start_keeps_the_cards_of_the_ledger(api: ApiServer) -> None:
+    api.put_card(CARD)
+    api.put_node(a_node_object("node-a", register="[1"))
+    parts = an_operator(api)
+    await parts.idle()
+    assert list(api.cards) == [CARD.object_name]
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [CARD]
+
+
+async def test_a_problem_that_comes_back_is_told_again(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    for register in ("{", register_of(CARDS), "{"):
+        await report(parts, register=register)
+    assert len(parts.told) == 2
+
+
+async def test_one_bad_card_does_not_hide_the_others(api: ApiServer) -> None:
+    items = orjson.loads(register_of(CARDS))
+    items[0]["memoryMiB"] = -1
+    parts = await a_cluster(api)
+    api.put_card(CARD)
+    await report(parts, register=orjson.dumps(items).decode())
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+    ((_, sentence),) = parts.told
+    assert f"card {CARD.uuid}" in sentence
+    assert "memoryMiB" in sentence
+
+
+async def test_a_card_that_the_api_server_refuses_keeps_no_other_out(api: ApiServer) -> None:
+    api.rules.append(lambda allocation: allocation["spec"]["uuid"] != CARD.uuid)
+    api.put_node(a_node_object("node-a", CARDS))
+    parts = an_operator(api)
+    parts.watch()
+    await asyncio.sleep(10.0)
+    assert phase_of(api, SECOND)[0] == "Ready"
+    api.rules.clear()
+    await parts.idle()
+    assert phase_of(api, CARD)[0] == "Ready"
+
+
+async def test_an_index_too_large_for_the_ledger_is_a_bad_card_and_no_endless_work(api: ApiServer) -> None:
+    items = orjson.loads(register_of(CARDS))
+    items[0]["index"] = 1024
+    parts = an_operator(api)
+    api.put_node(a_node_object("node-a", register=orjson.dumps(items).decode()))
+    parts.watch()
+    await parts.inventory.worker.idle()
+    assert list(api.cards) == [SECOND.object_name]
+    assert len(parts.told) == 1
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_uuid_that_another_node_has_is_left_out_with_a_message(api: ApiServer, held: bool) -> None:
+    """It counts as another node's as long as somebody holds it there, or that node reports it."""
+    copied = replace(CARD, node_name="node-b", index=1)
+    if held:
+        api.put_card(CARD, a_holder("a", a_share(CARD)))
+        parts = an_operator(api)
+    else:
+        parts = await a_cluster(api)
+    own = a_card(0, "node-b")
+    api.put_node(a_node_object("node-b", [own, copied]))
+    await parts.idle()
+    assert api.card(CARD).card.node_name == "node-a"
+    assert api.card(own).card == own
+    ((node_name, sentence),) = parts.told
+    assert node_name == "node-b"
+    assert f"card {CARD.uuid} belongs to node node-a" in sentence
+
+
+async def test_a_card_that_was_put_into_another_node_moves_there(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await report(parts, SECOND)
+    moved = replace(CARD, node_name="node-b")
+    api.put_node(a_node_object("node-b", [moved]))
+    await parts.idle()
+    assert api.card(CARD).card == moved
+    assert api.cards[CARD.object_name]["metadata"]["labels"] == {NODE_LABEL: "node-b"}
+    assert parts.told == []
+
+
+async def test_a_node_that_is_gone_loses_its_free_cards_and_keeps_the_held_ones(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    api.delete_node("node-a")
+    await parts.idle()
+    assert list(api.cards) == [CARD.object_name]
+    assert phase_of(api, CARD) == ("Unavailable", "its node is gone")
+    assert api.holders_of(CARD) == ["a"]
+    assert parts.ledger.node_room("node-a").rooms == ()
+
+
+async def test_a_held_card_of_a_node_that_is_gone_is_deleted_once_the_last_pod_leaves(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    for uid in ("a", "b"):
+        await parts.add(uid, a_share(CARD))
+    api.delete_node("node-a")
+    await parts.idle()
+    await parts.journal.remove(CARD.uuid, "a")
+    await parts.idle()
+    assert list(api.cards) == [CARD.object_name]
+    await parts.journal.remove(CARD.uuid, "b")
+    await parts.idle()
+    assert api.cards == {}
+    assert list(parts.ledger.entries()) == []
+
+
+async def test_a_holder_that_comes_in_while_a_card_is_deleted_keeps_it(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    other = an_operator(api)
+    api.delete_node("node-a")
+    await other.add("a", a_share(CARD))
+    parts.watch()
+    await parts.idle()
+    assert api.holders_of(CARD) == ["a"]
+    assert phase_of(api, CARD)[0] == "Unavailable"
+
+
+async def test_a_card_that_is_not_reported_any_more_is_deleted(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await report(parts, CARD)
+    assert list(api.cards) == [CARD.object_name]
+
+
+async def test_a_held_card_that_is_not_reported_any_more_is_closed_and_opens_when_it_is_back(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    await report(parts, SECOND)
+    assert phase_of(api, CARD) == ("Unavailable", "its node does not report it any more")
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+    await report(parts, *CARDS)
+    assert phase_of(api, CARD) == ("Ready", "")
+    assert api.holders_of(CARD) == ["a"]
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
+
+
+async def test_what_is_not_reported_is_closed_in_memory_before_it_is_written(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    parts.observer.node(a_node_object("node-a", [SECOND]), gone=False)
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+
+
+async def test_the_phases_follow_the_agent(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await report(parts, *CARDS, slots=0)
+    assert {phase_of(api, card) for card in CARDS} == {("Unavailable", "the node's GPU agent is not ready")}
+    assert not parts.ledger.node_room("node-a").ready
+    await report(parts, *CARDS)
+    assert {phase_of(api, card) for card in CARDS} == {("Ready", "")}
+
+
+async def test_a_card_with_a_fault_is_shown_as_unhealthy(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await report(parts, replace(CARD, healthy=False), SECOND)
+    assert phase_of(api, CARD) == ("Unhealthy", "its node reports a fault")
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+
+
+async def test_the_spec_is_replaced_only_where_it_differs(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    changed = replace(CARD, capacity=Amounts(8_000, 100, 5))
+    await report(parts, changed, SECOND)
+    assert [call.path.rsplit("/", 1)[1] for call in api.called(Operation.REPLACE_CARD)] == [CARD.object_name]
+    assert api.card(CARD).card == changed
+    assert api.holders_of(CARD) == ["a"]
+    assert parts.counts.cards_written == 3
+
+
+async def test_a_card_that_exists_already_is_taken_over(api: ApiServer) -> None:
+    api.put_card(CARD, a_holder("a", a_share(CARD)))
+    parts = OperatorParts(api)
+    parts.observer.node(a_node_object("node-a", CARDS), gone=False)
+    await parts.inventory.worker.idle()
+    assert api.holders_of(CARD) == ["a"]
+    assert list(parts.entry(CARD).holders) == ["a"]
+
+
+async def test_a_creation_whose_answer_is_lost_is_found_out(api: ApiServer) -> None:
+    api.queue(Operation.CREATE_CARD, lose_answer())
+    await a_cluster(api)
+    assert {phase_of(api, card)[0] for card in CARDS} == {"Ready"}
+
+
+async def test_writing_cards_goes_on_after_errors(api: ApiServer) -> None:
+    busy = refuse_with(Unreachable("busy", 503))
+    api.queue(Operation.CREATE_CARD, *[busy] * 5)
+    api.queue(Operation.WRITE_STATUS, *[busy] * 5)
+    await a_cluster(api)
+    assert {phase_of(api, card)[0] for card in CARDS} == {"Ready"}
+
+
+async def test_a_card_that_somebody_deletes_comes_back_with_its_holders(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    for card in CARDS:
+        api.delete_card(card)
+    await parts.idle()
+    assert api.holders_of(CARD) == ["a"]
+    assert {phase_of(api, card)[0] for card in CARDS} == {"Ready"}
+
+
+async def test_a_free_card_whose_end_a_write_finds_first_comes_back(api: ApiServer) -> None:
+    """The 404 makes memory forget the card before the watch shows that it was deleted."""
+    parts = await a_cluster(api)
+    api.delete_card(CARD)
+    await parts.journal.describe(CARD.uuid, "Ready", "again")
+    assert parts.ledger.entry(CARD.uuid) is None
+    await parts.idle()
+    assert phase_of(api, CARD)[0] == "Ready"

@@ -1,0 +1,144 @@
+"""Full lists against memory: what the watches missed is mended, and where nothing was, nothing is written."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from builders import a_card, a_holder, a_share, cards_of
+from fakes.api_server import ApiServer, Operation, lose_request
+from fakes.objects import a_node_object, a_pod_object
+from fakes.operator_parts import OperatorParts
+from gpuledger.model.share import Pod
+
+CARDS = cards_of("node-a", 5)
+CARD = CARDS[0]
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator that has read everything: two nodes, and pod `a`, which runs on a card of the first."""
+    api.put_node(a_node_object("node-a", CARDS))
+    api.put_node(a_node_object("node-b", [a_card(0, "node-b")]))
+    for card in CARDS:
+        api.put_card(card)
+    api.put_card(CARD, replace(a_holder("a", a_share(CARD)), pod=Pod("uid-a", "default", "a")))
+    api.put_pod(a_pod_object("a", node_name="node-a", phase="Running", started=True))
+    parts = OperatorParts(api)
+    await resync(parts)
+    return parts
+
+
+async def resync(parts: OperatorParts) -> None:
+    await parts.observer.resync()
+    await parts.inventory.worker.idle()
+    await parts.releaser.worker.idle()
+
+
+async def test_the_first_resync_reads_everything_and_says_so(api: ApiServer, parts: OperatorParts) -> None:
+    assert parts.observer.synced
+    assert sorted(parts.ledger.node_names()) == ["node-a", "node-b"]
+    assert parts.ledger.pod_uids() == ["uid-a"]
+    assert api.card(a_card(0, "node-b")).phase == "Ready"
+
+
+async def test_nothing_is_synced_before_everything_was_read(api: ApiServer) -> None:
+    api.queue(Operation.LIST_PODS, lose_request())
+    parts = OperatorParts(api)
+    with pytest.raises(Exception, match="connection reset"):
+        await parts.observer.resync()
+    assert not parts.observer.synced
+    await parts.observer.resync()
+    assert parts.observer.synced
+
+
+async def test_a_second_resync_writes_nothing_and_recomputes_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    writes, changes, rooms = api.writes(), parts.ledger.changes, parts.ledger.node_room("node-a")
+    await resync(parts)
+    assert api.writes() == writes
+    assert parts.ledger.changes == changes
+    assert parts.ledger.node_room("node-a") is rooms
+    assert parts.counts.nodes_examined == 2
+
+
+async def test_holders_without_a_pod_are_released(api: ApiServer, parts: OperatorParts) -> None:
+    """Somebody deleted the pod while no watch was open: a pod that did not run, and one in good order."""
+    api.put_card(CARDS[1], replace(a_holder("b", a_share(CARDS[1])), pod=Pod("uid-b", "default", "b")))
+    api.put_pod(a_pod_object("a", node_name="node-a", phase="Succeeded", started=True))
+    await resync(parts)
+    assert [api.holders_of(card) for card in CARDS] == [[]] * 5
+    assert parts.counts.releases == 2
+
+
+async def test_pods_of_other_schedulers_are_not_looked_at(api: ApiServer, parts: OperatorParts) -> None:
+    examined = parts.counts.pods_examined
+    api.put_pod(a_pod_object("theirs", node_name="node-a", phase="Running", scheduler_name="default-scheduler"))
+    await resync(parts)
+    assert parts.counts.pods_examined == examined + 1  # ours
+
+
+async def test_cards_missing_at_the_api_server_are_created_again_with_their_holders(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.delete_card(CARD)
+    api.delete_card(CARDS[1])
+    await resync(parts)
+    assert {api.card(card).phase for card in CARDS} == {"Ready"}
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_cards_that_somebody_else_created_are_taken_in(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_card(CARDS[2], replace(a_holder("b", a_share(CARDS[2])), pod=Pod("uid-b", "default", "b")))
+    api.put_pod(a_pod_object("b", node_name="node-a"))
+    await resync(parts)
+    assert sorted(parts.ledger.pod_uids()) == ["uid-a", "uid-b"]
+
+
+async def test_nodes_that_have_gone_unseen_lose_their_free_cards(api: ApiServer, parts: OperatorParts) -> None:
+    api.delete_node("node-b")
+    await resync(parts)
+    assert sorted(api.cards) == sorted(card.object_name for card in CARDS)
+    assert parts.inventory.known_nodes() == {"node-a"}
+
+
+async def test_cards_of_a_node_that_went_while_nobody_looked_are_deleted_at_start(api: ApiServer) -> None:
+    api.put_card(CARD)
+    parts = OperatorParts(api)
+    await resync(parts)
+    assert api.cards == {}
+
+
+async def test_a_node_that_changed_unseen_is_taken_in(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_node(a_node_object("node-b", [a_card(0, "node-b"), a_card(1, "node-b")]))
+    await resync(parts)
+    assert api.card(a_card(1, "node-b")).phase == "Ready"
+
+
+async def test_an_event_older_than_what_is_known_changes_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    old = api.cards[CARD.object_name]
+    await parts.journal.remove(CARD.uuid, "uid-a")
+    parts.observer.allocation(old, gone=False)
+    assert parts.entry(CARD).holders == {}
+
+
+async def test_an_event_that_a_card_is_gone_which_came_back_meanwhile_changes_nothing(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.delete_card(CARD)
+    deleted = api.changes[-1].object
+    api.put_card(CARD, replace(a_holder("b", a_share(CARD)), pod=Pod("uid-b", "default", "b")))
+    parts.observer.allocation(api.cards[CARD.object_name], gone=False)
+    parts.observer.allocation(deleted, gone=True)
+    assert list(parts.entry(CARD).holders) == ["uid-b"]
+    assert parts.entry(CARD).stored
+
+
+async def test_resyncs_go_on_after_an_error(api: ApiServer, parts: OperatorParts) -> None:
+    api.delete_node("node-b")
+    api.queue(Operation.LIST_NODES, lose_request(), lose_request())
+    task = asyncio.create_task(parts.observer.resync_every(300.0))
+    await asyncio.sleep(650.0)
+    assert parts.inventory.known_nodes() == {"node-a", "node-b"}
+    await asyncio.sleep(300.0)
+    assert parts.inventory.known_nodes() == {"node-a"}
+    task.cancel()

@@ -1,0 +1,588 @@
+"""From Filter to a bound pod: every order of events, every answer that is lost, every crash in between."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from builders import a_card, a_holder, a_share, whole_share
+from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, hold_request, lose_answer, lose_request
+from fakes.api_server import refuse as refuse_with
+from fakes.objects import GPU, MEMORY, a_container, a_pod_object
+from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
+from fakes.virtual_time import now_s, settle
+from gpuledger.formats.extender import FilterArguments
+from gpuledger.formats.pod import DEVICES_ANNOTATION
+from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
+from gpuledger.model.share import ContainerShare, Pod, Share
+from gpuledger.workflows.place_pod import BINDING_ATTEMPTS
+
+CARDS = [a_card(0), a_card(1)]
+CARD, SECOND = CARDS
+ELSEWHERE = a_card(0, "node-b")
+WRITE, BIND, READ_POD = Operation.WRITE_STATUS, Operation.BIND, Operation.READ_POD
+WHOLE = {GPU: "1"}
+BOTH = {GPU: "2"}
+
+
+def start(step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.create_task(step)
+
+
+def share_of(uid: str) -> Share:
+    """Return the share of a pod with the default limits."""
+    return replace(a_share(CARD, 4_000), containers=(ContainerShare("main", 4_000, 0),))
+
+
+def node_of(api: ApiServer, name: str) -> str:
+    return str(api.pods["default", name]["spec"].get("nodeName", ""))
+
+
+def devices_of(api: ApiServer, name: str) -> Any:
+    return orjson.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])
+
+
+def assert_nothing_is_left(api: ApiServer, parts: OperatorParts, uid: str = "uid-a") -> None:
+    """No entry at the API server, none in memory, no hold."""
+    for card in CARDS:
+        assert uid not in api.holders_of(card)
+        assert uid not in parts.entry(card).holders
+        assert uid not in parts.entry(card).holds
+    assert parts.ledger.hold_of(uid) is None
+    assert not parts.placer.is_binding(uid)
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over one node with two cards; pod `a` wants 4000 MiB of a card."""
+    for card in CARDS:
+        api.put_card(card)
+    api.put_pod(a_pod_object("a"))
+    return an_operator(api)
+
+
+# Filter.
+
+
+async def test_a_hold_makes_the_next_filter_see_the_share_as_taken(api: ApiServer, parts: OperatorParts) -> None:
+    for name in "xyz":
+        api.put_pod(a_pod_object(name, WHOLE))
+    assert [parts.filter(name, "node-a").node_names for name in "xyz"] == [["node-a"], ["node-a"], []]
+    assert parts.filter("z", "node-a").refused == {"node-a": "no card entirely free"}
+    assert parts.counts.refusals == {"no-whole-card": 2}
+    assert api.calls == []
+
+
+async def test_filtering_the_same_pod_again_replaces_its_hold(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(a_pod_object("both", BOTH))
+    for _ in range(2):
+        assert parts.filter("both", "node-a").node_names == ["node-a"]
+
+
+async def test_a_hold_whose_bind_does_not_come_expires(api: ApiServer, parts: OperatorParts) -> None:
+    for name in ("first", "second"):
+        api.put_pod(a_pod_object(name, BOTH))
+    parts.filter("first", "node-a")
+    await asyncio.sleep(HOLD_TTL_S - 1)
+    assert parts.filter("second", "node-a").node_names == []
+    await asyncio.sleep(1)
+    assert parts.filter("second", "node-a").node_names == ["node-a"]
+
+
+async def test_a_filter_while_the_pod_is_being_bound_answers_its_node_and_no_other(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_card(ELSEWHERE)
+    parts.read_cards()
+    gate = asyncio.Event()
+    api.queue(BIND, hold_request(gate))
+    (node_name,) = parts.filter("a", "node-a").node_names
+    binding = start(parts.bind("a", node_name))
+    await settle()
+    assert parts.filter("a", "node-b", "node-a").node_names == ["node-a"]
+    with pytest.raises(DoesNotFit, match="still has shares on node node-a"):
+        parts.filter("a", "node-b")
+    gate.set()
+    await binding
+    assert node_of(api, "a") == "node-a"
+    assert api.holders_of(ELSEWHERE) == []
+
+
+async def test_a_request_that_makes_no_sense_refuses_every_node_with_its_sentence(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("bad", {GPU: "1", MEMORY: "4Gi"}))
+    result = parts.filter("bad", "node-a", "node-b")
+    assert result.node_names == []
+    assert set(result.refused) == {"node-a", "node-b"}
+    assert "container main, nvidia.com/gpumem: 4Gi has a unit of bytes" in result.refused["node-a"]
+    assert (parts.counts.bad_input, parts.counts.refusals) == ({"pod": 1}, {"bad-request": 1})
+
+
+async def test_something_that_is_no_pod_refuses_every_node(parts: OperatorParts) -> None:
+    result = parts.placer.filter(FilterArguments({"spec": {}}, ["node-a"]))
+    assert "not a pod" in result.refused["node-a"]
+
+
+async def test_a_pod_without_a_gpu_request_passes_all_nodes(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(a_pod_object("plain", {"cpu": "1"}))
+    result = parts.filter("plain", "node-a", "unknown")
+    assert (result.node_names, result.refused) == (["node-a", "unknown"], {})
+    arguments = FilterArguments(api.pods["default", "plain"], ["z", "a"])
+    assert parts.placer.prioritize(arguments) == ["z", "a"]
+
+
+async def test_preferred_nodes_come_first_and_those_that_do_not_fit_last(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_card(ELSEWHERE, a_holder("other", a_share(ELSEWHERE, 8_000)))
+    parts.read_cards()
+    arguments = FilterArguments(api.pods["default", "a"], ["unknown", "node-a", "node-b"])
+    assert parts.placer.prioritize(arguments) == ["node-b", "node-a", "unknown"]
+
+
+# Bind.
+
+
+async def test_a_pod_is_entered_into_the_ledger_before_it_is_bound(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    await parts.bind("a", "node-a")
+    assert api.writes() == [WRITE, BIND]
+    assert api.holders_of(CARD) == ["uid-a"]
+    assert node_of(api, "a") == "node-a"
+    assert parts.ledger.hold_of("uid-a") is None
+    assert parts.counts.binds == {"bound": 1}
+
+
+async def test_the_annotation_says_what_the_ledger_says(api: ApiServer, parts: OperatorParts) -> None:
+    containers = [a_container("one", {GPU: "2", MEMORY: "1k"}), a_container("two", {GPU: "1", MEMORY: "500"})]
+    api.put_pod(a_pod_object("pair", containers=containers))
+    parts.filter("pair", "node-a")
+    await parts.bind("pair", "node-a")
+    ledger = {
+        (container["name"], card.uuid, container["memoryMiB"], container["cores"])
+        for card in CARDS
+        for holder in api.cards[card.object_name]["status"]["holders"]
+        for container in holder["containers"]
+    }
+    annotated = {
+        (name, device["uuid"], device["memoryMiB"], device["cores"])
+        for name, devices in devices_of(api, "pair").items()
+        for device in devices
+    }
+    assert annotated == ledger
+    assert [device["uuid"] for device in devices_of(api, "pair")["one"]] == [CARD.uuid, SECOND.uuid]
+
+
+async def test_annotations_that_the_pod_had_stay(api: ApiServer, parts: OperatorParts) -> None:
+    pod = a_pod_object("a")
+    pod["metadata"]["annotations"] = {"mine": "1"}
+    api.put_pod(pod)
+    await parts.bind("a", "node-a")
+    assert api.pods["default", "a"]["metadata"]["annotations"].keys() == {"mine", DEVICES_ANNOTATION}
+
+
+async def test_a_refusal_on_the_second_card_gives_the_first_one_back(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(a_pod_object("both", BOTH))
+    parts.filter("both", "node-a")
+    api.put_card(SECOND, a_holder("other", a_share(SECOND)))
+    with pytest.raises(BindFailed, match=f"card {SECOND.uuid}"):
+        await parts.bind("both", "node-a")
+    assert api.called(BIND) == []
+    assert api.holders_of(SECOND) == ["other"]
+    assert_nothing_is_left(api, parts, "uid-both")
+    assert parts.counts.binds == {"failed": 1}
+
+
+async def test_a_card_that_has_gone_since_the_filter_fails_the_bind(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    api.delete_card(CARD)
+    parts.watch()
+    with pytest.raises(BindFailed, match="is gone"):
+        await parts.bind("a", "node-a")
+    assert parts.ledger.hold_of("uid-a") is None
+
+
+def bound_elsewhere(api: ApiServer) -> None:
+    api.put_pod(a_pod_object("a", node_name="node-b"))
+
+
+def gone(api: ApiServer) -> None:
+    api.delete_pod("a")
+
+
+def another_pod_of_that_name(api: ApiServer) -> None:
+    api.put_pod(a_pod_object("a", uid="uid-of-another"))
+
+
+def another_pod_of_that_name_on_this_node(api: ApiServer) -> None:
+    api.put_pod(a_pod_object("a", uid="uid-of-another", node_name="node-a"))
+
+
+def being_deleted(api: ApiServer) -> None:
+    pod = a_pod_object("a")
+    pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    api.put_pod(pod)
+
+
+@pytest.mark.parametrize(
+    "what_happened",
+    [bound_elsewhere, gone, another_pod_of_that_name, another_pod_of_that_name_on_this_node, being_deleted],
+)
+async def test_a_pod_that_cannot_be_bound_any_more_gives_everything_back(
+    api: ApiServer, parts: OperatorParts, what_happened: Callable[[ApiServer], None]
+) -> None:
+    parts.filter("a", "node-a")
+    what_happened(api)
+    before = dict(api.pods)
+    with pytest.raises(BindFailed):
+        await parts.bind("a", "node-a")
+    assert api.pods == before
+    assert len(api.called(BIND)) == 1
+    assert_nothing_is_left(api, parts)
+
+
+async def test_who_may_not_bind_gives_everything_back(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    api.queue(BIND, refuse_with(Denied("forbidden", 403)))
+    with pytest.raises(BindFailed, match="forbidden"):
+        await parts.bind("a", "node-a")
+    assert_nothing_is_left(api, parts)
+
+
+async def test_a_binding_whose_answer_is_lost_counts_when_the_pod_is_seen_bound(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.filter("a", "node-a")
+    api.queue(BIND, lose_answer())
+    await parts.bind("a", "node-a")
+    assert len(api.called(BIND)) == 1
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_a_binding_that_did_not_arrive_is_sent_again(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    api.queue(BIND, lose_request(), lose_request())
+    await parts.bind("a", "node-a")
+    assert len(api.called(BIND)) == 3
+    assert node_of(api, "a") == "node-a"
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_a_binding_that_arrives_after_its_repetition_was_sent_is_no_conflict(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.filter("a", "node-a")
+    late = asyncio.Event()
+    gate = asyncio.Event()
+    api.queue(BIND, deliver_late(late), hold_request(gate))
+    binding = start(parts.bind("a", "node-a"))
+    await asyncio.sleep(0.2)
+    late.set()
+    await settle()
+    gate.set()
+    await binding
+    assert node_of(api, "a") == "node-a"
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_the_look_at_the_pod_is_repeated_until_it_is_answered(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    api.queue(BIND, lose_answer())
+    api.queue(READ_POD, lose_request(), refuse_with(Unreachable("later", 429, retry_after_s=1.0)))
+    await parts.bind("a", "node-a")
+    assert len(api.called(BIND)) == 1
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_after_several_bindings_without_an_answer_the_pod_is_given_up(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.filter("a", "node-a")
+    api.queue(BIND, *[lose_request()] * BINDING_ATTEMPTS)
+    with pytest.raises(BindFailed, match="connection reset"):
+        await parts.bind("a", "node-a")
+    assert len(api.called(BIND)) == BINDING_ATTEMPTS
+    assert_nothing_is_left(api, parts)
+
+
+async def test_two_binds_of_one_pod_join_one_task(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    await asyncio.gather(parts.bind("a", "node-a"), parts.bind("a", "node-a"))
+    assert api.writes() == [WRITE, BIND]
+    assert parts.counts.binds == {"bound": 2}
+
+
+async def test_a_bind_to_another_node_while_one_is_in_progress_fails(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    first = start(parts.bind("a", "node-a"))
+    await asyncio.sleep(0)
+    with pytest.raises(BindFailed, match="being bound to node node-a"):
+        await parts.bind("a", "node-b")
+    await first
+
+
+async def test_a_late_bind_answers_in_time_and_goes_on(api: ApiServer, parts: OperatorParts) -> None:
+    gate = asyncio.Event()
+    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
+    parts.filter("a", "node-a")
+    began = now_s()
+    with pytest.raises(BindFailed, match="still being bound"):
+        await parts.bind("a", "node-a")
+    assert now_s() - began == pytest.approx(BIND_TIMEOUT_S)
+    assert parts.counts.binds == {"late": 1}
+    assert parts.placer.is_binding("uid-a")
+    gate.set()
+    await asyncio.sleep(10.0)
+    assert not parts.placer.is_binding("uid-a")
+    assert node_of(api, "a") == "node-a"
+    await parts.bind("a", "node-a")  # the scheduler's next try
+    assert api.writes().count(BIND) == 1
+
+
+async def test_a_hold_that_is_being_bound_does_not_expire(api: ApiServer, parts: OperatorParts) -> None:
+    for name in ("both", "other"):
+        api.put_pod(a_pod_object(name, BOTH))
+    api.queue(BIND, lose_request())
+    read = asyncio.Event()
+    api.queue(READ_POD, *[hold_request(read)] * 20)
+    parts.filter("both", "node-a")
+    with pytest.raises(BindFailed):
+        await parts.bind("both", "node-a")
+    await asyncio.sleep(2 * HOLD_TTL_S)
+    assert parts.filter("other", "node-a").node_names == []
+    assert parts.ledger.hold_of("uid-both") is not None
+    read.set()
+    await asyncio.sleep(HOLD_TTL_S)
+    assert node_of(api, "both") == "node-a"
+
+
+async def test_a_caller_that_goes_away_does_not_stop_the_bind(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    gate = asyncio.Event()
+    api.queue(BIND, hold_request(gate))
+    caller = start(parts.bind("a", "node-a"))
+    await settle()
+    caller.cancel()
+    gate.set()
+    await asyncio.sleep(1.0)
+    assert node_of(api, "a") == "node-a"
+    assert not parts.placer.is_binding("uid-a")
+
+
+async def test_an_entry_that_is_not_written_in_time_gives_everything_back(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    api.queue(WRITE, *[lose_request()] * 20)
+    with pytest.raises(BindFailed):
+        await parts.bind("a", "node-a")
+    await asyncio.sleep(100.0)
+    assert api.called(BIND) == []
+    assert_nothing_is_left(api, parts)
+
+
+# Bind without a hold: after a restart, or when volumes took long.
+
+
+async def test_a_bind_without_a_hold_chooses_on_that_node(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_card(ELSEWHERE, a_holder("other", a_share(ELSEWHERE, 8_000)))
+    parts.read_cards()
+    await parts.bind("a", "node-a")  # binpack would have chosen node-b
+    assert node_of(api, "a") == "node-a"
+    assert devices_of(api, "a") == {"main": [{"uuid": CARD.uuid, "memoryMiB": 4_000, "cores": 0}]}
+    assert api.writes() == [WRITE, BIND]
+    assert parts.ledger.hold_of("uid-a") is None
+
+
+async def test_a_bind_after_the_hold_has_expired_chooses_again(api: ApiServer, parts: OperatorParts) -> None:
+    for name in ("first", "second"):
+        api.put_pod(a_pod_object(name, WHOLE))
+    parts.filter("first", "node-a")
+    await asyncio.sleep(HOLD_TTL_S)
+    parts.filter("second", "node-a")  # takes the card that was on hold
+    await asyncio.gather(parts.bind("first", "node-a"), parts.bind("second", "node-a"))
+    assert sorted(api.holders_of(CARD) + api.holders_of(SECOND)) == ["uid-first", "uid-second"]
+
+
+async def test_a_bind_to_another_node_than_the_held_one_chooses_there(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_card(ELSEWHERE)
+    parts.read_cards()
+    parts.filter("a", "node-a")
+    await parts.bind("a", "node-b")
+    assert api.holders_of(ELSEWHERE) == ["uid-a"]
+    assert_nothing_is_left(api, parts)
+
+
+async def test_a_bind_without_a_hold_and_without_room_fails_with_the_reason(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    for card in CARDS:
+        api.put_card(card, a_holder("other", whole_share(card)))
+    parts.read_cards()
+    with pytest.raises(BindFailed, match="node node-a: no card with 4000 MiB free"):
+        await parts.bind("a", "node-a")
+    assert api.writes() == []
+
+
+async def test_a_bind_after_a_crash_between_ledger_and_binding_uses_the_entries(api: ApiServer) -> None:
+    holder = a_holder("a", share_of("a"))
+    mine = replace(holder, pod=Pod("uid-a", "default", "a"))
+    api.put_card(CARD, a_holder("tighter", a_share(CARD, 8_000)))
+    api.put_card(SECOND, replace(mine, share=replace(mine.share, uuid=SECOND.uuid)))
+    api.put_pod(a_pod_object("a"))
+    parts = an_operator(api)
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    await parts.bind("a", "node-a")
+    assert api.writes() == [BIND]
+    assert devices_of(api, "a") == {"main": [{"uuid": SECOND.uuid, "memoryMiB": 4_000, "cores": 0}]}
+
+
+async def test_a_bind_of_a_pod_that_is_bound_there_already_succeeds(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(a_pod_object("a", node_name="node-a"))
+    await parts.bind("a", "node-a")
+    assert api.writes() == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (a_pod_object("a", node_name="node-b"), "bound to node node-b already"),
+        (a_pod_object("a", uid="another"), "is another one by now"),
+        (a_pod_object("a", {"cpu": "1"}), "asks for no GPU"),
+        (a_pod_object("a", {MEMORY: "4Gi"}), "has a unit of bytes"),
+        (a_pod_object("b"), "not found"),
+    ],
+)
+async def test_a_bind_without_a_hold_of_a_pod_that_is_not_as_expected_fails(
+    api: ApiServer, parts: OperatorParts, pod: dict[str, Any], reason: str
+) -> None:
+    api.delete_pod("a")
+    api.put_pod(pod)
+    with pytest.raises(BindFailed, match=reason):
+        await parts.bind("a", "node-a")
+    assert api.writes() == []
+
+
+async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses(api: ApiServer) -> None:
+    pod = Pod("uid-both", "default", "both")
+    left = replace(a_holder("both", replace(whole_share(SECOND))), pod=pod)
+    api.put_card(CARD)
+    api.put_card(SECOND, left)
+    api.put_pod(a_pod_object("both", BOTH))
+    parts = an_operator(api)
+    await parts.bind("both", "node-a")
+    assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
+    assert node_of(api, "both") == "node-a"
+    assert api.writes() == [WRITE, WRITE, WRITE, BIND]  # one back, two in
+
+
+# Filter after a crash.
+
+
+def left_by_a_crash(api: ApiServer) -> None:
+    """Leave one of the two cards that pod `both` needs entered."""
+    pod = Pod("uid-both", "default", "both")
+    api.put_card(CARD)
+    api.put_card(SECOND, replace(a_holder("both", whole_share(SECOND)), pod=pod))
+    api.put_pod(a_pod_object("both", BOTH))
+
+
+async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_places_anew(api: ApiServer) -> None:
+    left_by_a_crash(api)
+    parts = an_operator(api)
+    with pytest.raises(DoesNotFit, match="are being given back"):
+        parts.filter("both", "node-a")
+    await settle()
+    assert_nothing_is_left(api, parts, "uid-both")
+    assert parts.filter("both", "node-a").node_names == ["node-a"]
+
+
+async def test_entries_of_a_pod_whose_node_is_not_offered_any_more_are_given_back(api: ApiServer) -> None:
+    for card in (*CARDS, ELSEWHERE):
+        api.put_card(card)
+    api.put_card(CARD, replace(a_holder("a", share_of("a")), pod=Pod("uid-a", "default", "a")))
+    api.put_pod(a_pod_object("a"))
+    parts = an_operator(api)
+    with pytest.raises(DoesNotFit):
+        parts.filter("a", "node-b")
+    await settle()
+    assert parts.filter("a", "node-b").node_names == ["node-b"]
+
+
+async def test_entries_of_a_pod_that_turns_out_to_be_bound_there_stay(api: ApiServer) -> None:
+    left_by_a_crash(api)
+    parts = an_operator(api)
+    pod = api.pods["default", "both"]
+    api.put_pod({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}})
+    with pytest.raises(DoesNotFit):
+        parts.placer.filter(FilterArguments(pod, ["node-a"]))
+    await settle()
+    assert api.holders_of(SECOND) == ["uid-both"]
+
+
+async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServer) -> None:
+    """Two Filters start two clean-ups; the second one's look at the pod is answered when the pod is being bound."""
+    left_by_a_crash(api)
+    parts = an_operator(api)
+    slow = asyncio.Event()
+    api.queue(READ_POD, None, hold_answer(slow))
+    for _ in range(2):
+        with pytest.raises(DoesNotFit):
+            parts.filter("both", "node-a")
+    await settle()
+    parts.filter("both", "node-a")
+    gate = asyncio.Event()
+    api.queue(BIND, hold_request(gate))
+    binding = start(parts.bind("both", "node-a"))
+    await settle()
+    slow.set()
+    await settle()
+    gate.set()
+    await binding
+    assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
+
+
+async def test_a_clean_up_that_comes_late_leaves_a_newer_hold_alone(api: ApiServer) -> None:
+    left_by_a_crash(api)
+    parts = an_operator(api)
+    slow = asyncio.Event()
+    api.queue(READ_POD, None, hold_answer(slow))
+    for _ in range(2):
+        with pytest.raises(DoesNotFit):
+            parts.filter("both", "node-a")
+    await settle()
+    parts.filter("both", "node-a")
+    slow.set()
+    await settle()
+    assert parts.ledger.hold_of("uid-both") is not None
+
+
+async def test_a_defect_in_the_journal_leaves_no_hold_for_ever(
+    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.filter("a", "node-a")
+
+    async def broken(*_: object) -> None:
+        raise Invalid("broken", 422)
+
+    monkeypatch.setattr(parts.journal, "add", broken)
+    monkeypatch.setattr(parts.journal, "remove", broken)
+    with pytest.raises(BindFailed):
+        await parts.bind("a", "node-a")
+    assert parts.ledger.hold_of("uid-a") is None
+
+
+async def test_two_operators_that_bind_at_once_never_share_a_whole_card(api: ApiServer) -> None:
+    for card in CARDS:
+        api.put_card(card)
+    names = ("a", "b", "c", "d")
+    for name in names:
+        api.put_pod(a_pod_object(name, WHOLE))
+    operators = [an_operator(api), an_operator(api)]
+    for number, name in enumerate(names):
+        operators[number % 2].filter(name, "node-a")
+    binds = [operators[number % 2].bind(name, "node-a") for number, name in enumerate(names)]
+    results = await asyncio.gather(*binds, return_exceptions=True)
+    bound = [f"uid-{name}" for name in names if node_of(api, name)]
+    assert sorted(bound) == sorted(api.holders_of(CARD) + api.holders_of(SECOND))
+    assert len(bound) == sum(result is None for result in results) == 2
