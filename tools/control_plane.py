@@ -16,7 +16,6 @@ SIGKILL, the temporary directory stays until the next start removes it.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import http.client
@@ -367,12 +366,14 @@ class ControlPlane:
         )
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:
-        authority = base64.b64encode(self._serving_certificate.read_bytes()).decode()
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
-                {"name": "local", "cluster": {"server": self.server, "certificate-authority-data": authority}}
+                {
+                    "name": "local",
+                    "cluster": {"server": self.server, "certificate-authority": str(self._serving_certificate)},
+                }
             ],
             "users": [{"name": "local", "user": {"token": token}}],
             "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],

@@ -152,7 +152,11 @@ class FakeKubelet:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started = (pod.get("status") or {}).get("startTime") or now
         running = phase == "Running"
-        state = {"running": {"startedAt": now}} if running else {"terminated": {"exitCode": 0, "finishedAt": now}}
+        state = (
+            {"running": {"startedAt": now}}
+            if running
+            else {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
+        )
         containers = [
             {"name": c["name"], "image": c["image"], "imageID": "", "restartCount": 0, "ready": running, "state": state}
             for c in pod["spec"]["containers"]

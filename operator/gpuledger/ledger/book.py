@@ -36,6 +36,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
+        self._lost: dict[str, int] = {}  # UUID of a card that was deleted -> version that an answer must be later than
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
@@ -109,20 +110,26 @@ class Ledger:
     def load(self, stored: StoredCard) -> bool:
         """Take over a card as it is stored; return False if something newer is known already."""
         uuid, node_name = stored.card.uuid, stored.card.node_name
+        if stored.resource_version <= self._lost.get(uuid, 0):
+            return False
         entry = self._entries.get(uuid)
+        before = None
         if entry is None:
             entry = self._entries[uuid] = CardEntry(stored.card, holds=self._holds_on(uuid))
         elif stored.resource_version <= entry.resource_version:
             return False
         elif entry.card.node_name != node_name:
             self._leave_node(entry)
+        else:
+            before = (entry.open, entry.room())
         self._by_node.setdefault(node_name, {})[uuid] = entry
         entry.card, entry.resource_version, entry.stored = stored.card, stored.resource_version, True
         entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
         entry.known_room = None
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self._replace_holders(entry, stored.holders)
-        self._touch(node_name)
+        if (entry.open, entry.room()) != before:  # a hold that has become a holder changes nothing for others
+            self._touch(node_name)
         return True
 
     def unload(self, uuid: str, resource_version: int) -> bool:
@@ -135,10 +142,8 @@ class Ledger:
         if entry is None or resource_version < entry.resource_version:
             return False
         entry.stored = entry.open = False
-        entry.resource_version = resource_version
-        if not entry.holders:
-            self._leave_node(entry)
-            del self._entries[uuid]
+        entry.resource_version = self._lost[uuid] = resource_version
+        self._forget_if_unheld(entry)
         self._touch(entry.card.node_name)
         return True
 
@@ -148,6 +153,7 @@ class Ledger:
         if entry is not None and not entry.stored:
             self._replace_holders(entry, [holder for uid, holder in entry.holders.items() if uid != pod_uid])
             entry.known_room = None
+            self._forget_if_unheld(entry)
             self._touch(entry.card.node_name)
 
     def set_reported(self, uuid: str, reported: bool) -> None:
@@ -224,6 +230,11 @@ class Ledger:
         return {
             uid: share for uid, hold in self._holds.items() for share in hold.placement.shares if share.uuid == uuid
         }
+
+    def _forget_if_unheld(self, entry: CardEntry) -> None:
+        if not entry.holders:
+            self._leave_node(entry)
+            del self._entries[entry.card.uuid]
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name

@@ -25,7 +25,6 @@ class Reason(StrEnum):
     NO_SLOT = "no-slot"
     NO_COMBINATION = "no-combination"
     CONTAINERS_TOGETHER = "containers-together"
-    BINDING_ELSEWHERE = "binding-elsewhere"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def choose_cards(shape: Shape, node: NodeRoom, preference: Preference) -> Assign
     search = _Search(shape, node.rooms, CARD_RANKS[preference])
     if search.place(0):
         return search.assignment()
-    return Refusal(Reason.CONTAINERS_TOGETHER, "cards cannot hold all containers of the pod at once")
+    return Refusal(Reason.CONTAINERS_TOGETHER, "no cards that hold all containers of the pod at once")
 
 
 def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:

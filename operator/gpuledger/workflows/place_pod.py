@@ -269,8 +269,8 @@ class PodPlacer:
             if node_name == arguments.node_name:
                 return pod, None
             raise BindFailed(f"pod {pod} is bound to node {node_name} already")
-        if request is None:
-            raise BindFailed(f"pod {pod} asks for no GPU")
+        if request is None:  # it names our resources, with an amount of 0
+            return pod, Placement(node_name=arguments.node_name, shares=())
         placement = self._entered(pod.uid)
         if placement is not None:
             if placement.node_name == arguments.node_name and _covers(placement, request):

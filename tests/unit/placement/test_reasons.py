@@ -11,7 +11,7 @@ from gpuledger.model.request import Demand, Lifetime
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 
-NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.BINDING_ELSEWHERE}
+NOT_PLACEMENT = {Reason.BAD_REQUEST}
 """Found before or after placement is asked: the request can't be read; the pod is on its way to another node."""
 
 ONE, TWO = a_card(0), a_card(1)
@@ -77,7 +77,7 @@ CASES = [
     ),
     Case(
         Reason.CONTAINERS_TOGETHER,
-        "cards cannot hold all containers of the pod at once",
+        "no cards that hold all containers of the pod at once",
         (mib(10_000), mib(10_000)),
         a_ledger(ONE),
     ),

@@ -448,7 +448,6 @@ async def test_a_bind_of_a_pod_that_is_bound_there_already_succeeds(api: ApiServ
     [
         (a_pod_object("a", node_name="node-b"), "bound to node node-b already"),
         (a_pod_object("a", uid="another"), "is another one by now"),
-        (a_pod_object("a", {"cpu": "1"}), "asks for no GPU"),
         (a_pod_object("a", {MEMORY: "4Gi"}), "has a unit of bytes"),
         (a_pod_object("b"), "not found"),
     ],
@@ -586,3 +585,11 @@ async def test_two_operators_that_bind_at_once_never_share_a_whole_card(api: Api
     bound = [f"uid-{name}" for name in names if node_of(api, name)]
     assert sorted(bound) == sorted(api.holders_of(CARD) + api.holders_of(SECOND))
     assert len(bound) == sum(result is None for result in results) == 2
+
+
+async def test_a_pod_with_an_amount_of_0_is_bound_without_cards(api: ApiServer, parts: OperatorParts) -> None:
+    api.delete_pod("a")
+    api.put_pod(a_pod_object("a", {GPU: "0"}))
+    await parts.bind("a", "node-a")
+    assert api.pods["default", "a"]["spec"]["nodeName"] == "node-a"
+    assert not parts.ledger.pod_uids()
