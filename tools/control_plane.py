@@ -287,7 +287,9 @@ class ControlPlane:
             program.wait_until(ready, timeout_s)
         return program
 
-    def start_scheduler(self, config_file: Path, kubeconfig: Path, name: str = "kube-scheduler") -> ManagedProcess:
+    def start_scheduler(
+        self, config_file: Path, kubeconfig: Path, name: str = "kube-scheduler", flags: Sequence[str] = ()
+    ) -> ManagedProcess:
         """Start a kube-scheduler with a configuration file, as the account of `kubeconfig`, and wait for /livez.
 
         The `clientConnection.kubeconfig` of the file is replaced, in a copy. `.url` of the result serves /metrics
@@ -306,6 +308,7 @@ class ControlPlane:
                 f"--secure-port={port}",
                 f"--authentication-kubeconfig={self.kubeconfig}",
                 f"--authorization-kubeconfig={self.kubeconfig}",
+                *flags,
             ]
 
         scheduler = self._start_listening(

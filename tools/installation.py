@@ -64,7 +64,7 @@ class Installation:
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
         _wait_for_success(self.plane.start_program("scheduler-config", render), timeout_s=20)
-        self.scheduler = self.plane.start_scheduler(config, self.kubeconfig)
+        self.scheduler = self.plane.start_scheduler(config, self.kubeconfig, flags=_scheduler_flags())
         return self.scheduler
 
     def start(self) -> None:
@@ -124,6 +124,14 @@ def _wait_for_success(process: ManagedProcess, timeout_s: float) -> None:
         time.sleep(0.05)
     if process.returncode:
         raise ControlPlaneError(f"{process.name} failed:\n{process.log_text()}")
+
+
+def _scheduler_flags() -> list[str]:
+    """Return the flags of the Deployment's kube-scheduler, without those that only say where things are."""
+    documents = yaml.safe_load_all((MANIFESTS / "deployment.yaml").read_text())
+    containers = {c["name"]: c for document in documents for c in document["spec"]["template"]["spec"]["containers"]}
+    flags = containers["kube-scheduler"]["command"][1:]
+    return [flag for flag in flags if flag.split("=")[0] not in ("--config", "--secure-port")]
 
 
 def free_port() -> int:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from build_control_plane import BuildError, ensure_binaries
+from cluster.cluster import Cluster
 from control_plane import ControlPlane, ControlPlaneError
+from installation import Installation
 
 HERE = Path(__file__).parent
 BUILD_PROBLEM = pytest.StashKey[str]()
@@ -59,3 +61,20 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     plane.kubectl("create", "namespace", name)
     yield name
     plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
+    """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
+    installation = Installation(plane)
+    installation.start()
+    shared = Cluster(plane, installation)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def cluster(installed_cluster: Cluster) -> Iterator[Cluster]:
+    """Yield a cluster without nodes and pods, and leave it so."""
+    yield installed_cluster
+    installed_cluster.clear()

@@ -114,6 +114,16 @@ async def test_one_bad_card_does_not_hide_the_others(api: ApiServer) -> None:
     assert "memoryMiB" in sentence
 
 
+async def test_a_problem_that_stays_while_the_rest_of_the_register_changes_is_told_once(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    for healthy in (True, False, True):
+        items = orjson.loads(register_of([CARD, replace(SECOND, healthy=healthy)]))
+        items[0]["memoryMiB"] = -1
+        await report(parts, register=orjson.dumps(items).decode())
+    assert len(parts.told) == 1
+    assert parts.counts.bad_input == {"node": 1}
+
+
 async def test_a_card_that_the_api_server_refuses_keeps_no_other_out(api: ApiServer) -> None:
     api.rules.append(lambda allocation: allocation["spec"]["uuid"] != CARD.uuid)
     api.put_node(a_node_object("node-a", CARDS))

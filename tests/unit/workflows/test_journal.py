@@ -214,6 +214,15 @@ async def test_a_stale_index_never_changes_another_pod(api: ApiServer) -> None:
     assert states == {"other": HolderState.ALLOCATED, "mine": HolderState.RELEASING}
 
 
+async def test_a_change_of_a_pod_that_has_left_unseen_does_not_overwrite_who_came_in_its_place(api: ApiServer) -> None:
+    mine, other = (a_holder(uid, a_share(CARD)) for uid in ("mine", "other"))
+    api.put_card(CARD, mine)
+    parts = an_operator(api)
+    api.put_card(CARD, other)
+    await parts.journal.change(replace(mine, state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
+    assert api.card(CARD).holders == (other,)
+
+
 async def test_a_change_of_a_pod_that_has_left_is_nothing_to_do(api: ApiServer) -> None:
     api.put_card(CARD)
     await an_operator(api).journal.change(a_holder("gone", a_share(CARD)))

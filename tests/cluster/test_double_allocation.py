@@ -1,0 +1,66 @@
+"""The report in which Volcano gave cards twice: pods that asked by number were not counted against the cards.
+
+Every case runs with pods that ask by number only, by memory only, and mixed on one node.
+"""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
+
+CARD_MIB = 40960
+APART_S = 3.0  # the report's pods came seconds apart: each finds the one before it bound
+
+Limits = dict[str, int]
+
+
+def by_number(cards: int, position: int) -> Limits:
+    return {COUNT: cards}
+
+
+def by_memory(cards: int, position: int) -> Limits:
+    return {COUNT: cards, MEMORY: CARD_MIB}
+
+
+def mixed(cards: int, position: int) -> Limits:
+    return by_memory(cards, position) if position % 2 else by_number(cards, position)
+
+
+def mixed_the_other_way(cards: int, position: int) -> Limits:
+    return mixed(cards, position + 1)
+
+
+Ask = Callable[[int, int], Limits]
+ways_to_ask = pytest.mark.parametrize("ask", [by_number, by_memory, mixed, mixed_the_other_way])
+
+
+@ways_to_ask
+def test_two_two_and_four_cards_are_eight_different_ones_and_a_ninth_waits(cluster: Cluster, ask: Ask) -> None:
+    cluster.add_nodes(1)
+    given: list[str] = []
+    for position, cards in enumerate((2, 2, 4)):
+        name = f"pod-{position}"
+        cluster.create(pod(name, ask(cards, position)))
+        found = cluster.wait_bound(name)[0]
+        assert len(uuids(found)) == cards
+        given += uuids(found)
+        time.sleep(APART_S)
+    assert len(set(given)) == 8
+    cluster.create(pod("ninth", ask(1, 3)))
+    expected = "no card entirely free" if ask(1, 3) == {COUNT: 1} else "no card with 40960 MiB free"
+    assert f"1 {expected}" in cluster.wait_refused("ninth", expected)
+    cluster.check_consistent()
+
+
+@ways_to_ask
+def test_four_pods_seconds_apart_get_four_different_cards(cluster: Cluster, ask: Ask) -> None:
+    cluster.add_nodes(1)
+    given: list[str] = []
+    for position in range(4):
+        cluster.create(pod(f"pod-{position}", ask(1, position)))
+        given += uuids(cluster.wait_bound(f"pod-{position}")[0])
+        time.sleep(APART_S)
+    assert len(set(given)) == 4
+    cluster.check_consistent()

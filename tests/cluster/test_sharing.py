@@ -1,0 +1,133 @@
+"""Shares of cards, from one pod to bursts, on the real scheduler."""
+
+import json
+from collections import Counter
+
+from cluster.cluster import CORES, COUNT, DEVICES, MEMORY, PERCENT, Cluster, Json, PodWatch, container, pod, uuids
+
+BURST_NODES = 20
+BURST_PODS = 300
+
+
+def burst() -> list[Json]:
+    """Return pods of every kind that fit on the burst's nodes together: at most 130 of its 160 cards."""
+    quarter = {COUNT: 1, PERCENT: 25, CORES: 25}
+    shapes = {
+        "quarter": [quarter],
+        "memory": [{COUNT: 1, MEMORY: 6000}],
+        "two-cards": [{COUNT: 2, MEMORY: 10000, CORES: 10}],
+        "whole": [{COUNT: 1}],
+        "two-containers": [container({COUNT: 1, PERCENT: 30}, "first"), container({COUNT: 1, MEMORY: 5000}, "second")],
+    }
+    numbers = {"quarter": 100, "memory": 90, "two-cards": 40, "whole": 20, "two-containers": 30}
+    pods = [pod(f"{shape}-{i}", *what) for shape, what in shapes.items() for i in range(numbers[shape])]
+    init = [container({COUNT: 1, MEMORY: 20000}, "prepare")]
+    pods += [pod(f"init-{i}", {COUNT: 1, MEMORY: 8000}, initContainers=init) for i in range(20)]
+    assert len(pods) == BURST_PODS
+    # Neighbours in time are of different kinds.
+    return sorted(pods, key=lambda body: (int(body["metadata"]["name"].rsplit("-", 1)[1]), body["metadata"]["name"]))
+
+
+def forge(uuid: str) -> dict[str, str]:
+    """Return an annotation by which a user claims a whole card."""
+    return {DEVICES: json.dumps({"main": [{"uuid": uuid, "memoryMiB": 40960, "cores": 100}]})}
+
+
+def test_sixteen_halves_created_at_once_are_two_on_every_card(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1)
+    names = [f"half-{i}" for i in range(16)]
+    cluster.create(*(pod(name, {COUNT: 1, PERCENT: 50}) for name in names))
+    held = Counter(uuid for found in cluster.wait_bound(*names) for uuid in uuids(found))
+    assert held == {card.uuid: 2 for card in node.cards}
+    cluster.check_consistent()
+
+
+def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=1, number=10)
+    names = [f"small-{i}" for i in range(10)]
+    cluster.create(*(pod(name, {COUNT: 1, PERCENT: 1}) for name in names))
+    cluster.wait_bound(*names)
+    cluster.create(pod("eleventh", {COUNT: 1, PERCENT: 1}))
+    cluster.wait_refused("eleventh", "1 no card with a free slot")
+    cluster.delete(names[0])
+    cluster.try_again()
+    cluster.wait_bound("eleventh")
+    cluster.check_consistent()
+
+
+def test_two_cards_are_not_two_slots_of_one(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=1, number=10)
+    assert cluster.request("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"][COUNT] == "10"
+    cluster.create(pod("two", {COUNT: 2, PERCENT: 10}))
+    cluster.wait_refused("two", "1 fewer than 2 GPUs on the node")
+
+
+def test_a_forged_annotation_takes_nothing_from_anyone(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=1)
+    uuid = node.cards[0].uuid
+    forged = forge(uuid)
+    cluster.create(
+        pod("forged-and-waiting", {COUNT: 3}, annotations=forged),
+        pod("forged-and-placed", {COUNT: 1}, annotations=forged, nodeName=node.name),
+        pod("placed-by-hand", {COUNT: 1}, nodeName=node.name),
+    )
+    cluster.wait_refused("forged-and-waiting", "fewer than 3 GPUs on the node")
+    cluster.settle()
+    assert cluster.holders() == {uuid: []}
+    cluster.create(pod("honest", {COUNT: 1}))
+    (honest,) = cluster.wait_bound("honest")
+    assert uuids(honest) == [uuid]
+    assert [holder["pod"] for holder in cluster.holders()[uuid]] == ["honest"]
+    cluster.delete("forged-and-placed", "placed-by-hand")
+    cluster.settle()
+    assert [holder["pod"] for holder in cluster.holders()[uuid]] == ["honest"]
+
+
+def test_a_forged_annotation_is_replaced_when_the_pod_is_bound(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=2)
+    forged = forge(node.cards[1].uuid)
+    cluster.create(
+        pod("forger", {COUNT: 1, MEMORY: 1000}, annotations=forged),
+        pod("none", {COUNT: 0}, annotations=forged),
+    )
+    forger, none = cluster.wait_bound("forger", "none")
+    assert uuids(forger) == [node.cards[0].uuid]
+    assert uuids(none) == []
+    cluster.check_consistent()
+
+
+def test_a_burst_is_bound_completely_and_no_pod_is_ever_seen_without_its_cards(cluster: Cluster) -> None:
+    cluster.add_nodes(BURST_NODES)
+    pods = burst()
+    with PodWatch(cluster.plane) as watch:
+        cluster.create(*pods)
+        bound = cluster.wait_bound(*(body["metadata"]["name"] for body in pods), timeout_s=180)
+        cluster.check_consistent()
+        uids = {found["metadata"]["uid"] for found in bound}
+
+        def shown_bound() -> list[Json]:
+            return [found for found in watch.objects_of(uids) if found["spec"].get("nodeName")]
+
+        cluster.wait(
+            lambda: {found["metadata"]["uid"] for found in shown_bound()} == uids, "every pod was seen with its node"
+        )
+        assert all(DEVICES in (found["metadata"].get("annotations") or {}) for found in shown_bound())
+
+
+def test_a_burst_survives_the_death_of_the_operator(cluster: Cluster) -> None:
+    cluster.add_nodes(BURST_NODES)
+    pods = burst()
+    cluster.create(*pods[: BURST_PODS // 2])
+
+    def bound() -> int:
+        return sum(1 for found in cluster.pods().values() if found["spec"].get("nodeName"))
+
+    cluster.wait(lambda: bound() >= BURST_PODS // 4, "the burst has begun")
+    cluster.installation.kill_operator()
+    before = bound()
+    assert before < BURST_PODS // 2, "the operator was not killed in the middle of anything"
+    cluster.create(*pods[BURST_PODS // 2 :])
+    cluster.installation.start_operator()
+    cluster.wait_bound(*(body["metadata"]["name"] for body in pods), timeout_s=180)
+    cluster.settle()
+    cluster.check_consistent()
