@@ -46,6 +46,7 @@ POLL_INTERVAL_S = 0.05
 REQUEST_TIMEOUT_S = 2.0
 COMPONENT_TIMEOUT_S = 120.0
 PORT_ATTEMPTS = 5
+PORTS = range(20_000, 32_000)  # below what Linux gives to outgoing connections
 LOG_TAIL_LINES = 20
 AUDIT_LOG_SIZE_MB = 100_000  # never rotate: a test that counts needs every line
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -392,7 +393,7 @@ class ControlPlane:
     ) -> ManagedProcess:
         """Start a program on a free port. Another program can take the port first; then try the next one."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            port = _free_port()
+            port = free_port()
             process = self._spawn(name, argv(port))
             process.url = f"https://127.0.0.1:{port}"
             try:
@@ -410,7 +411,7 @@ class ControlPlane:
 
     def _start_etcd(self) -> None:
         def argv(port: int) -> list[str]:
-            peer = f"http://127.0.0.1:{_free_port()}"
+            peer = f"http://127.0.0.1:{free_port()}"
             return [
                 str(self._binaries / "etcd"),
                 f"--data-dir={self.directory / 'etcd'}",
@@ -522,10 +523,19 @@ def _trust_all() -> ssl.SSLContext:
     return context
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """Return a loopback port that nobody listens on, and that no outgoing connection will be given.
+
+    A client that keeps trying a dead server's port in the system's range for outgoing connections ends up connected
+    to itself, and the server can't come back.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 def _create_directory() -> tuple[Path, int]:

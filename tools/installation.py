@@ -6,7 +6,6 @@ file; only the ports differ.
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 import urllib.error
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from control_plane import ControlPlane, ControlPlaneError, ManagedProcess
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
@@ -132,10 +131,3 @@ def _scheduler_flags() -> list[str]:
     containers = {c["name"]: c for document in documents for c in document["spec"]["template"]["spec"]["containers"]}
     flags = containers["kube-scheduler"]["command"][1:]
     return [flag for flag in flags if flag.split("=")[0] not in ("--config", "--secure-port")]
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -75,6 +75,8 @@ class Settings:
         for name in ("node_policy", "card_policy"):
             if getattr(self, name) not in ("binpack", "spread"):
                 raise ValueError(f"settings: {name} must be binpack or spread, not {getattr(self, name)!r}")
+        if self.default_cores > 100:
+            raise ValueError("settings: default_cores is a percentage of a card, 100 at most")
         if self.bind_timeout_s >= self.extender_timeout_s:
             raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
         if any(getattr(self, option.name) < 0 for option in fields(self) if isinstance(option.default, int | float)):

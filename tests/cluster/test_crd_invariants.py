@@ -127,10 +127,12 @@ class Card:
 
 
 @pytest.fixture(scope="module")
-def ledger(plane: ControlPlane) -> ControlPlane:
-    plane.kubectl("apply", "-f", str(CRD))
-    plane.kubectl("wait", "--for=condition=Established", "-f", str(CRD))
-    return plane
+def ledger() -> Iterator[ControlPlane]:
+    """Yield a control plane of its own: where gpuledger runs, it would take care of the cards that are made here."""
+    with ControlPlane.run() as plane:
+        plane.kubectl("apply", "-f", str(CRD))
+        plane.kubectl("wait", "--for=condition=Established", "-f", str(CRD))
+        yield plane
 
 
 _numbers = itertools.count(1)

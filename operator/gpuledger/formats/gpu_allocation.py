@@ -33,7 +33,7 @@ MAX_INDEX: Final = 1023
 MAX_LINK_SCORE: Final = 1_000_000
 
 # Inside, anything that may stand in an object's name; at the ends, a letter or a digit.
-UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"
+UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
 _SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}

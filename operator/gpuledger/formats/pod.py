@@ -128,13 +128,15 @@ def _demand(container: Json, lifetime: Lifetime, names: ResourceNames, defaults:
         return None
     memory_mib = memory_mib or (0 if percent else defaults.memory_mib)
     whole = not memory_mib and percent in (0, 100)
-    exclusive = cores == ALL_CORES or (whole and cores is None and not defaults.cores)
+    exclusive = whole and cores is None and not defaults.cores
+    if cores is None:
+        cores = defaults.cores
     return Demand(
         cards=count,
         memory_mib=memory_mib or None,
         memory_percent=100 if memory_mib else percent or 100,
-        cores=defaults.cores if cores is None else cores,
-        exclusive=exclusive,
+        cores=cores,
+        exclusive=exclusive or cores == ALL_CORES,
         lifetime=lifetime,
     )
 
