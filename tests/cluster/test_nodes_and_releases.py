@@ -101,6 +101,8 @@ def test_a_card_that_turns_unhealthy_keeps_its_holders_and_takes_nobody(cluster:
     cluster.wait_refused("new", "no card in working order")
     assert [holder["pod"] for holder in cluster.holders()[node.cards[0].uuid]] == ["running"]
     cluster.patch(path, {"metadata": {"annotations": {REGISTER_ANNOTATION: register_of(node.cards)}}})
+    waits(cluster, [node], "Ready")
+    cluster.try_again()
     cluster.wait_bound("new")
 
 
