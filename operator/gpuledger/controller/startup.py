@@ -22,7 +22,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
@@ -34,6 +34,8 @@ from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
 
 logger = logging.getLogger(__name__)
+
+START_PAUSE_S = 1.0
 
 
 class KubeStore(KubeReads, KubeWrites):
@@ -148,7 +150,12 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 
 
 async def _keep_in_sync(operator: Operator) -> None:
-    await operator.observer.resync()
+    while not operator.observer.synced:
+        try:
+            await operator.observer.resync()
+        except Unreachable as error:
+            logger.warning("the ledger can't be read yet, trying again: %s", error)
+            await asyncio.sleep(START_PAUSE_S)
     logger.info("the ledger is read; ready")
     await operator.observer.resync_every(operator.settings.resync_interval_s)
 

@@ -150,8 +150,8 @@ class PodPlacer:
         if request is None:
             return arguments.node_names
         choice = self._chooser.choose(request, arguments.node_names, len(arguments.node_names))
-        fitting = [placement.node_name for placement in choice.placements]
-        return fitting + [name for name in arguments.node_names if name not in set(fitting)]
+        fitting = dict.fromkeys(placement.node_name for placement in choice.placements)
+        return [*fitting, *(name for name in arguments.node_names if name not in fitting)]
 
     def _place(self, pod: Pod, request: PodRequest, node_names: list[str]) -> FilterResult:
         self._ledger.drop_hold(pod.uid)
