@@ -288,7 +288,7 @@ class Cluster:
             nonlocal before
             time.sleep(0.5)
             after = self.installation.metrics()
-            same, before = after == before, after
+            same, before = bool(after) and after == before, after
             return same
 
         self.wait(quiet, "the operator comes to rest")

@@ -16,6 +16,8 @@ from installation import Installation
 
 HERE = Path(__file__).parent
 BUILD_PROBLEM = pytest.StashKey[str]()
+RELEASE_DELAY_S = 8
+"""Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -66,7 +68,7 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
-    installation = Installation(plane)
+    installation = Installation(plane, {"release_delay_s": RELEASE_DELAY_S})
     installation.start()
     shared = Cluster(plane, installation)
     yield shared

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, RequestFailed, phase, pod
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, RequestFailed, phase, pod, uuids
 from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
 
 BAD_PODS = 'gpuledger_bad_input_total{kind="pod"}'
 BAD_NODES = 'gpuledger_bad_input_total{kind="node"}'
 
-UNREADABLE = {
+UNREADABLE: dict[str, tuple[dict[str, object], str]] = {
     "memory-of-no-card": ({COUNT: 0, MEMORY: 4000}, "asks for GPU memory or cores on 0 GPUs"),
     "too-much-percent": ({COUNT: 1, PERCENT: 150}, f"container main, {PERCENT}: 150 is more than 100"),
     "too-many-cores": ({COUNT: 1, CORES: 150}, f"container main, {CORES}: 150 is more than 100"),
     "bytes": ({COUNT: 1, MEMORY: "4Gi"}, f"container main, {MEMORY}: 4Gi has a unit of bytes"),
 }
-IMPOSSIBLE = {
+IMPOSSIBLE: dict[str, tuple[dict[str, object], str]] = {
     "too-many-cards": ({COUNT: 9}, "fewer than 9 GPUs on the node"),
     "too-large": ({COUNT: 1, MEMORY: 50000}, "no card as large as 50000 MiB"),
 }
@@ -65,6 +65,11 @@ def test_an_inventory_that_makes_no_sense_is_told_to_its_node_and_stops_nobody(c
         cluster.wait(
             lambda: {u: phase(c) for u, c in cluster.cards().items()} == {"GPU-good": "Ready"}, "the good card"
         )
+        amounts = {"cpu": "8", "memory": "8Gi", "pods": "10"}
+        cluster.patch("/api/v1/nodes/odd/status", {"status": {"allocatable": amounts, "capacity": amounts}})
+        cluster.create(pod("small", {COUNT: 1, MEMORY: 900}))
+        (small,) = cluster.wait_bound("small")
+        assert uuids(small) == ["GPU-good"]
     cluster.add_nodes(1, gpus=1)
     cluster.create(pod("good", {COUNT: 1, MEMORY: 40000}))
     cluster.wait_bound("good")

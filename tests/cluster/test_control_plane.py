@@ -22,7 +22,8 @@ TIMEOUT_S = 20.0
 @contextlib.contextmanager
 def running_in_another_process(temporary: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, control_plane.__file__],
+        # Whoever runs the tests in the background has them ignore SIGINT, and children inherit that.
+        ["env", "--default-signal=INT", sys.executable, control_plane.__file__],
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

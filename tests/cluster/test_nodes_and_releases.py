@@ -7,8 +7,10 @@ import pytest
 from cluster.cluster import (
     ALLOCATIONS,
     COUNT,
+    DEADLINE_S,
     MEMORY,
     PERCENT,
+    PODS,
     Cluster,
     RequestFailed,
     phase,
@@ -47,12 +49,12 @@ def test_updates_of_a_node_that_change_no_card_cost_nothing(cluster: Cluster) ->
         ]
         cluster.patch(*changes[number % 3])
     seen = "gpuledger_node_events_total"
-    cluster.wait(lambda: cluster.metric(seen) > before[seen], "the operator has seen the updates")
+    enough = before[seen] + UPDATES * 0.9  # a watch may show several as one
+    cluster.wait(lambda: cluster.metric(seen) >= enough, "the operator has seen the updates")
     cluster.settle()
     after = cluster.installation.metrics()
     grown = {name: after[name] - before[name] for name in before if after[name] != before[name]}
     assert grown.keys() <= {seen}, grown
-    assert grown[seen] >= UPDATES * 0.9, "the updates have not reached the operator"
     assert cluster.our_writes(offset, ["pods", "nodes", "gpuallocations"]) == []
 
 
@@ -73,7 +75,7 @@ def test_without_its_agent_a_node_takes_no_pod_and_keeps_its_holders(cluster: Cl
     assert cluster.holders() == before
     for node in nodes:
         cluster.set_slots(node.name, 80)
-    cluster.wait_bound("new")
+    cluster.wait_bound("new", timeout_s=2 * DEADLINE_S)  # the node's update itself has it tried again
     waits(cluster, nodes, "Ready")
     held = [holder for holders in cluster.holders().values() for holder in holders]
     assert [holder for holder in held if holder["pod"] == "running"] == [h for hs in before.values() for h in hs]
@@ -118,6 +120,23 @@ def test_the_end_of_a_pod_frees_its_cards_for_one_that_waits(cluster: Cluster, e
     (second,) = cluster.wait_bound("second")
     assert sorted(uuids(second)) == sorted(card.uuid for card in node.cards)
     assert {holder["pod"] for holders in cluster.holders().values() for holder in holders} == {"second"}
+
+
+def test_a_pod_that_was_deleted_by_force_while_it_ran_keeps_its_card_for_a_while(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=1)
+    (uuid,) = (card.uuid for card in node.cards)
+    cluster.create(pod("running", {COUNT: 1}))
+    cluster.wait_bound("running")
+    started = {"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}
+    cluster.patch(f"{PODS}/running/status", started)
+    cluster.create(pod("next", {COUNT: 1}))
+    cluster.wait_refused("next", "no card entirely free")
+    cluster.settle()
+    cluster.delete("running")
+    cluster.wait(lambda: [h["state"] for h in cluster.holders()[uuid]] == ["releasing"], "its share is being released")
+    cluster.wait(lambda: cluster.holders()[uuid] == [], "its share is released")
+    cluster.try_again()
+    cluster.wait_bound("next")
 
 
 def test_a_pod_of_the_same_name_is_another_pod(cluster: Cluster) -> None:

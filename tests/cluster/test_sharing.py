@@ -3,29 +3,8 @@
 import json
 from collections import Counter
 
-from cluster.cluster import CORES, COUNT, DEVICES, MEMORY, PERCENT, Cluster, Json, PodWatch, container, pod, uuids
-
-BURST_NODES = 20
-BURST_PODS = 300
-
-
-def burst() -> list[Json]:
-    """Return pods of every kind that fit on the burst's nodes together: at most 130 of its 160 cards."""
-    quarter = {COUNT: 1, PERCENT: 25, CORES: 25}
-    shapes = {
-        "quarter": [quarter],
-        "memory": [{COUNT: 1, MEMORY: 6000}],
-        "two-cards": [{COUNT: 2, MEMORY: 10000, CORES: 10}],
-        "whole": [{COUNT: 1}],
-        "two-containers": [container({COUNT: 1, PERCENT: 30}, "first"), container({COUNT: 1, MEMORY: 5000}, "second")],
-    }
-    numbers = {"quarter": 100, "memory": 90, "two-cards": 40, "whole": 20, "two-containers": 30}
-    pods = [pod(f"{shape}-{i}", *what) for shape, what in shapes.items() for i in range(numbers[shape])]
-    init = [container({COUNT: 1, MEMORY: 20000}, "prepare")]
-    pods += [pod(f"init-{i}", {COUNT: 1, MEMORY: 8000}, initContainers=init) for i in range(20)]
-    assert len(pods) == BURST_PODS
-    # Neighbours in time are of different kinds.
-    return sorted(pods, key=lambda body: (int(body["metadata"]["name"].rsplit("-", 1)[1]), body["metadata"]["name"]))
+from cluster.bursts import BURST_NODES, burst
+from cluster.cluster import COUNT, DEVICES, MEMORY, PERCENT, Cluster, Json, PodWatch, pod, uuids
 
 
 def forge(uuid: str) -> dict[str, str]:
@@ -112,22 +91,3 @@ def test_a_burst_is_bound_completely_and_no_pod_is_ever_seen_without_its_cards(c
             lambda: {found["metadata"]["uid"] for found in shown_bound()} == uids, "every pod was seen with its node"
         )
         assert all(DEVICES in (found["metadata"].get("annotations") or {}) for found in shown_bound())
-
-
-def test_a_burst_survives_the_death_of_the_operator(cluster: Cluster) -> None:
-    cluster.add_nodes(BURST_NODES)
-    pods = burst()
-    cluster.create(*pods[: BURST_PODS // 2])
-
-    def bound() -> int:
-        return sum(1 for found in cluster.pods().values() if found["spec"].get("nodeName"))
-
-    cluster.wait(lambda: bound() >= BURST_PODS // 4, "the burst has begun")
-    cluster.installation.kill_operator()
-    before = bound()
-    assert before < BURST_PODS // 2, "the operator was not killed in the middle of anything"
-    cluster.create(*pods[BURST_PODS // 2 :])
-    cluster.installation.start_operator()
-    cluster.wait_bound(*(body["metadata"]["name"] for body in pods), timeout_s=180)
-    cluster.settle()
-    cluster.check_consistent()

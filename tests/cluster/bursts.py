@@ -1,0 +1,25 @@
+"""Many pods at once, of every kind."""
+
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Json, container, pod
+
+BURST_NODES = 20
+BURST_PODS = 300
+
+
+def burst() -> list[Json]:
+    """Return pods of every kind that fit on the burst's nodes together: at most 130 of its 160 cards."""
+    quarter = {COUNT: 1, PERCENT: 25, CORES: 25}
+    shapes = {
+        "quarter": [quarter],
+        "memory": [{COUNT: 1, MEMORY: 6000}],
+        "two-cards": [{COUNT: 2, MEMORY: 10000, CORES: 10}],
+        "whole": [{COUNT: 1}],
+        "two-containers": [container({COUNT: 1, PERCENT: 30}, "first"), container({COUNT: 1, MEMORY: 5000}, "second")],
+    }
+    numbers = {"quarter": 100, "memory": 90, "two-cards": 40, "whole": 20, "two-containers": 30}
+    pods = [pod(f"{shape}-{i}", *what) for shape, what in shapes.items() for i in range(numbers[shape])]
+    init = [container({COUNT: 1, MEMORY: 20000}, "prepare")]
+    pods += [pod(f"init-{i}", {COUNT: 1, MEMORY: 8000}, initContainers=init) for i in range(20)]
+    assert len(pods) == BURST_PODS
+    # Neighbours in time are of different kinds.
+    return sorted(pods, key=lambda body: (int(body["metadata"]["name"].rsplit("-", 1)[1]), body["metadata"]["name"]))
