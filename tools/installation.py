@@ -77,12 +77,6 @@ class Installation:
         if self.operator:
             self.operator.kill()
 
-    def stop(self) -> None:
-        """End both processes."""
-        for process in (self.scheduler, self.operator):
-            if process:
-                process.terminate()
-
     def fake_nodes(self, *arguments: str, name: str = "fake-nodes", stay: bool = False) -> ManagedProcess:
         """Register simulated nodes; with `stay`, leave the process running that plays their kubelet."""
         process = self.plane.start_program(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.pod import has_started, is_finished
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
@@ -134,14 +135,14 @@ class FakeKubelet:
 
     async def _play(self, pod: Json) -> None:
         status, metadata = pod.get("status") or {}, pod["metadata"]
-        finished = status.get("phase") in ("Succeeded", "Failed")
+        finished = is_finished(pod)
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         try:
             if metadata.get("deletionTimestamp"):
                 if not finished:
                     await self._set_phase(path, pod, "Failed" if _is_long_lived(pod) else "Succeeded")
                 await self._client.request("DELETE", path, {"gracePeriodSeconds": 0})
-            elif not status.get("startTime"):
+            elif not has_started(pod):
                 await self._set_phase(path, pod, "Running")
             elif not finished and not _is_long_lived(pod) and _age_s(status["startTime"]) > JOB_RUNTIME_S:
                 await self._set_phase(path, pod, "Succeeded")

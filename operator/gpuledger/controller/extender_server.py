@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import orjson
 from aiohttp import web
@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 """A Filter names every node: 5,000 long names and a large pod take 2 MiB; aiohttp would refuse from 1 MiB on."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ExtenderServer:

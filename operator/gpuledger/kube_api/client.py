@@ -61,6 +61,10 @@ class KubeClient:
         value: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
         return value
 
+    async def _headers(self) -> dict[str, str]:
+        authorization = await self.authorization()
+        return {"Accept": "application/json"} | ({"Authorization": authorization} if authorization else {})
+
     async def request(
         self,
         method: str,
@@ -75,10 +79,7 @@ class KubeClient:
 
         Raises a subclass of ApiError; after Unreachable the request may have been carried out.
         """
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        authorization = await self.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
+        headers = {"Content-Type": content_type, **await self._headers()}
         try:
             async with self._session.request(
                 method,
@@ -100,12 +101,13 @@ class KubeClient:
     @contextlib.asynccontextmanager
     async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch: an iterator over its events, one JSON text each, that ends when the server closes it."""
-        headers = {"Accept": "application/json"}
-        authorization = await self.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
-        url, timeout = f"{self.configuration.host}{path}", aiohttp.ClientTimeout(total=None, sock_connect=10)
-        async with self._session.get(url, params=parameters, headers=headers, timeout=timeout) as response:
+        async with self._session.get(
+            f"{self.configuration.host}{path}",
+            params=parameters,
+            headers=await self._headers(),
+            proxy=self.configuration.proxy,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S),
+        ) as response:
             if response.status != 200:
                 raise _error(f"WATCH {path}", response.status, await response.read(), None)
             yield aiter(response.content)

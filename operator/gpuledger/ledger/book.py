@@ -57,7 +57,7 @@ class Ledger:
 
     def entries_of_node(self, node_name: str) -> list[CardEntry]:
         """Return the lines of one node's cards, by index."""
-        return sorted(self._by_node.get(node_name, {}).values(), key=lambda entry: (entry.card.index, entry.card.uuid))
+        return sorted(self._by_node.get(node_name, {}).values(), key=lambda entry: entry.card.place)
 
     def node_names(self) -> Iterable[str]:
         """Return the nodes that have a card in the ledger."""
@@ -74,7 +74,7 @@ class Ledger:
     def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
         """Return the cards that the API server says a pod holds, by index."""
         entries = [self._entries[uuid] for uuid in self._by_pod.get(pod_uid, ())]
-        return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: (e.card.index, e.card.uuid))]
+        return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: e.card.place)]
 
     def pod_uids(self) -> list[str]:
         """Return the UIDs of all pods that hold something at the API server."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Share
+
+
+def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
+    """Return what keeps a share from a card beside these others, None if it fits: "the card ..."."""
+    if others and (share.exclusive or any(other.exclusive for other in others)):
+        return "is not free"
+    if not sum((other.amounts for other in others), share.amounts).fits_in(capacity):
+        return "has no room for the pod"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +83,7 @@ class CardEntry:
 
     def takes(self, share: Share, but: str = "") -> bool:
         """Tell whether one more share fits beside the others, leaving out one pod's own."""
-        others = self.shares(but)
-        if others and (share.exclusive or any(other.exclusive for other in others)):
-            return False
-        used = sum((other.amounts for other in others), NOTHING)
-        return (used + share.amounts).fits_in(self.card.capacity)
+        return why_not(share, self.shares(but), self.card.capacity) is None
 
     def room(self) -> Room:
         """Return what placement needs to know of the card."""

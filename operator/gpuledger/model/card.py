@@ -41,6 +41,11 @@ class Card:
     """Peer card's UUID -> link score, higher is faster."""
 
     @property
+    def place(self) -> tuple[int, str]:
+        """Sort key: the order of a node's cards, also when two claim one index."""
+        return (self.index, self.uuid)
+
+    @property
     def object_name(self) -> str:
         """Name of the card's GPUAllocation object."""
         return self.uuid.lower()

@@ -137,8 +137,7 @@ class _Search:
     def assignment(self) -> Assignment:
         """Return the cards found, each container's in the order of their index."""
         return tuple(
-            tuple(room.card.uuid for room in sorted(rooms, key=lambda room: (room.card.index, room.card.uuid)))
-            for rooms in self.chosen
+            tuple(room.card.uuid for room in sorted(rooms, key=lambda room: room.card.place)) for rooms in self.chosen
         )
 
     def _ways(self, container: int) -> Iterator[tuple[Room, ...]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.formats.stored_card import holder_json, pods_column, used_json
-from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import DoesNotFit, GpuledgerError
 from gpuledger.model.share import Holder
@@ -122,10 +122,8 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
         entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:
         entry.fail(DoesNotFit(f"card {share.uuid} takes no pods yet"))
-    elif staying and (share.exclusive or any(other.share.exclusive for other in staying)):
-        entry.fail(DoesNotFit(f"card {share.uuid} is not free any more"))
-    elif not sum((other.share.amounts for other in staying), share.amounts).fits_in(card.card.capacity):
-        entry.fail(DoesNotFit(f"card {share.uuid} has no room for the pod any more"))
+    elif why := why_not(share, [other.share for other in staying], card.card.capacity):
+        entry.fail(DoesNotFit(f"card {share.uuid} {why} any more"))
     return entry.settled.done()
 
 

@@ -157,13 +157,13 @@ class PodPlacer:
         self._ledger.drop_hold(pod.uid)
         self._held.pop(pod.uid, None)
         choice = self._chooser.choose(request, node_names, count=1)
-        for placement in choice.placements:
+        if choice.placements:
+            placement = choice.placements[0]
             self._ledger.hold(pod.uid, placement, self._clock() + self._settings.hold_ttl_s)
             self._held[pod.uid] = pod
             return FilterResult([placement.node_name], {})
-        for refusal in choice.refusals.values():
-            self._counts.refusals[refusal.reason] += 1
-            break
+        if choice.refusals:
+            self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
         return FilterResult([], {name: refusal.text for name, refusal in choice.refusals.items()})
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
