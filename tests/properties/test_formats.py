@@ -23,7 +23,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 labels = st.text(LETTERS, min_size=1, max_size=63)
 memory = st.integers(0, crd.MAX_MEMORY_MIB)
 cores = st.integers(0, crd.MAX_CORES)
-uuids = st.from_regex(r"\AGPU-[A-Za-z0-9]([-A-Za-z0-9.]{0,40}[A-Za-z0-9])?\Z")
+uuids = st.from_regex(
+    r"\AGPU-[A-Za-z0-9]([-A-Za-z0-9]{0,20}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,8}[A-Za-z0-9])?){0,2}\Z"
+)
 
 
 def canonical(value: int) -> str:

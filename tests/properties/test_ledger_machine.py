@@ -216,6 +216,8 @@ class LedgerMachine(RuleBasedStateMachine):
         line = self.naive.lines.get(uuid)
         if line and not line.stored:
             line.holders = [(holder, share) for holder, share in line.holders if holder != pod]
+            if not line.holders:  # as for a card that nobody held when it was lost
+                del self.naive.lines[uuid]
 
     # What nodes and clocks tell.
 

@@ -144,3 +144,11 @@ def test_every_card_that_is_read_can_be_written() -> None:
     )
     for card in read(item(0), extreme).cards:
         assert CardSpec.model_validate(card_spec(card)).uuid == card.uuid
+
+
+@pytest.mark.parametrize("uuid", ["GPU-1..2", "GPU-1.-2", ".GPU-1", "GPU-1-"])
+def test_a_uuid_that_can_not_be_the_name_of_an_object_is_left_out(uuid: str) -> None:
+    register = orjson.dumps([{"uuid": uuid, "index": 0, "memoryMiB": 1000}]).decode()
+    inventory = read_register(NodeFacts("node-a", register, 10))
+    assert not inventory.cards
+    assert f"card {uuid}: uuid" in inventory.problems[0]
