@@ -25,14 +25,18 @@ USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 
 
 class Installation:
-    """The product on a control plane: installed, started, stopped, killed, asked for its metrics."""
+    """The product on a control plane: installed, started, stopped, killed, asked for its metrics.
 
-    def __init__(self, plane: ControlPlane, settings: Mapping[str, object] | None = None) -> None:
+    A second one on the same control plane needs a name, which its files and programs then carry.
+    """
+
+    def __init__(self, plane: ControlPlane, settings: Mapping[str, object] | None = None, name: str = "") -> None:
         self.plane = plane
         self.operator: ManagedProcess | None = None
         self.scheduler: ManagedProcess | None = None
         self._settings = dict(settings or {})
-        self.settings_file = plane.directory / "settings.yaml"
+        self._suffix = f"-{name}" if name else ""
+        self.settings_file = plane.directory / f"settings{self._suffix}.yaml"
 
     def install(self) -> None:
         """Apply CRD and manifests, and take the service account's token. Raises ControlPlaneError."""
@@ -45,25 +49,32 @@ class Installation:
         ports = {"listen_port": free_port(), "health_port": free_port(), "health_host": "127.0.0.1"}
         self.settings_file.write_text(yaml.safe_dump({**settings, **ports, **self._settings}))
         self.health_url = f"http://127.0.0.1:{ports['health_port']}"
+        self.extender_url = f"http://127.0.0.1:{ports['listen_port']}"
 
-    def start_operator(self) -> ManagedProcess:
-        """Start the operator and wait until it has read the ledger."""
+    def start_operator(self, kubeconfig: Path | None = None) -> ManagedProcess:
+        """Start the operator, by another way to the API server if one is given; wait until it has read the ledger."""
         self.operator = self.plane.start_program(
-            "operator",
-            [sys.executable, "-m", "gpuledger", "run", *self._files(self.kubeconfig)],
+            f"operator{self._suffix}",
+            [sys.executable, "-m", "gpuledger", "run", "--no-leader-elect", *self._files(kubeconfig or self.kubeconfig)],
             ready=lambda: self._get("/readyz") is not None,
         )
         return self.operator
 
-    def start_scheduler(self) -> ManagedProcess:
-        """Start kube-scheduler with the configuration that the settings give."""
-        config = self.plane.directory / "scheduler-config.yaml"
+    def start_scheduler(self, extender_url: str | None = None) -> ManagedProcess:
+        """Start kube-scheduler with the configuration that the settings give, or with another way to the extender."""
+        config = self.plane.directory / f"scheduler-config{self._suffix}.yaml"
         render = [
             *(sys.executable, "-m", "gpuledger", "scheduler-config", "--no-leader-elect"),
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
-        _wait_for_success(self.plane.start_program("scheduler-config", render), timeout_s=20)
-        self.scheduler = self.plane.start_scheduler(config, self.kubeconfig, flags=_scheduler_flags())
+        _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render), timeout_s=20)
+        if extender_url:
+            content = yaml.safe_load(config.read_text())
+            content["extenders"][0]["urlPrefix"] = extender_url
+            config.write_text(yaml.safe_dump(content))
+        self.scheduler = self.plane.start_scheduler(
+            config, self.kubeconfig, name=f"kube-scheduler{self._suffix}", flags=_scheduler_flags()
+        )
         return self.scheduler
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -31,6 +32,12 @@ kubeconfig_option = click.option(
     envvar="KUBECONFIG",
     help="How to reach the API server; without it, as the pod's service account.",
 )
+
+
+class AuditFailed(click.ClickException):
+    """An error that kept the audit from its end."""
+
+    exit_code = 2  # 1 would say that the ledger is wrong
 
 
 def read_settings(file: Path | None) -> Settings:
@@ -62,11 +69,19 @@ def main(verbose: bool) -> None:
 @main.command()
 @settings_option
 @kubeconfig_option
-def run(settings_file: Path | None, kubeconfig: Path | None) -> None:
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    show_default=True,
+    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.",
+)
+@click.option("--host", help="Host name of that kube-scheduler; without it, this host's: they share a pod.")
+def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool, host: str | None) -> None:
     """Run the operator: the ledger, and the scheduler's extender."""
     from gpuledger.controller.startup import run as run_operator
 
-    _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig))
+    followed = (host or socket.gethostname()) if leader_elect else None
+    _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed))
 
 
 @main.command("fake-nodes")
@@ -131,6 +146,49 @@ def crd() -> None:
     from gpuledger.formats.crd import as_yaml
 
     click.echo(as_yaml(), nl=False)
+
+
+@main.command()
+@settings_option
+@kubeconfig_option
+@click.option("--fix", is_flag=True, help="Mend what can be mended without a person's decision.")
+@click.option("--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, by their annotation.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between two reads.")
+@click.pass_context
+def audit(
+    context: click.Context,
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    fix: bool,
+    adopt: bool,
+    output: str,
+    settle_s: float,
+) -> None:
+    """Compare the ledger with pods, annotations and nodes, and show every difference.
+
+    What is shown was seen by two reads, some seconds apart. Ends with 0 if nothing was found or all of it was mended,
+    with 1 if something is left, with 2 after an error.
+    """
+    from gpuledger.controller.audit import as_json, as_tables, run_audit
+
+    if adopt and not fix:
+        raise click.UsageError("--adopt enters shares, so it needs --fix")
+    reports = []
+
+    async def compare() -> None:
+        reports.append(await run_audit(read_settings(settings_file), kubeconfig, settle_s, fix, adopt))
+
+    try:
+        _until_interrupted(compare)
+    except click.ClickException as error:
+        raise AuditFailed(error.message) from error
+    except Exception:
+        logging.exception("the audit failed")
+        context.exit(2)
+    (report,) = reports
+    click.echo(as_json(report) + "\n" if output == "json" else as_tables(report), nl=False)
+    context.exit(1 if report.left else 0)
 
 
 def _until_interrupted(work: Callable[[], object]) -> None:

@@ -280,13 +280,13 @@ class Cluster:
         events = self.plane.api_writes(since_offset)
         return [event for event in events if event.user == USER and event.resource in resources]
 
-    def settle(self) -> None:
-        """Wait until the operator has stopped counting: it has taken in what happened before."""
+    def settle(self, pause_s: float = 0.5) -> None:
+        """Wait until the operator counts nothing for a while: it has taken in what happened before."""
         before: dict[str, float] = {}
 
         def quiet() -> bool:
             nonlocal before
-            time.sleep(0.5)
+            time.sleep(pause_s)
             after = self.installation.metrics()
             same, before = bool(after) and after == before, after
             return same

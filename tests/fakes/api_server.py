@@ -22,7 +22,7 @@ from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
 from gpuledger.kube_api.reads import KubeReads
-from gpuledger.kube_api.writes import JSON_PATCH, KubeWrites
+from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.share import Holder
@@ -43,6 +43,7 @@ class Operation(StrEnum):
     DELETE_CARD = "delete card"
     WRITE_STATUS = "write status"
     READ_POD = "read pod"
+    ANNOTATE = "annotate pod"
     BIND = "bind"
     LIST_NODES = "list nodes"
     LIST_CARDS = "list cards"
@@ -56,6 +57,7 @@ WRITES = frozenset(
         Operation.DELETE_CARD,
         Operation.WRITE_STATUS,
         Operation.BIND,
+        Operation.ANNOTATE,
     }
 )
 
@@ -68,11 +70,19 @@ _ROUTES = (
     ("DELETE", rf"{_CARDS}/([^/]+)", Operation.DELETE_CARD),
     ("PATCH", rf"{_CARDS}/([^/]+)/status", Operation.WRITE_STATUS),
     ("GET", _POD, Operation.READ_POD),
+    ("PATCH", _POD, Operation.ANNOTATE),
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
     ("LIST", "/api/v1/pods", Operation.LIST_PODS),
 )
+
+
+_CONTENT_TYPES = {
+    Operation.REPLACE_CARD: JSON_PATCH,
+    Operation.WRITE_STATUS: JSON_PATCH,
+    Operation.ANNOTATE: MERGE_PATCH,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +247,9 @@ class ApiServer:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Json:
         """Answer one request, or raise what KubeClient would raise."""
-        if (method == "PATCH") != (content_type == JSON_PATCH):
-            raise AssertionError(f"{method} {path} with content type {content_type}")
         operation, names = _route(method, path)
+        if content_type != _CONTENT_TYPES.get(operation, "application/json"):
+            raise AssertionError(f"{method} {path} with content type {content_type}")
         answer: Json = await self._carry_out(
             operation, path, body, timeout_s, lambda: self._apply(operation, names, body)
         )
@@ -312,6 +322,8 @@ class ApiServer:
                 return self._delete_card(names[0], body["preconditions"]["resourceVersion"])
             case Operation.BIND:
                 return self._bind(_found(self.pods, (names[0], names[1])), body)
+            case Operation.ANNOTATE:
+                return self._annotate(_found(self.pods, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
 
     def _list(self, operation: Operation, parameters: dict[str, str]) -> list[Json]:
@@ -320,11 +332,11 @@ class ApiServer:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
                 return list(self.cards.values())
-        scheduler_name = re.fullmatch(r"spec\.schedulerName=([^,]+),spec\.nodeName!=", parameters["fieldSelector"])
-        if scheduler_name is None:
+        selector = re.fullmatch(r"spec\.schedulerName=([^,]+),spec\.nodeName(!?)=", parameters["fieldSelector"])
+        if selector is None:
             raise AssertionError(f"unknown field selector {parameters['fieldSelector']}")
-        ours = [pod for pod in self.pods.values() if pod["spec"]["schedulerName"] == scheduler_name[1]]
-        return [pod for pod in ours if bound_node(pod)]
+        ours = [pod for pod in self.pods.values() if pod["spec"]["schedulerName"] == selector[1]]
+        return [pod for pod in ours if bool(bound_node(pod)) == bool(selector[2])]
 
     def _patch_card(self, old: Json, operations: list[Json], of_status: bool) -> Json:
         try:
@@ -351,6 +363,8 @@ class ApiServer:
         metadata, wanted = pod["metadata"], binding["metadata"]
         if wanted.get("uid", metadata["uid"]) != metadata["uid"]:
             raise Conflict(f"the UID in the precondition is {wanted['uid']}, the pod's is {metadata['uid']}", 409)
+        if wanted.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
+            raise Conflict(f"the pod has changed since {wanted['resourceVersion']}", 409)
         if metadata.get("deletionTimestamp"):
             raise Conflict("the pod is being deleted", 409)
         if bound_node(pod):
@@ -360,6 +374,14 @@ class ApiServer:
         bound["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted.get("annotations", {})}
         self.put_pod(bound)
         return {}
+
+    def _annotate(self, pod: Json, change: Json) -> Json:
+        metadata, wanted = pod["metadata"], change["metadata"]
+        if wanted["uid"] != metadata["uid"]:
+            raise Invalid("metadata.uid: field is immutable", 422)
+        annotated = deepcopy(pod)
+        annotated["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
+        return self.put_pod(annotated)
 
     # Objects.
 

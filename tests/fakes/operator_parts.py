@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from builders import a_pod
-from fakes.api_server import ApiServer
+from fakes.api_server import ApiServer, Json
 from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import RequestDefaults, ResourceNames
+from gpuledger.formats.pod import RequestDefaults, ResourceNames, bound_node
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -19,6 +19,7 @@ from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.wake_up import WaitingPods
 
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
@@ -38,23 +39,35 @@ class OperatorParts:
     def __post_init__(self) -> None:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, Policy())
+        self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts)
+        settings = PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S)
+        self.releaser = PodReleaser(
+            self.ledger, self.journal, self.api.store, self.counts, settings.request, RELEASE_DELAY_S
+        )
         self.placer = PodPlacer(
             self.ledger,
             self.chooser,
             self.journal,
             self.api.store,
-            PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S),
+            self.releaser,
+            self.waiting,
+            settings,
             self.counts,
             clock=asyncio.get_running_loop().time,
         )
         self.inventory = InventoryKeeper(
             self.ledger, self.journal, self.api.store, self.counts, lambda node, text: self.told.append((node, text))
         )
-        self.releaser = PodReleaser(
-            self.ledger, self.journal, self.api.store, self.counts, self.placer.is_binding, RELEASE_DELAY_S
-        )
         self.observer = ClusterObserver(
-            self.ledger, self.inventory, self.releaser, self.api.store, ResourceNames().count, "gpuledger"
+            self.ledger,
+            self.inventory,
+            self.releaser,
+            self.placer,
+            self.waiting,
+            self.api.store,
+            settings.request,
+            ResourceNames().count,
+            "gpuledger",
         )
         self._shown = 0  # changes of the API server that the watches have shown
 
@@ -74,12 +87,20 @@ class OperatorParts:
         """Let the watches show what has changed since the last time."""
         observe = {
             "Node": self.observer.node,
-            "Pod": self.observer.pod,
+            "Pod": self._show_pod,
             "GPUAllocation": self.observer.allocation,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")
         self._shown = len(self.api.changes)
+
+    def _show_pod(self, pod: Json, gone: bool) -> None:
+        """Show a pod by the watch that selects it: there is one of bound pods, and one of those without a node."""
+        if bound_node(pod):
+            self.observer.pending_pod(pod, gone=True)
+            self.observer.pod(pod, gone)
+        else:
+            self.observer.pending_pod(pod, gone)
 
     async def idle(self) -> None:
         """Let the watches show everything, and wait until nothing is left to do."""

@@ -13,6 +13,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
+from gpuledger.workflows.wake_up import WaitingPods
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -22,9 +23,11 @@ class Metrics:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts) -> None:
+    def __init__(
+        self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts, waiting: WaitingPods
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(ledger, chooser, counts, journal))
+        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting))
         self.filter_seconds = Histogram(
             "gpuledger_filter_seconds", "Time to answer a Filter", buckets=SECONDS, registry=self._registry
         )
@@ -38,11 +41,14 @@ class Metrics:
 
 
 class _Collector(Collector):
-    def __init__(self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts) -> None:
+    def __init__(
+        self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts, waiting: WaitingPods
+    ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._counts = counts
         self._journal = journal
+        self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
         counts, journal = self._counts, self._journal
@@ -57,6 +63,7 @@ class _Collector(Collector):
             ("ledger_entries", "Changes that these writes carried", journal.entries),
             ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
             ("releases", "Pods whose shares were given back", counts.releases),
+            ("wake_ups", "Patches of waiting pods that made the scheduler try them again", counts.wake_ups),
         ):
             yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
         for name, text, label, values in (
@@ -72,3 +79,4 @@ class _Collector(Collector):
         holders = sum(len(card.holders) for card in cards)
         yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
         yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
+        yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +17,11 @@ from aiohttp import web
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.kopf_handlers import build_registry, build_settings
 from gpuledger.controller.metrics import Metrics
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.pod import RequestDefaults, ResourceNames
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import KubeReads
+from gpuledger.kube_api.reads import PODS, KubeReads, pending_selector
+from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Unreachable
@@ -29,13 +31,18 @@ from gpuledger.settings import Settings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
 
 START_PAUSE_S = 1.0
+
+HOLDS_CHECKED_S = 1.0
+"""How often holds are looked at whose time may be over, while pods wait for room."""
 
 
 class KubeStore(KubeReads, KubeWrites):
@@ -47,7 +54,11 @@ class Operator:
     """The parts that run."""
 
     client: KubeClient
+    leadership: Leadership
     observer: ClusterObserver
+    placer: PodPlacer
+    waiting: WaitingPods
+    room_has_changed: asyncio.Event
     counts: Counts
     server: ExtenderServer
     settings: Settings
@@ -64,32 +75,42 @@ def resource_names(settings: Settings) -> ResourceNames:
     )
 
 
-def build_operator(client: KubeClient, settings: Settings) -> Operator:
-    """Connect the parts. Nothing runs yet."""
+def build_operator(client: KubeClient, settings: Settings, host: str | None = None) -> Operator:
+    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     ledger, counts, store = Ledger(), Counts(), KubeStore(client)
+    leadership = Leadership(host)
     policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger, store)
-    placer = PodPlacer(
-        ledger,
-        chooser,
-        journal,
-        store,
-        PlacementSettings(
-            names=resource_names(settings),
-            defaults=RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores),
-            hold_ttl_s=settings.hold_ttl_s,
-            bind_timeout_s=settings.bind_timeout_s,
-        ),
-        counts,
-        clock=asyncio.get_running_loop().time,
+    waiting = WaitingPods(ledger, chooser, store, counts)
+    placement = PlacementSettings(
+        names=resource_names(settings),
+        defaults=RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores),
+        hold_ttl_s=settings.hold_ttl_s,
+        bind_timeout_s=settings.bind_timeout_s,
     )
-    inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store))
-    releaser = PodReleaser(ledger, journal, store, counts, placer.is_binding, settings.release_delay_s)
-    observer = ClusterObserver(ledger, inventory, releaser, store, settings.resource_count, settings.scheduler_name)
-    metrics = Metrics(ledger, chooser, counts, journal.counts)
+    clock = asyncio.get_running_loop().time
+    releaser = PodReleaser(
+        ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active
+    )
+    placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, placement, counts, clock)
+    inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
+    observer = ClusterObserver(
+        ledger,
+        inventory,
+        releaser,
+        placer,
+        waiting,
+        store,
+        placement.request,
+        settings.resource_count,
+        settings.scheduler_name,
+    )
+    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting)
     server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
-    return Operator(client, observer, counts, server, settings)
+    room_has_changed = asyncio.Event()
+    ledger.on_change = room_has_changed.set
+    return Operator(client, leadership, observer, placer, waiting, room_has_changed, counts, server, settings)
 
 
 class NodeEvents:
@@ -127,17 +148,23 @@ class NodeEvents:
             logger.warning("node %s could not be told: %s", node_name, error)
 
 
-async def run(settings: Settings, kubeconfig: Path | None) -> None:
-    """Run until a signal, or until a part fails: then the process ends, and whoever runs it starts it again."""
+async def run(settings: Settings, kubeconfig: Path | None, host: str | None = None) -> None:
+    """Run until a signal, or until a part fails: then the process ends, and whoever runs it starts it again.
+
+    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease.
+    """
     client = await KubeClient.connect(kubeconfig)
     try:
-        operator = build_operator(client, settings)
+        operator = build_operator(client, settings, host)
         async with contextlib.AsyncExitStack() as sites:
             # Started before Kopf, which ends every task that began after its own.
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
             await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
             logger.info("extender at %s", settings.extender_url)
-            await _first_to_end(_keep_in_sync(operator), _watch(operator))
+            parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
+            if host is not None:
+                parts.append(_follow_lease(operator))
+            await _first_to_end(*parts)
     finally:
         await client.close()
 
@@ -150,14 +177,47 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 
 
 async def _keep_in_sync(operator: Operator) -> None:
-    while not operator.observer.synced:
+    """Read everything once, at the start and whenever this operator becomes active; then compare now and then."""
+    while True:
+        await _until_it_works(operator.observer.resync)
+        logger.info("the ledger is read; ready")
+        await operator.leadership.wait_active()
+        await _until_it_works(operator.observer.take_over)
+        interval_s = operator.settings.resync_interval_s
+        await _first_to_end(operator.leadership.wait_passive(), operator.observer.resync_every(interval_s))
+
+
+async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
+    while True:
         try:
-            await operator.observer.resync()
+            await step()
+            return
         except Unreachable as error:
             logger.warning("the ledger can't be read yet, trying again: %s", error)
             await asyncio.sleep(START_PAUSE_S)
-    logger.info("the ledger is read; ready")
-    await operator.observer.resync_every(operator.settings.resync_interval_s)
+
+
+async def _follow_pending_pods(operator: Operator) -> None:
+    selector, observer = pending_selector(operator.settings.scheduler_name), operator.observer
+    await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
+
+
+async def _follow_lease(operator: Operator) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+    selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
+    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None)
+
+
+async def _give_room(operator: Operator) -> None:
+    """Give room to those who wait as soon as there is some."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLDS_CHECKED_S if len(operator.waiting) else None):
+                await operator.room_has_changed.wait()
+        operator.room_has_changed.clear()
+        if operator.observer.synced and operator.leadership.is_active():
+            operator.placer.expire_holds()
+            operator.waiting.give_room()
 
 
 async def _watch(operator: Operator) -> None:

@@ -6,21 +6,25 @@ count of different cards per container; memory per card in MiB or in percent of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from gpuledger.formats.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import Pod, Share
+from gpuledger.model.world import PodFacts, ToldCard
 
 DEVICES_ANNOTATION = "gpuledger.dev/devices"
 """On a bound pod: JSON {container: [{uuid, memoryMiB, cores}]}, cards in the order of their index."""
+
+MAX_UUID_LENGTH = 253
 
 Json = Mapping[str, Any]
 
@@ -85,9 +89,69 @@ def devices_annotation(shares: Iterable[Share]) -> str:
     return orjson.dumps(devices).decode()
 
 
+def read_devices(text: str) -> tuple[ToldCard, ...]:
+    """Return what the annotation says, in its order. Raises BadInput for everything else that it may hold."""
+    try:
+        devices = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"annotation {DEVICES_ANNOTATION} is not JSON: {error}") from None
+    if not isinstance(devices, dict) or not all(isinstance(cards, list) for cards in devices.values()):
+        raise BadInput(f"annotation {DEVICES_ANNOTATION} does not map containers to lists of cards")
+    told = tuple(_told_card(container, card) for container, cards in devices.items() for card in cards)
+    if len({(card.container, card.uuid) for card in told}) < len(told):
+        raise BadInput(f"annotation {DEVICES_ANNOTATION} gives a container the same card twice")
+    return told
+
+
+def pod_facts(pod: Json, names: ResourceNames, defaults: RequestDefaults) -> PodFacts:
+    """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
+    identity = pod_identity(pod)
+    request, bad_request, told, bad_annotation = None, "", None, ""
+    try:
+        request = pod_request(pod, names, defaults)
+    except BadInput as error:
+        bad_request = str(error)
+    try:
+        text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
+        told = None if text is None else read_devices(text)
+    except BadInput as error:
+        bad_annotation = str(error)
+    return PodFacts(identity, bound_node(pod), is_finished(pod), request, bad_request, told, bad_annotation)
+
+
+def annotated_cards(pod: Json) -> frozenset[str]:
+    """Return the UUIDs in the pod's device annotation, none if it can't be read. Users can write it: it is a hint."""
+    try:
+        devices = orjson.loads((pod["metadata"].get("annotations") or {})[DEVICES_ANNOTATION])
+        return frozenset(str(card["uuid"]) for cards in devices.values() for card in cards)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return frozenset()
+
+
+def created_at(pod: Json) -> str:
+    """Return when the pod was created, RFC 3339 in whole seconds of UTC: earlier is less."""
+    return str((pod.get("metadata") or {}).get("creationTimestamp") or "")
+
+
+def is_unschedulable(pod: Json) -> bool:
+    """Tell whether a scheduler has tried the pod and found no node for it."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "PodScheduled" and c.get("reason") == "Unschedulable" for c in conditions)
+
+
+def resource_version(pod: Json) -> str:
+    """Return which state of the pod this is."""
+    return str((pod.get("metadata") or {}).get("resourceVersion") or "")
+
+
 def is_finished(pod: Json) -> bool:
     """Tell whether all containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_being_deleted(pod: Json) -> bool:
+    """Tell whether the pod is on its way out: the API server binds it to no node any more."""
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def has_started(pod: Json) -> bool:
@@ -152,3 +216,19 @@ def _amount(container: Json, asked: Json, name: str, maximum: int = 0, meaning: 
     if maximum and amount > maximum:
         raise BadInput(f"{where}: {asked[name]} is more than {maximum}; it is {meaning}")
     return amount
+
+
+def _told_card(container: str, card: object) -> ToldCard:
+    where = f"annotation {DEVICES_ANNOTATION}, container {container[:63]!r}"
+    if not isinstance(card, dict):
+        raise BadInput(f"{where}: an entry is no card")
+    uuid = card.get("uuid")
+    if not isinstance(uuid, str) or len(uuid) > MAX_UUID_LENGTH or not re.fullmatch(UUID_PATTERN, uuid):
+        raise BadInput(f"{where}: a card has no UUID")
+    memory_mib, cores = card.get("memoryMiB"), card.get("cores")
+    # Not isinstance: a bool is an int, too.
+    if type(memory_mib) is not int or not 0 <= memory_mib <= MAX_MEMORY_MIB:
+        raise BadInput(f"{where}, card {uuid}: memoryMiB is not between 0 and {MAX_MEMORY_MIB}")
+    if type(cores) is not int or not 0 <= cores <= MAX_CORES:
+        raise BadInput(f"{where}, card {uuid}: cores is not between 0 and {MAX_CORES}")
+    return ToldCard(container, uuid, memory_mib, cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.pod import ResourceNames
 
 
@@ -20,8 +21,8 @@ def scheduler_configuration(
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {
             "leaderElect": leader_elect,
-            "resourceName": "gpuledger-scheduler",
-            "resourceNamespace": "gpuledger-system",
+            "resourceName": LEASE_NAME,
+            "resourceNamespace": LEASE_NAMESPACE,
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
         "profiles": [{"schedulerName": scheduler_name, "percentageOfNodesToScore": 100}],

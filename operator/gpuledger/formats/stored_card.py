@@ -11,7 +11,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
 LABEL_LENGTH = 63
@@ -45,6 +45,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             holders=None if status is None else tuple(_holder(card.uuid, entry) for entry in status["holders"]),
             phase="" if status is None else status["phase"],
             reason="" if status is None else status.get("reason") or "",
+            misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
         )
     except (KeyError, TypeError, ValueError) as error:
         name = (allocation.get("metadata") or {}).get("name")
@@ -82,6 +83,25 @@ def holder_json(holder: Holder) -> dict[str, Any]:
     return entry
 
 
+def misfit_json(misfit: Misfit) -> dict[str, Any]:
+    """Return a share that does not fit as an element of `status.conflicts`."""
+    return {
+        "podUID": misfit.pod.uid,
+        "namespace": misfit.pod.namespace,
+        "pod": misfit.pod.name,
+        "memoryMiB": misfit.amounts.memory_mib,
+        "cores": misfit.amounts.cores,
+        "number": misfit.amounts.number,
+        "why": misfit.why,
+    }
+
+
+def printed_total(allocation: Mapping[str, Any]) -> Amounts | None:
+    """Return what the card's status says is used in all, None before its first status."""
+    used = (allocation.get("status") or {}).get("used")
+    return None if used is None else Amounts(used.get("memoryMiB", 0), used.get("cores", 0), used.get("number", 0))
+
+
 def used_json(holders: Iterable[Holder]) -> dict[str, int]:
     """Return `status.used` for these holders."""
     used = sum((holder.share.amounts for holder in holders), NOTHING)
@@ -108,4 +128,12 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         ),
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),
+    )
+
+
+def _misfit(entry: Mapping[str, Any]) -> Misfit:
+    return Misfit(
+        pod=Pod(entry["podUID"], entry["namespace"], entry["pod"]),
+        amounts=Amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
+        why=entry["why"],
     )

@@ -16,7 +16,7 @@ import orjson
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
 
 PAGE_SIZE = 500
 """Objects per page of a list: one page is in memory at a time."""
@@ -43,12 +43,19 @@ class KubeClient:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubeClient:
-        """Return a client with the credentials of a kubeconfig file; without one, of the pod's service account."""
+        """Return a client with the credentials of a kubeconfig file; without one, of the pod's service account.
+
+        Raises BadInput if there are none.
+        """
         configuration = Configuration()
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            await config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        try:
+            if kubeconfig is None:
+                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                await config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        except config.ConfigException as error:
+            where = kubeconfig or "no kubeconfig, and not in a pod"
+            raise BadInput(f"no credentials for an API server ({where}): {error}") from error
         return cls(configuration)
 
     async def close(self) -> None:

@@ -10,6 +10,14 @@ from gpuledger.kube_api.client import Json, KubeClient
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
 
+PODS = "/api/v1/pods"
+
+
+def pending_selector(scheduler_name: str) -> dict[str, str]:
+    """Return the query for the pods of a scheduler profile that have no node."""
+    return {"fieldSelector": f"spec.schedulerName={scheduler_name},spec.nodeName="}
+
+
 class KubeReads:
     """Typed names for the requests that read."""
 
@@ -27,7 +35,11 @@ class KubeReads:
     def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
         """Yield the pods of one scheduler profile that have a node, page by page."""
         selector = f"spec.schedulerName={scheduler_name},spec.nodeName!="
-        return self._client.pages("/api/v1/pods", {"fieldSelector": selector})
+        return self._client.pages(PODS, {"fieldSelector": selector})
+
+    def pending_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
+        """Yield the pods of one scheduler profile that have no node, page by page."""
+        return self._client.pages(PODS, pending_selector(scheduler_name))
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""

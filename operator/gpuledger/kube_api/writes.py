@@ -9,6 +9,7 @@ from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.model.share import Pod
 
 JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
 
 
 class KubeWrites:
@@ -39,19 +40,37 @@ class KubeWrites:
         preconditions = {"preconditions": {"resourceVersion": str(resource_version)}}
         await self._client.request("DELETE", f"{ALLOCATIONS}/{name}", preconditions)
 
-    async def bind_pod(self, pod: Pod, node_name: str, annotations: dict[str, str], timeout_s: float) -> None:
+    async def bind_pod(
+        self, pod: Pod, resource_version: str, node_name: str, annotations: dict[str, str], timeout_s: float
+    ) -> None:
         """Bind a pod to a node and annotate it, in one write.
 
-        Raises Conflict if the pod is bound already, is being deleted, or has another UID by now.
+        Raises Conflict if the pod is bound already, is being deleted, has another UID by now, or has changed since
+        that resourceVersion.
         """
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations},
+            "metadata": {
+                "name": pod.name,
+                "namespace": pod.namespace,
+                "uid": pod.uid,
+                "resourceVersion": resource_version,
+                "annotations": annotations,
+            },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
         }
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
         await self._client.request("POST", path, binding, timeout_s=timeout_s)
+
+    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
+        """Set one annotation of a pod; return the pod as it is then.
+
+        Raises NotFound if there is no such pod, Invalid if it has another UID by now.
+        """
+        change = {"metadata": {"uid": pod.uid, "annotations": {name: value}}}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     async def create_event(self, event: Json) -> None:
         """Create an Event in the default namespace: about a Node, which has none of its own."""

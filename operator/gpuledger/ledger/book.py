@@ -9,7 +9,7 @@ looked.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
@@ -44,6 +44,8 @@ class Ledger:
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change of the room on a node."""
 
     # Reading.
 
@@ -125,6 +127,8 @@ class Ledger:
         self._by_node.setdefault(node_name, {})[uuid] = entry
         entry.card, entry.resource_version, entry.stored = stored.card, stored.resource_version, True
         entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
+        if stored.holders is not None:
+            entry.misfits = stored.misfits
         entry.known_room = None
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self._replace_holders(entry, stored.holders)
@@ -249,3 +253,4 @@ class Ledger:
         self._rooms.pop(node_name, None)
         self._touched[node_name] = self._changes
         self._touched.move_to_end(node_name)
+        self.on_change()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Share
+from gpuledger.model.stored_card import Misfit
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
@@ -63,6 +64,8 @@ class CardEntry:
     reason: str = ""
     holders: dict[str, Holder] = field(default_factory=dict)
     """Pod UID -> holder, in the order in which the API server lists them."""
+    misfits: tuple[Misfit, ...] = ()
+    """Shares that are shown on the card and not counted."""
     holds: dict[str, Share] = field(default_factory=dict)
     """Pod UID -> share that is chosen and not stored yet."""
     known_room: Room | None = None

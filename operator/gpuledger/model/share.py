@@ -75,6 +75,12 @@ class Placement:
     shares: tuple[Share, ...]
 
 
+def covers(shares: Sequence[Share], request: PodRequest) -> bool:
+    """Tell whether every container has the number of cards that it asks for, none too few and none too many."""
+    cards = [container.name for share in shares for container in share.containers]
+    return all(cards.count(name) == demand.cards for name, demand in zip(request.names, request.shape, strict=True))
+
+
 def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]) -> tuple[Share, ...]:
     """Return the shares that follow from giving each container its assigned cards.
 

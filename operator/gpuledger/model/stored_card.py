@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.share import Holder
+from gpuledger.model.share import Holder, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A share that a bound pod was found with and that does not fit on the card. Shown there, never counted."""
+
+    pod: Pod
+    amounts: Amounts
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +27,5 @@ class StoredCard:
     holders: tuple[Holder, ...] | None
     phase: str = ""
     reason: str = ""
+    misfits: tuple[Misfit, ...] = ()
+    """What its `status.conflicts` lists."""

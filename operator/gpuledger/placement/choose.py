@@ -99,6 +99,19 @@ class Chooser:
             return Choice(tuple(placements), {})
         return Choice((), {name: known.refusal(name) or self._unknown_node(request, name) for name in node_names})
 
+    def best(self, request: PodRequest, node_names: frozenset[str] | None) -> Placement | None:
+        """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any."""
+        known = self._set_of(request.shape)
+        known.update(self._ledger)
+        for name, assignment in known.fitting():
+            if node_names is None or name in node_names:
+                return self._placement(request, name, assignment)
+        return None
+
+    def fits(self, shape: Shape, node_name: str) -> bool:
+        """Tell whether a pod of this shape fits on a node now."""
+        return not isinstance(choose_cards(shape, self._ledger.node_room(node_name), self._policy.cards), Refusal)
+
     def choose_on(self, request: PodRequest, node_name: str) -> Placement | Refusal:
         """Return the pod's cards on one given node, or why it does not fit."""
         found = choose_cards(request.shape, self._ledger.node_room(node_name), self._policy.cards)

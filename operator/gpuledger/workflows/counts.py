@@ -24,3 +24,5 @@ class Counts:
     cards_written: int = 0
     """Cards created, changed or deleted; their status apart."""
     releases: int = 0
+    wake_ups: int = 0
+    """Patches that made kube-scheduler try a pod again."""

@@ -51,6 +51,7 @@ class InventoryKeeper:
         store: CardStore,
         counts: Counts,
         tell_node: Callable[[str, str], None],
+        is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -60,7 +61,8 @@ class InventoryKeeper:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
-        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE)
+        self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
+        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
     def observe(self, facts: NodeFacts) -> None:
         """Take in a Node. Equal facts cost a comparison and nothing else."""
@@ -89,6 +91,11 @@ class InventoryKeeper:
         self._note_reported(node_name)
         self.worker.mark(node_name)
 
+    def recheck_all(self) -> None:
+        """Compare all nodes' cards in the ledger with their registers again."""
+        for node_name in self.known_nodes() | set(self._ledger.node_names()):
+            self.recheck(node_name)
+
     def known_nodes(self) -> set[str]:
         """Return the nodes that exist, as far as is known."""
         return set(self._facts)
@@ -108,6 +115,7 @@ class InventoryKeeper:
         for card in inventory.cards:
             owner = self._other_owner(card)
             if owner:
+                self._left_out.setdefault(card.uuid, set()).add(node_name)
                 problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
             else:
                 cards[card.uuid] = card
@@ -180,6 +188,15 @@ class InventoryKeeper:
                 await self._store.delete_allocation(entry.card.object_name, entry.resource_version)
             self._counts.cards_written += 1
         self._ledger.unload(entry.card.uuid, entry.resource_version)
+        self._offer_to_others(entry.card.uuid)
+
+    def _offer_to_others(self, uuid: str) -> None:
+        """Let a card that its node has given up go to another one that reports it."""
+        for node_name in self._left_out.pop(uuid, ()):
+            facts = self._facts.get(node_name)
+            if facts is not None:
+                self._read(facts)
+                self.worker.mark(node_name)
 
     def _phase(self, entry: CardEntry) -> tuple[str, str]:
         node_name = entry.card.node_name

@@ -15,8 +15,19 @@ from typing import Any, Protocol
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Holder
-from gpuledger.workflows.journal_entries import Add, Change, Describe, Entry, Remove, open_entries, patch_of
+from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.stored_card import Misfit
+from gpuledger.workflows.journal_entries import (
+    Add,
+    Change,
+    Describe,
+    Entry,
+    Remove,
+    ShowConflict,
+    is_only_remembered,
+    open_entries,
+    patch_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +80,7 @@ class Journal:
         self.counts = JournalCounts()
 
     async def add(self, holder: Holder, timeout_s: float) -> None:
-        """Enter a holder. Done when it is there already.
+        """Enter a holder. Done when it is there already: the API server has shown it since this was called.
 
         Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
@@ -83,14 +94,17 @@ class Journal:
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
             ) from None
 
-    async def remove(self, uuid: str, pod_uid: str) -> None:
-        """Take a pod off a card; tried until the API server has done it. Done when it is not there."""
-        entry = Remove(pod_uid=pod_uid)
+    async def remove(self, uuid: str, pod_uid: str, state: HolderState | None = None) -> None:
+        """Take a pod off a card; tried until the API server has done it. Done when it is not there.
+
+        With a state, only while the holder is in that state.
+        """
+        entry = Remove(pod_uid=pod_uid, state=state)
         self._submit(uuid, entry)
         await entry.settled
 
     async def change(self, holder: Holder) -> None:
-        """Give a holder another state."""
+        """Give a holder another state; tried until the API server has done it. Done when the pod has left the card."""
         entry = Change(holder=holder)
         self._submit(holder.share.uuid, entry)
         await entry.settled
@@ -98,6 +112,21 @@ class Journal:
     async def describe(self, uuid: str, phase: str, reason: str) -> None:
         """Set a card's phase, if it differs."""
         entry = Describe(phase=phase, reason=reason)
+        self._submit(uuid, entry)
+        await entry.settled
+
+    async def show_conflict(self, uuid: str, misfit: Misfit) -> None:
+        """List on a card a share that does not fit there. It does not count.
+
+        Raises DoesNotFit if the card can't list it, or what the API server says.
+        """
+        await self._list_conflict(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
+
+    async def clear_conflict(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod off the list of a card's conflicts. Done when it is not there."""
+        await self._list_conflict(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
+
+    async def _list_conflict(self, uuid: str, entry: ShowConflict) -> None:
         self._submit(uuid, entry)
         await entry.settled
 
@@ -166,6 +195,8 @@ class _CardWriter:
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
+        if any(is_only_remembered(card, entry) for entry in group) and not await self._read_again(group):
+            return group
         group = open_entries(card, group)
         if any(entry.refusals for entry in group):
             # One by one, each in its turn, so that a bad entry takes no neighbour with it.
@@ -190,7 +221,7 @@ class _CardWriter:
             self._ledger.unload(self.uuid, card.resource_version)
         except (Conflict, Unreachable) as error:
             self._note_pause(error)
-            await self._read_again()
+            await self._read_again(entries)
         except ApiError as error:  # who gives up a share can't be told to give up on that
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
@@ -206,28 +237,32 @@ class _CardWriter:
 
     async def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals += 1
-        await self._read_again()
+        await self._read_again(entries)
         for entry in entries:
             entry.refusals += 1
             if entry.refusals < REFUSALS_LIMIT:
                 continue
-            if isinstance(entry, Remove):  # another writer was quicker again; a share that is given up has to go
+            if isinstance(entry, Remove | Change):  # another was quicker again; what is given up has to go
                 self._note_pause(error)
             else:
                 logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
                 entry.fail(error)
 
-    async def _read_again(self) -> None:
-        """Bring memory up to date; also tells whether a write without an answer was carried out."""
+    async def _read_again(self, entries: Sequence[Entry]) -> bool:
+        """Bring memory up to date, and tell whether that worked; also shows whether a lost write was carried out."""
         card = self._ledger.entry(self.uuid)
         if card is None:
-            return
+            return True
         try:
             self._ledger.load(stored_card(await self._store.allocation(card.card.object_name)))
         except NotFound:
             self._ledger.unload(self.uuid, card.resource_version)
         except ApiError as error:
             self._note_pause(error)
+            return False
+        for entry in entries:
+            entry.read_since = True
+        return True
 
     def _note_pause(self, error: ApiError) -> None:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
@@ -237,9 +272,10 @@ class _CardWriter:
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:
-            if isinstance(entry, Add):
+            if isinstance(entry, Add) or (isinstance(entry, ShowConflict) and entry.misfit):
                 entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
                 continue
-            if isinstance(entry, Remove):
+            card = self._ledger.entry(self.uuid)
+            if isinstance(entry, Remove) and card and entry.applies_to(card.holders.get(entry.pod_uid)):
                 self._ledger.release_unstored(self.uuid, entry.pod_uid)
             entry.succeed()

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.stored_card import holder_json, pods_column, used_json
+from gpuledger.formats.gpu_allocation import MAX_CONFLICTS
+from gpuledger.formats.stored_card import holder_json, misfit_json, pods_column, used_json
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import DoesNotFit, GpuledgerError
-from gpuledger.model.share import Holder
+from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.stored_card import Misfit
 
 Json = dict[str, Any]
 
@@ -24,6 +26,8 @@ class Entry(ABC):
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
     """How often the API server has refused a patch with this entry in it."""
+    read_since: bool = False
+    """The card was read from the API server after the entry was handed in."""
 
     @property
     @abstractmethod
@@ -58,6 +62,12 @@ class Remove(Entry):
     """Take a pod off the card."""
 
     pod_uid: str = field(kw_only=True)
+    state: HolderState | None = field(default=None, kw_only=True)
+    """Only while the holder is in this state: a newer attempt of the pod may have entered it anew."""
+
+    def applies_to(self, present: Holder | None) -> bool:
+        """Tell whether there is something to remove."""
+        return present is not None and self.state in (None, present.state)
 
     @property
     def subject(self) -> str:
@@ -90,13 +100,26 @@ class Describe(Entry):
         return ""
 
 
+@dataclass(eq=False)
+class ShowConflict(Entry):
+    """List a pod's share among the card's conflicts, in place of what is listed of it; None takes the pod off."""
+
+    pod_uid: str = field(kw_only=True)
+    misfit: Misfit | None = field(kw_only=True)
+
+    @property
+    def subject(self) -> str:
+        """The pod's UID."""
+        return self.pod_uid
+
+
 def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries that still need a write; settle those that are done, withdrawn, or can't fit.
 
     Goes by what memory knows of the API server's holders. Room that others have on hold does not count here: their
     entries come later, and are judged then.
     """
-    leaving = {entry.pod_uid for entry in entries if isinstance(entry, Remove)}
+    leaving = _leaving(card, entries)
     staying = [holder for uid, holder in card.holders.items() if uid not in leaving]
     still_open: list[Entry] = []
     for entry in entries:
@@ -109,14 +132,36 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
         elif _is_done(card, entry):
             entry.succeed()
             continue
+        elif isinstance(entry, ShowConflict) and not card.open:
+            entry.fail(DoesNotFit(f"card {card.card.uuid} takes no pods yet"))
+            continue
+        elif isinstance(entry, ShowConflict) and len(_misfits(card, [entry])) > MAX_CONFLICTS:
+            entry.fail(DoesNotFit(f"card {card.card.uuid} lists {MAX_CONFLICTS} conflicts already"))
+            continue
         still_open.append(entry)
     return still_open
+
+
+def is_only_remembered(card: CardEntry, entry: Entry) -> bool:
+    """Tell whether memory has the holder that an entry adds, but the API server was not asked since.
+
+    Somebody else may be taking that holder back at this moment; who relies on it has to have seen it after asking.
+    """
+    return isinstance(entry, Add) and not entry.read_since and entry.subject in card.holders
+
+
+def _leaving(card: CardEntry, entries: Sequence[Entry]) -> set[str]:
+    """Return the UIDs of the pods that these entries take off the card."""
+    removals = (entry for entry in entries if isinstance(entry, Remove))
+    return {entry.pod_uid for entry in removals if entry.applies_to(card.holders.get(entry.pod_uid))}
 
 
 def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     uid, share = entry.holder.pod.uid, entry.holder.share
     present = card.holders.get(uid)
-    if present is not None and present.share == share:
+    if present is not None and present.state is HolderState.RELEASING:
+        entry.fail(DoesNotFit(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
+    elif present is not None and present.share == share:
         entry.succeed()
     elif present is not None:
         entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
@@ -130,12 +175,14 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
 def _is_done(card: CardEntry, entry: Entry) -> bool:
     match entry:
         case Remove():
-            return entry.pod_uid not in card.holders
+            return not entry.applies_to(card.holders.get(entry.pod_uid))
         case Change():
             present = card.holders.get(entry.holder.pod.uid)
             return present is None or present == entry.holder
         case Describe():
             return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
+        case ShowConflict():
+            return entry.misfit == next((m for m in card.misfits if m.pod.uid == entry.pod_uid), None)
     raise TypeError(f"unknown entry {entry!r}")
 
 
@@ -155,19 +202,45 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
             uid = entry.holder.pod.uid
             holders[uid] = entry.holder
             operations += [_test(places[uid], uid), _at("replace", places[uid], holder_json(entry.holder))]
-    leaving = [entry.pod_uid for entry in entries if isinstance(entry, Remove)]
-    for uid in sorted(set(leaving), key=lambda uid: -places[uid]):
-        del holders[uid]
-        operations += [_test(places[uid], uid), {"op": "remove", "path": f"/status/holders/{places[uid]}"}]
+    removals = [entry for entry in entries if isinstance(entry, Remove)]
+    for removal in sorted(removals, key=lambda removal: -places[removal.pod_uid]):
+        place = places[removal.pod_uid]
+        del holders[removal.pod_uid]
+        operations.append(_test(place, removal.pod_uid))
+        if removal.state:
+            operations.append({"op": "test", "path": f"/status/holders/{place}/state", "value": removal.state.value})
+        operations.append({"op": "remove", "path": f"/status/holders/{place}"})
     for entry in entries:
         if isinstance(entry, Add):
             holders[entry.holder.pod.uid] = entry.holder
             operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
-    if any(not isinstance(entry, Describe) for entry in entries):
+    operations += _conflicts_patch(card, entries)
+    if any(not isinstance(entry, Describe | ShowConflict) for entry in entries):
         operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
     return operations
+
+
+def _conflicts_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the operations that write the list of conflicts, if it changes; it must still be the one that was read."""
+    misfits = _misfits(card, entries)
+    if misfits == card.misfits:
+        return []
+    path = "/status/conflicts"
+    before = [{"op": "test", "path": path, "value": [misfit_json(m) for m in card.misfits]}] if card.misfits else []
+    return [*before, _status("conflicts", [misfit_json(m) for m in misfits])]
+
+
+def _misfits(card: CardEntry, entries: Sequence[Entry]) -> tuple[Misfit, ...]:
+    """Return the card's conflicts after these entries."""
+    misfits = {misfit.pod.uid: misfit for misfit in card.misfits}
+    for entry in entries:
+        if isinstance(entry, ShowConflict):
+            misfits.pop(entry.pod_uid, None)
+            if entry.misfit is not None:
+                misfits[entry.pod_uid] = entry.misfit
+    return tuple(misfits.values())
 
 
 def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
@@ -175,19 +248,21 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
     It would replace a status that somebody else has written meanwhile, so the object must be the one that was read.
     """
-    leaving = {entry.pod_uid for entry in entries if isinstance(entry, Remove)}
+    leaving = _leaving(card, entries)
     holders = [holder for uid, holder in card.holders.items() if uid not in leaving]
     phase, reason = CardPhase.PENDING.value, ""
     for entry in entries:
         if isinstance(entry, Describe):
             phase, reason = entry.phase, entry.reason
-    status = {
+    status: Json = {
         "phase": phase,
         "reason": reason,
         "used": used_json(holders),
         "pods": pods_column(holders),
         "holders": [holder_json(holder) for holder in holders],
     }
+    if card.misfits:
+        status["conflicts"] = [misfit_json(misfit) for misfit in card.misfits]
     return [
         {"op": "test", "path": "/metadata/resourceVersion", "value": str(card.resource_version)},
         {"op": "add", "path": "/status", "value": status},

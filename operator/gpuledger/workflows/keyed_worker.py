@@ -14,17 +14,23 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 class KeyedWorker:
     """Runs `work(key)` for marked keys: never twice at once for a key, again if it was marked meanwhile.
 
-    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once.
+    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. Whoever is not active does
+    nothing, and leaves it to who is; marks are dropped then.
     """
 
-    def __init__(self, work: Callable[[str], Awaitable[None]], parallel: int) -> None:
+    def __init__(
+        self, work: Callable[[str], Awaitable[None]], parallel: int, is_active: Callable[[], bool] = lambda: True
+    ) -> None:
         self._work = work
+        self._is_active = is_active
         self._marked: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._places = asyncio.Semaphore(parallel)
 
     def mark(self, key: str) -> None:
         """Have the key's work done, soon."""
+        if not self._is_active():
+            return
         self._marked.add(key)
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._run(key), name=f"bring {key} up to date")
@@ -48,7 +54,8 @@ class KeyedWorker:
                 self._marked.discard(key)
                 try:
                     async with self._places:
-                        await self._work(key)
+                        if self._is_active():
+                            await self._work(key)
                     pause_s = FIRST_PAUSE_S
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                     logger.warning("%s: trying again in %.1f s after %r", key, pause_s, error)

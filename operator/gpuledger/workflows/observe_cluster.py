@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from gpuledger.formats.node import node_facts
-from gpuledger.formats.pod import bound_node
+from gpuledger.formats.pod import bound_node, created_at, is_unschedulable, pod_identity
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import PodRequest
 from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,9 @@ class ClusterReader(Protocol):
     def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
         """Yield the bound pods of a scheduler profile, page by page."""
 
+    def pending_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
+        """Yield the pods of a scheduler profile that have no node, page by page."""
+
 
 class ClusterObserver:
     """Takes in one object at a time, or all of them."""
@@ -40,14 +47,20 @@ class ClusterObserver:
         ledger: Ledger,
         inventory: InventoryKeeper,
         releaser: PodReleaser,
+        placer: PodPlacer,
+        waiting: WaitingPods,
         reader: ClusterReader,
+        read_request: Callable[[Json], PodRequest | None],
         count_resource: str,
         scheduler_name: str,
     ) -> None:
         self._ledger = ledger
         self._inventory = inventory
         self._releaser = releaser
+        self._placer = placer
+        self._waiting = waiting
         self._reader = reader
+        self._read_request = read_request
         self._count_resource = count_resource
         self._scheduler_name = scheduler_name
         self.synced = False
@@ -71,7 +84,10 @@ class ClusterObserver:
             return
         self._ledger.load(stored)
         entry = self._ledger.entry(uuid)
-        if self.synced and entry is not None and not entry.reported and not entry.holders:
+        if not self.synced or entry is None:
+            return
+        self._releaser.notice(entry)
+        if not entry.reported and not entry.holders:
             self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
 
     def pod(self, pod: Json, gone: bool) -> None:
@@ -80,6 +96,40 @@ class ClusterObserver:
             self._releaser.forget(pod)
         else:
             self._releaser.observe(pod)
+
+    def pending_pod(self, pod: Json, gone: bool) -> None:
+        """Take in a pod of our profile without a node; `gone` says that it has one now, or was deleted."""
+        if gone:
+            self._placer.forget(pod["metadata"]["uid"])
+
+    def pending_listing(self) -> Callable[[set[str]], None]:
+        """Note who waits; return what forgets those of them that are not in the list read since."""
+        before = self._waiting.waiting() | self._placer.held()
+
+        def listed(uids: set[str]) -> None:
+            for uid in before - uids:
+                self._placer.forget(uid)
+
+        return listed
+
+    async def take_over(self) -> None:
+        """Catch up with everything that may have been left undone, as an operator does that has become active."""
+        await self.resync()
+        self._inventory.recheck_all()
+        async for page in self._reader.pending_pods(self._scheduler_name):
+            for pod in page:
+                self._remember(pod)
+
+    def _remember(self, pod: Json) -> None:
+        """Let a pod wait that a scheduler has refused before this operator could see it."""
+        if not is_unschedulable(pod) or pod["metadata"]["uid"] in self._waiting.waiting():
+            return
+        try:
+            request = self._read_request(pod)
+        except BadInput:
+            return
+        if request is not None:
+            self._waiting.refused(pod_identity(pod), request, created_at(pod), None)
 
     async def resync(self) -> None:
         """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""

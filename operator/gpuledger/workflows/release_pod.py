@@ -1,21 +1,37 @@
-"""The end of a pod's shares."""
+"""The end of a pod's shares.
+
+A pod that is gone, finished or being deleted can't be bound any more: its shares are released. A pod that waits for a
+node is another matter. A Binding for it may be on its way, from an attempt whose answer was lost or from another
+operator, and it must not arrive after the shares are gone. So these are taken back in three steps, the *fence*:
+
+1. the ledger marks the pod's holders as `releasing`: no attempt can rely on them from here on;
+2. an annotation is patched on the pod, which changes its resourceVersion: a Binding carries the one that was read
+   before the holders were seen in the ledger, so the API server refuses every Binding that is still under way;
+3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+from uuid import uuid4
 
-from gpuledger.formats.pod import bound_node, has_started, is_finished
+from gpuledger.formats.pod import annotated_cards, bound_node, has_started, is_being_deleted, is_finished
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import NotFound
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.pauses import pause
 
 logger = logging.getLogger(__name__)
 
@@ -23,45 +39,72 @@ Json = dict[str, Any]
 
 PODS_AT_ONCE = 64
 
+RELEASED_ANNOTATION = "gpuledger.dev/released"
+"""On a pod without a node whose shares were taken back. Its value says nothing: that it changes is the point."""
 
-class PodReader(Protocol):
+SUSPECT_DELAY_S = 10.0
+"""How long a holder may be in the ledger before its pod has been seen bound. Longer than a bind takes when all is well;
+when it takes longer, taking the share back makes the bind start again, and does no harm."""
+
+
+class PodStore(Protocol):
     """The pods at the API server."""
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now. Raises NotFound."""
 
+    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
+        """Set one annotation of a pod; return the pod as it is then."""
+
 
 class PodReleaser:
-    """Takes pods out of the ledger that have ended, and no others."""
+    """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
 
     def __init__(
         self,
         ledger: Ledger,
         journal: Journal,
-        store: PodReader,
+        store: PodStore,
         counts: Counts,
-        is_binding: Callable[[str], bool],
+        read_request: Callable[[Json], PodRequest | None],
         release_delay_s: float,
+        is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
         self._store = store
         self._counts = counts
-        self._is_binding = is_binding
+        self._read_request = read_request
         self._release_delay_s = release_delay_s
+        self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
         self._started: dict[str, bool] = {}  # UID of a bound pod -> whether a kubelet was seen to take it up
-        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
+        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
+
+    @contextmanager
+    def leaves_alone(self, pod_uid: str) -> Iterator[None]:
+        """Judge nothing of a pod for a while: it is being bound."""
+        self._binding.add(pod_uid)
+        try:
+            yield
+        finally:
+            self._binding.discard(pod_uid)
+
+    # What the watches show.
 
     def observe(self, pod: Json) -> None:
         """Take in a bound pod: once it is finished, its shares are released."""
         self._counts.pods_examined += 1
         uid = pod["metadata"]["uid"]
+        holders = self._ledger.holders_of(uid)
         if is_finished(pod):
             self._started.pop(uid, None)
-            if self._ledger.holders_of(uid):
-                self.worker.mark(uid)
+            wrong = bool(holders)
         else:
             self._started[uid] = has_started(pod)
+            wrong = bool(holders) and _differ(holders, pod)
+        if wrong:
+            self.worker.mark(uid)
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the bound pods that were seen and not seen to end."""
@@ -79,51 +122,170 @@ class PodReleaser:
         else:
             self._started.pop(pod_uid, None)
 
+    def notice(self, card: CardEntry) -> None:
+        """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left."""
+        for uid, holder in card.holders.items():
+            if uid not in self._timers and not self._is_in_order(uid, holder):
+                self._look_again(uid, SUSPECT_DELAY_S)
+
+    def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
+        return pod_uid in self._binding or (pod_uid in self._started and holder.state is HolderState.ALLOCATED)
+
+    def _look_again(self, pod_uid: str, wait_s: float) -> None:
+        """Look at a pod later; a look that comes earlier anyway will set the next one."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(pod_uid)
+        if timer is None or timer.when() > loop.time() + wait_s:
+            if timer:
+                timer.cancel()
+            self._timers[pod_uid] = loop.call_later(wait_s, self._due, pod_uid)
+
+    def _due(self, pod_uid: str) -> None:
+        del self._timers[pod_uid]
+        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
+            self.worker.mark(pod_uid)
+
+    # Judging.
+
+    async def give_back(self, pod: Pod, shares: Sequence[Share], may_run: bool) -> None:
+        """Take back the shares of a failed attempt to bind, however long the API server takes.
+
+        `may_run` says that the attempt may have bound the pod after all. Returns when the ledger agrees with the pod.
+        """
+        attempt = 0
+        while True:
+            try:
+                await self._mark([Holder(pod, share) for share in shares])
+                if self._ledger.holders_of(pod.uid):
+                    await self._settle(pod, await self._read(pod), may_run)
+                return
+            except GpuledgerError as error:
+                logger.warning("pod %s: giving its shares back is tried again: %s", pod, error)
+                await pause(attempt, error)
+                attempt += 1
+
     async def _judge(self, pod_uid: str) -> None:
         holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
-        if not holders or self._is_binding(pod_uid):
+        if not holders or pod_uid in self._binding:
             return
-        pod = await self._read(holders[0])
-        if self._is_binding(pod_uid):
-            return
-        if pod is None:
-            await self._release_gone(pod_uid, holders)
-        elif is_finished(pod) or not bound_node(pod):
-            await self._remove(holders)
-        else:
-            self._started[pod_uid] = has_started(pod)
+        pod = holders[0].pod
+        found = await self._read(pod)
+        if pod_uid not in self._binding:
+            await self._settle(pod, found, self._started.get(pod_uid, True))
 
-    async def _read(self, holder: Holder) -> Json | None:
+    async def _settle(self, pod: Pod, found: Json | None, may_run: bool) -> None:
+        """Make the ledger agree with a pod that was read; None if it is gone."""
+        if found is not None and not bound_node(found) and not is_being_deleted(found):
+            await self._mark([holder for _, holder in self._ledger.holders_of(pod.uid)])
+            found = await self._fence(pod)
+        if found is None:
+            await self._release_gone(pod.uid, may_run)
+        elif not bound_node(found):  # holders that are not marked are those of a newer attempt
+            await self._remove(pod.uid, None if is_being_deleted(found) else HolderState.RELEASING)
+        elif is_finished(found):
+            await self._remove(pod.uid)
+        else:
+            await self._keep(pod.uid, found)
+
+    async def _read(self, pod: Pod) -> Json | None:
         try:
-            pod = await self._store.pod(holder.pod.namespace, holder.pod.name)
+            found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             return None
-        return pod if pod["metadata"]["uid"] == holder.pod.uid else None
+        return found if found["metadata"]["uid"] == pod.uid else None
 
-    async def _release_gone(self, pod_uid: str, holders: list[Holder]) -> None:
+    async def _fence(self, pod: Pod) -> Json | None:
+        """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
+        try:
+            return await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex)
+        except NotFound:
+            return None
+        except Invalid:  # its UID is another one, or a policy refuses
+            found = await self._read(pod)
+            if found is not None and not bound_node(found):
+                raise
+            return found
+
+    async def _release_gone(self, pod_uid: str, may_run: bool) -> None:
         """Release the shares of a pod that no longer exists, later if it may still run on its node.
 
         A pod that ends in good order is seen finished before it is deleted. One that was deleted by force while it ran
         can have processes on the card until its kubelet hears of it.
         """
-        if not self._started.get(pod_uid, False) and all(h.state is HolderState.ALLOCATED for h in holders):
-            await self._remove(holders)
+        if not may_run:
+            await self._remove(pod_uid)
             return
+        await self._mark([holder for _, holder in self._ledger.holders_of(pod_uid)])
         now = datetime.now(UTC)
-        for holder in holders:
-            if holder.state is HolderState.ALLOCATED:
-                until = now + timedelta(seconds=self._release_delay_s)
-                deadline = until.strftime("%Y-%m-%dT%H:%M:%SZ")
-                await self._journal.change(replace(holder, state=HolderState.RELEASING, deadline=deadline))
-            else:
-                until = datetime.fromisoformat(holder.deadline) if holder.deadline else now
+        for _, holder in self._ledger.holders_of(pod_uid):
+            until = datetime.fromisoformat(holder.deadline) if holder.deadline else now
             if until <= now:
-                await self._remove([holder])
+                await self._journal.remove(holder.share.uuid, pod_uid)
             else:
-                wait_s = (until - now).total_seconds() + 1
-                asyncio.get_running_loop().call_later(wait_s, self.recheck, pod_uid)
+                self._look_again(pod_uid, (until - now).total_seconds() + 1)
+        if not self._ledger.holders_of(pod_uid):
+            self._ended(pod_uid)
 
-    async def _remove(self, holders: list[Holder]) -> None:
+    async def _mark(self, holders: Sequence[Holder]) -> None:
+        """Have the ledger say that the pod is on its way out. It still counts."""
+        until = datetime.now(UTC) + timedelta(seconds=self._release_delay_s)
+        deadline = until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        await asyncio.gather(
+            *(
+                self._journal.change(replace(holder, state=HolderState.RELEASING, deadline=deadline))
+                for holder in holders
+                if holder.state is not HolderState.RELEASING
+            )
+        )
+
+    async def _keep(self, pod_uid: str, found: Json) -> None:
+        """Leave a bound pod what it is bound with, and nothing else."""
+        self._started[pod_uid] = has_started(found)
+        holders = self._ledger.holders_of(pod_uid)
+        kept = _rightful(holders, found, self._request(found))
+        for _, holder in holders:
+            uuid = holder.share.uuid
+            if uuid not in kept:
+                logger.warning("pod %s is bound without its share of card %s: it is given back", holder.pod, uuid)
+                await self._journal.remove(uuid, pod_uid, holder.state)
+            elif holder.state is not HolderState.ALLOCATED:
+                await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
+
+    def _request(self, found: Json) -> PodRequest | None:
+        try:
+            return self._read_request(found)
+        except BadInput:
+            return None
+
+    async def _remove(self, pod_uid: str, state: HolderState | None = None) -> None:
+        """Take the pod off its cards, with a state off those where it is in that state."""
+        holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
+        await asyncio.gather(*(self._journal.remove(holder.share.uuid, pod_uid, state) for holder in holders))
+        self._ended(pod_uid)
+
+    def _ended(self, pod_uid: str) -> None:
         self._counts.releases += 1
-        self._started.pop(holders[0].pod.uid, None)
-        await asyncio.gather(*(self._journal.remove(holder.share.uuid, holder.pod.uid) for holder in holders))
+        self._started.pop(pod_uid, None)
+        timer = self._timers.pop(pod_uid, None)
+        if timer:
+            timer.cancel()
+
+
+def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:
+    """Tell whether a bound pod's shares need a closer look. The annotation only hints at it: users can write it."""
+    if any(card.node_name != bound_node(pod) or holder.state is HolderState.RELEASING for card, holder in holders):
+        return True
+    return {card.uuid for card, _ in holders} != annotated_cards(pod)
+
+
+def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodRequest | None) -> set[str]:
+    """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
+
+    Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
+    which came with the one Binding that was accepted; so nobody can give up a share by editing an annotation.
+    """
+    here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
+    named = [share for share in here if share.uuid in annotated_cards(pod)]
+    if request is not None and not covers(here, request) and covers(named, request):
+        here = named
+    return {share.uuid for share in here}

@@ -20,6 +20,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
 from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.wake_up import WaitingPods
 
 Client = TestClient[web.Request, web.Application]
 
@@ -60,7 +61,9 @@ class World:
         self.counts = Counts()
         self.ready = True
         ledger = Ledger()
-        metrics = Metrics(ledger, Chooser(ledger, Policy()), self.counts, JournalCounts())
+        chooser = Chooser(ledger, Policy())
+        waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
+        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting)
         self.server = ExtenderServer(cast(PodPlacer, self.placer), metrics, self.counts, lambda: self.ready)
 
 

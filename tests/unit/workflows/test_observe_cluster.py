@@ -8,7 +8,7 @@ import pytest
 from builders import a_card, a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Operation, lose_request
 from fakes.objects import a_node_object, a_pod_object
-from fakes.operator_parts import OperatorParts
+from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts
 from gpuledger.model.share import Pod
 
 CARDS = cards_of("node-a", 5)
@@ -62,10 +62,13 @@ async def test_a_second_resync_writes_nothing_and_recomputes_nothing(api: ApiSer
 
 
 async def test_holders_without_a_pod_are_released(api: ApiServer, parts: OperatorParts) -> None:
-    """Somebody deleted the pod while no watch was open: a pod that did not run, and one in good order."""
+    """While no watch was open, one pod ended in good order, and one that may have run was deleted."""
     api.put_card(CARDS[1], replace(a_holder("b", a_share(CARDS[1])), pod=Pod("uid-b", "default", "b")))
     api.put_pod(a_pod_object("a", node_name="node-a", phase="Succeeded", started=True))
     await resync(parts)
+    assert [api.holders_of(card) for card in CARDS] == [[], ["uid-b"], [], [], []]
+    await asyncio.sleep(RELEASE_DELAY_S + 2)
+    await parts.idle()
     assert [api.holders_of(card) for card in CARDS] == [[]] * 5
     assert parts.counts.releases == 2
 

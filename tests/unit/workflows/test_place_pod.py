@@ -472,7 +472,8 @@ async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses
     await parts.bind("both", "node-a")
     assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
     assert node_of(api, "both") == "node-a"
-    assert api.writes() == [WRITE, WRITE, WRITE, BIND]  # one back, two in
+    back = [WRITE, Operation.ANNOTATE, WRITE]
+    assert api.writes() == [*back, WRITE, WRITE, BIND]  # one back, two in
 
 
 # Filter after a crash.

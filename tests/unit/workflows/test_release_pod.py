@@ -12,11 +12,14 @@ from fakes.api_server import ApiServer, Operation, hold_answer, hold_request, lo
 from fakes.objects import a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
+from gpuledger.formats.pod import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
+from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Holder, HolderState, Pod
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
+TWO_CARDS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1k"}
 Json = dict[str, Any]
 
 
@@ -26,11 +29,17 @@ def held(card: Card = CARD, **fields: Any) -> Holder:
 
 
 def running(name: str = "a") -> Json:
-    return a_pod_object(name, node_name="node-a", phase="Running", started=True)
+    return annotated(a_pod_object(name, node_name="node-a", phase="Running", started=True))
 
 
 def not_started(name: str = "a") -> Json:
-    return a_pod_object(name, node_name="node-a")
+    return annotated(a_pod_object(name, node_name="node-a"))
+
+
+def annotated(pod: Json, *cards: Card) -> Json:
+    """Return the pod as bound with shares of these cards; without any, of the first."""
+    text = devices_annotation([held(card).share for card in cards or (CARD,)])
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {DEVICES_ANNOTATION: text}}}
 
 
 def finished(phase: str) -> Json:
@@ -123,9 +132,9 @@ async def test_entries_without_a_bound_pod_are_swept(api: ApiServer, parts: Oper
     assert api.holders_of(CARD) == []
 
 
-async def force_delete(api: ApiServer, parts: OperatorParts) -> None:
+async def force_delete(api: ApiServer, parts: OperatorParts, pod: Json | None = None) -> None:
     """Let the pod be gone while it ran; return when that is taken in."""
-    await show(parts, running())
+    await show(parts, pod or running())
     api.delete_pod("a")
     await parts.idle()
 
@@ -161,7 +170,8 @@ async def test_all_cards_of_a_pod_deleted_by_force_are_released(api: ApiServer) 
     for card in CARDS:
         api.put_card(card, held(card))
     parts = an_operator(api)
-    await force_delete(api, parts)
+    pod = a_pod_object("a", TWO_CARDS, node_name="node-a", phase="Running", started=True)
+    await force_delete(api, parts, annotated(pod, *CARDS))
     assert [states(api, card) for card in CARDS] == [[HolderState.RELEASING]] * 2
     await asyncio.sleep(RELEASE_DELAY_S + 3)
     assert [states(api, card) for card in CARDS] == [[], []]
@@ -205,6 +215,8 @@ async def test_a_release_goes_on_after_errors(api: ApiServer, parts: OperatorPar
     api.queue(Operation.WRITE_STATUS, *[lose_request()] * 3)
     parts.releaser.recheck("uid-a")
     await parts.idle()
+    await asyncio.sleep(RELEASE_DELAY_S + 2)
+    await parts.idle()
     assert api.holders_of(CARD) == []
 
 
@@ -220,7 +232,9 @@ async def test_a_bind_that_comes_during_a_release_ends_with_its_shares_in_the_le
     binding = asyncio.create_task(parts.bind("a", "node-a"))
     await settle()
     gate.set()
-    await binding
+    with pytest.raises(BindFailed, match="is being given back"):
+        await binding
     await parts.releaser.worker.idle()
+    await parts.bind("a", "node-a")
     assert api.pods["default", "a"]["spec"]["nodeName"] == "node-a"
     assert "uid-a" in api.holders_of(CARD) + api.holders_of(SECOND)

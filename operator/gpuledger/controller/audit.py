@@ -1,0 +1,113 @@
+"""The command `gpuledger audit`: connects, compares, and shows what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gpuledger.controller.startup import KubeStore, resource_names
+from gpuledger.formats.pod import RequestDefaults, pod_facts, pod_request
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.ledger.findings import Finding, Kind
+from gpuledger.settings import Settings
+from gpuledger.workflows.audit import Auditor, AuditSettings, Report
+
+NARROWEST = 120
+"""Columns of a table on a terminal: narrower, a detail beside a UUID would be a column of syllables."""
+
+WIDEST = 10_000
+"""Columns of a table for a file or another program: no line is broken, nothing is cut."""
+
+
+async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float, fix: bool, adopt: bool) -> Report:
+    """Compare the ledger with pods and nodes, and mend it if asked to. Raises GpuledgerError."""
+    client = await KubeClient.connect(kubeconfig)
+    try:
+        auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s))
+        return await auditor.mend(adopt) if fix else await auditor.look()
+    finally:
+        await client.close()
+
+
+def audit_settings(settings: Settings, settle_s: float) -> AuditSettings:
+    """Return what of the settings concerns an audit."""
+    names = resource_names(settings)
+    defaults = RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores)
+    return AuditSettings(
+        scheduler_name=settings.scheduler_name,
+        count_resource=settings.resource_count,
+        read_request=lambda pod: pod_request(pod, names, defaults),
+        read_facts=lambda pod: pod_facts(pod, names, defaults),
+        release_delay_s=settings.release_delay_s,
+        settle_s=settle_s,
+    )
+
+
+def as_json(report: Report) -> str:
+    """Return the findings as a list of objects, for scripts: fields may be added, and none goes."""
+    rows = [_as_json(finding, mended) for finding, mended in _rows(report)]
+    return orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_tables(report: Report) -> str:
+    """Return one table for each kind of finding, and a line that sums up; in colours if they go to a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    on_terminal = console.is_terminal
+    console.width = max(console.width, NARROWEST) if on_terminal else WIDEST
+    with console.capture() as capture:
+        for kind in Kind:
+            rows = [row for row in _rows(report) if row[0].kind is kind]
+            if rows:
+                console.print(_table(kind, rows, show_mended=bool(report.mended)))
+        console.print(_summary(report))
+    text = capture.get()
+    return text if on_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
+def _rows(report: Report) -> Iterator[tuple[Finding, bool]]:
+    rows = [(finding, True) for finding in report.mended] + [(finding, False) for finding in report.left]
+    return iter(sorted(rows, key=lambda row: row[0].place))
+
+
+def _as_json(finding: Finding, mended: bool) -> dict[str, Any]:
+    return {
+        "kind": finding.kind.value,
+        "node": finding.node,
+        "card": finding.card,
+        "pod": str(finding.pod or ""),
+        "detail": finding.detail,
+        "remedy": finding.kind.remedy,
+        "mended": mended,
+    }
+
+
+def _table(kind: Kind, rows: list[tuple[Finding, bool]], show_mended: bool) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text.assemble((kind.value, "bold"), f": {kind.remedy}")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="", header_style="dim")
+    for name in ("NODE", "CARD", "POD"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("DETAIL", overflow="fold")
+    if show_mended:
+        table.add_column("MENDED")
+    for finding, mended in rows:
+        cells = [finding.node, finding.card, str(finding.pod or ""), finding.detail]
+        state = [Text("yes", "green") if mended else Text("no", "red")] if show_mended else []
+        table.add_row(*(Text(cell) for cell in cells), *state)
+    return table
+
+
+def _summary(report: Report) -> str:
+    if not report.mended and not report.left:
+        return "Ledger, pods and nodes agree."
+    parts = [f"{len(report.mended)} mended"] if report.mended else []
+    parts += [f"{len(report.left)} left"] if report.left else []
+    return f"{len(report.mended) + len(report.left)} found: {', '.join(parts)}."

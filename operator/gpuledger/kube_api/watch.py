@@ -1,0 +1,92 @@
+"""A plain list-and-watch, for what Kopf does not watch: it takes one selector for each kind, and pods need two."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import aiohttp
+import orjson
+
+from gpuledger.kube_api.client import PAGE_SIZE, Json, KubeClient
+from gpuledger.model.errors import ApiError, GpuledgerError
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+WATCH_S = 290
+"""The server ends a watch after this; the next one goes on from there."""
+
+
+class _TooOld(GpuledgerError):  # noqa: N818 - reads as what it is
+    """The server has forgotten what came after our last event: everything has to be listed again."""
+
+
+async def follow(
+    client: KubeClient,
+    path: str,
+    parameters: Mapping[str, str],
+    changed: Callable[[Json, bool], None],
+    listing: Callable[[], Callable[[set[str]], None]],
+) -> None:
+    """Show every object, and every change of one, until cancelled.
+
+    `changed(object, gone)` is called for each. `listing()` is called before a list is read, and what it returns
+    after that, with the UIDs that were in it: so that what went unseen can be told from what came meanwhile.
+    """
+    version = ""
+    while True:
+        try:
+            if not version:
+                version = await _list(client, path, parameters, changed, listing())
+            version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed)
+        except _TooOld:
+            version = ""
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if isinstance(error, ApiError) and error.status == 410:
+                version = ""
+            logger.info("watching %s is tried again: %r", path, error)
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _list(
+    client: KubeClient,
+    path: str,
+    parameters: Mapping[str, str],
+    changed: Callable[[Json, bool], None],
+    listed: Callable[[set[str]], None],
+) -> str:
+    uids: set[str] = set()
+    query = {"limit": str(PAGE_SIZE), **parameters}
+    while True:
+        page = await client.request("GET", path, parameters=query)
+        for found in page.get("items") or ():
+            uids.add(found["metadata"]["uid"])
+            changed(found, False)
+        if not page["metadata"].get("continue"):
+            listed(uids)
+            return str(page["metadata"]["resourceVersion"])
+        query["continue"] = page["metadata"]["continue"]
+
+
+async def _watch(
+    client: KubeClient, path: str, parameters: dict[str, str], changed: Callable[[Json, bool], None]
+) -> str:
+    """Return the version to go on from, when the server ends the watch or the connection breaks."""
+    version = parameters["resourceVersion"]
+    query = {**parameters, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+    try:
+        async with client.stream(path, query) as lines:
+            async for line in lines:
+                event = orjson.loads(line)
+                found = event["object"]
+                if event["type"] == "ERROR":
+                    raise _TooOld(str(found.get("message")))
+                version = str(found["metadata"]["resourceVersion"])
+                if event["type"] != "BOOKMARK":
+                    changed(found, event["type"] == "DELETED")
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        logger.info("the watch of %s broke, going on: %r", path, error)
+        await asyncio.sleep(PAUSE_S)
+    return version

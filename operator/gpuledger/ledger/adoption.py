@@ -1,0 +1,97 @@
+"""From a bound pod's annotation to the shares that would be entered for it.
+
+Users can write the annotation. It is believed in one thing, which of the node's cards the pod has, and only where that
+agrees with the pod's spec. How much the pod takes of them is what its spec asks for, or what the annotation says if
+that is more: so no annotation makes a pod count less than it should.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import Demand, PodRequest
+from gpuledger.model.share import Share, shares_of
+from gpuledger.model.world import PodFacts, ToldCard
+
+FindCard = Callable[[str], Card | None]
+"""UUID -> the card that the ledger has, if it takes pods."""
+
+
+def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
+    """Tell whether a container has fewer cards than it asks for."""
+    cards = Counter(container.name for share in shares for container in share.containers)
+    return any(cards[name] < demand.cards for name, demand in zip(request.names, request.shape, strict=True))
+
+
+def missing_shares(pod: PodFacts, held: Sequence[Share], find_card: FindCard) -> tuple[Share, ...]:
+    """Return what the annotation gives a bound pod beyond what it holds on its node, in the order of the cards.
+
+    Raises BadInput with a sentence where the annotation can't be used, or contradicts spec or ledger.
+    """
+    told = {share.uuid: share for share in _told_shares(pod, find_card)}
+    for share in held:
+        if share.uuid not in told:
+            raise BadInput(f"its annotation does not name card {share.uuid}, which it holds")
+        if {c.name for c in told[share.uuid].containers} != {c.name for c in share.containers}:
+            raise BadInput(f"its annotation names other containers for card {share.uuid} than the ledger does")
+    has = {share.uuid for share in held}
+    return tuple(share for uuid, share in told.items() if uuid not in has)
+
+
+def _told_shares(pod: PodFacts, find_card: FindCard) -> tuple[Share, ...]:
+    request = pod.request
+    if pod.bad_annotation:
+        raise BadInput(pod.bad_annotation)
+    if request is None or pod.told is None:
+        raise BadInput("no annotation says which cards it has")
+    of_container: dict[str, list[str]] = {}
+    for told in pod.told:
+        of_container.setdefault(told.container, []).append(told.uuid)
+    _check_counts(request, of_container)
+    used = [_card(uuid, pod.node_name, find_card) for uuid in {told.uuid for told in pod.told}]
+    assignment = tuple(tuple(of_container[name]) for name in request.names)
+    told_of = {(told.container, told.uuid): told for told in pod.told}
+    result: list[Share] = []
+    for card in sorted(used, key=lambda card: card.place):
+        result += shares_of(_at_least(request, card, told_of), assignment, [card])
+    return tuple(result)
+
+
+def _check_counts(request: PodRequest, of_container: Mapping[str, Sequence[str]]) -> None:
+    for name in of_container:
+        if name not in request.names:
+            raise BadInput(f"its annotation gives cards to container {name[:63]!r}, which asks for none")
+    for name, demand in zip(request.names, request.shape, strict=True):
+        number = len(of_container.get(name, ()))
+        if number != demand.cards:
+            raise BadInput(f"its annotation names {number} cards for container {name}, which asks for {demand.cards}")
+
+
+def _card(uuid: str, node_name: str, find_card: FindCard) -> Card:
+    card = find_card(uuid)
+    if card is None:
+        raise BadInput(f"its annotation names card {uuid}, which is not in the ledger, or takes no pods yet")
+    if card.node_name != node_name:
+        raise BadInput(f"its annotation names card {uuid}, which is on node {card.node_name}")
+    return card
+
+
+def _at_least(request: PodRequest, card: Card, told_of: Mapping[tuple[str, str], ToldCard]) -> PodRequest:
+    """Return the request with what the containers were told of this card, where that is more."""
+    shape = [
+        _raised(demand, card.capacity, told_of.get((name, card.uuid)))
+        for name, demand in zip(request.names, request.shape, strict=True)
+    ]
+    return replace(request, shape=tuple(shape))
+
+
+def _raised(demand: Demand, capacity: Amounts, told: ToldCard | None) -> Demand:
+    if told is None:
+        return demand
+    asked = demand.amounts_on(capacity)
+    return replace(demand, memory_mib=max(asked.memory_mib, told.memory_mib), cores=max(asked.cores, told.cores))

@@ -1,0 +1,302 @@
+"""The cluster's books compared with each other: facts in, findings out. Nothing is read, nothing is written.
+
+The ledger is the authority on who holds what; pods and nodes say who should. An annotation is only a view of the
+ledger, and is compared with it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from gpuledger.ledger.adoption import lacks_cards, missing_shares
+from gpuledger.ledger.entry import why_not
+from gpuledger.ledger.findings import (
+    Action,
+    Adopt,
+    Annotate,
+    ClearConflict,
+    DeleteCard,
+    Finding,
+    Judge,
+    Kind,
+    readable,
+)
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, HolderState, Share, covers
+from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.world import PodFacts, SeenCard, World
+
+OVERDUE_AFTER = timedelta(minutes=1)
+"""How long after its deadline a holder may still be there: the operator looks again soon after, not at once."""
+
+
+def findings(world: World) -> tuple[Finding, ...]:
+    """Return every difference in the world, in the order of their kinds."""
+    audit = _Audit(world)
+    found = [*audit.holders(), *audit.pods(), *audit.cards(), *audit.nodes()]
+    return tuple(sorted(found, key=lambda finding: finding.place))
+
+
+class _Audit:
+    """One comparison, with what it looks things up in."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._stored = [seen.stored for seen in world.cards]
+
+    @cached_property
+    def _by_uuid(self) -> dict[str, StoredCard]:
+        return {stored.card.uuid: stored for stored in self._stored}
+
+    @cached_property
+    def _held(self) -> dict[str, list[tuple[Card, Holder]]]:
+        """Pod UID -> what it holds, by node and index."""
+        held: dict[str, list[tuple[Card, Holder]]] = {}
+        for stored in sorted(self._stored, key=lambda stored: (stored.card.node_name, stored.card.place)):
+            for holder in stored.holders or ():
+                held.setdefault(holder.pod.uid, []).append((stored.card, holder))
+        return held
+
+    @cached_property
+    def _reports(self) -> dict[str, dict[str, Card]]:
+        """Name of a card's object -> node that reports the card -> the card."""
+        reports: dict[str, dict[str, Card]] = {}
+        for name, report in sorted(self._world.nodes.items()):
+            for card in report.cards or ():
+                reports.setdefault(card.object_name, {})[name] = card
+        return reports
+
+    # Holders.
+
+    def holders(self) -> Iterator[Finding]:
+        """Find holders whose pod has no right to them."""
+        for held in self._held.values():
+            for card, holder in held:
+                kind, detail = self._holder(card, holder)
+                if kind is not None:
+                    action = None if kind is Kind.OTHER_NODE else Judge(holder.pod.uid)
+                    yield _finding(kind, card.node_name, card.uuid, holder, detail, action)
+
+    def _holder(self, card: Card, holder: Holder) -> tuple[Kind | None, str]:
+        pod, amounts = self._world.pods.get(holder.pod.uid), _words(holder.share.amounts)
+        if holder.state is not HolderState.ALLOCATED:
+            late = _is_overdue(holder.deadline, self._world.read_at)
+            return (Kind.OVERDUE if late else None), f"{amounts}, {holder.state} until {holder.deadline or 'now'}"
+        if pod is None:
+            return Kind.POD_GONE, amounts
+        if not pod.node_name:
+            return Kind.POD_NOT_BOUND, amounts
+        if pod.finished:
+            return Kind.POD_FINISHED, amounts
+        rightful = self._rightful(pod)
+        if card.node_name != pod.node_name:
+            kind = Kind.OTHER_NODE if rightful is None else Kind.SPARE_HOLDER
+            return kind, f"{amounts}; the pod is on node {pod.node_name}"
+        if rightful is not None and holder.share not in rightful:
+            return Kind.SPARE_HOLDER, f"{amounts}; its annotation names as many cards as it asks for, and not this one"
+        return None, ""
+
+    def _here(self, pod: PodFacts) -> list[Share]:
+        """Return what a bound pod holds on its own node."""
+        return [h.share for card, h in self._held.get(pod.pod.uid, ()) if card.node_name == pod.node_name]
+
+    def _rightful(self, pod: PodFacts) -> list[Share] | None:
+        """Return what is the pod's of what it holds on its node; None if that is too little, or can't be told."""
+        here = self._here(pod)
+        if pod.request is None or lacks_cards(here, pod.request):
+            return None
+        if covers(here, pod.request):
+            return here
+        named = [share for share in here if share.uuid in {told.uuid for told in pod.told or ()}]
+        return named if covers(named, pod.request) else None
+
+    # Pods.
+
+    def pods(self) -> Iterator[Finding]:
+        """Find bound pods that the ledger, or their annotation, does not know as they are."""
+        for pod in self._world.pods.values():
+            if pod.needs_cards and pod.bad_request:
+                yield _finding(Kind.UNREADABLE_POD, pod.node_name, "", pod, pod.bad_request)
+            elif pod.needs_cards:
+                yield from self._pod(pod)
+
+    def _pod(self, pod: PodFacts) -> Iterator[Finding]:
+        here = self._here(pod)
+        if pod.request is not None and lacks_cards(here, pod.request):
+            yield from self._lacking(pod, pod.request, here)
+            return
+        rightful = here if pod.request is None else self._rightful(pod)
+        if rightful is None or (here and pod.request is None) or not _names(rightful) <= _asking(pod):
+            cards = ", ".join(share.uuid for share in here)
+            yield _finding(Kind.HOLDS_MORE, pod.node_name, "", pod, f"it holds cards {cards}")
+            return
+        detail = _annotation_differs(pod, rightful)
+        if detail:
+            action = Annotate(pod.pod, tuple(rightful))
+            yield _finding(Kind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
+
+    def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[Finding]:
+        asked = f"it asks for {request.cards} cards and holds {len(here)}"
+        try:
+            missing = missing_shares(pod, here, self._open_card)
+        except BadInput as error:
+            yield _finding(Kind.NOT_ADOPTABLE, pod.node_name, "", pod, f"{asked}; {error}")
+            return
+        new = tuple(share for share in missing if not self._is_known_conflict(pod, share))
+        if new:  # the others are findings of their cards
+            kind = Kind.PARTLY_ENTERED if here else Kind.NOT_ENTERED
+            named = ", ".join(f"{share.uuid} ({_words(share.amounts)})" for share in new)
+            action = Adopt(pod.pod, pod.node_name, new)
+            yield _finding(kind, pod.node_name, "", pod, f"{asked}; its annotation names {named}", action)
+
+    def _open_card(self, uuid: str) -> Card | None:
+        stored = self._by_uuid.get(uuid)
+        return None if stored is None or stored.holders is None else stored.card
+
+    def _is_known_conflict(self, pod: PodFacts, share: Share) -> bool:
+        stored = self._by_uuid[share.uuid]
+        listed = any(misfit.pod.uid == pod.pod.uid for misfit in stored.misfits)
+        others = [holder.share for holder in stored.holders or ()]
+        return listed and why_not(share, others, stored.card.capacity) is not None
+
+    # Cards.
+
+    def cards(self) -> Iterator[Finding]:
+        """Find cards that contradict themselves, their pods or their nodes."""
+        for seen in self._world.cards:
+            yield from _sums(seen)
+            for misfit in seen.stored.misfits:
+                yield self._conflict(seen.stored, misfit)
+            yield from self._whereabouts(seen.stored)
+
+    def _conflict(self, stored: StoredCard, misfit: Misfit) -> Finding:
+        card, pod = stored.card, self._world.pods.get(misfit.pod.uid)
+        holds = any(holder.pod.uid == misfit.pod.uid for holder in stored.holders or ())
+        if pod is not None and pod.needs_cards == card.node_name and not holds:
+            detail = f"{_words(misfit.amounts)} are not counted: {misfit.why}"
+            return _finding(Kind.CONFLICT, card.node_name, card.uuid, misfit, detail)
+        detail = "the share is entered by now" if holds else "the pod is not on the card any more"
+        action = ClearConflict(card.uuid, misfit.pod.uid)
+        return _finding(Kind.CONFLICT_OVER, card.node_name, card.uuid, misfit, detail, action)
+
+    def _whereabouts(self, stored: StoredCard) -> Iterator[Finding]:
+        card = stored.card
+        report = self._world.nodes.get(card.node_name)
+        reporters = self._reports.get(card.object_name, {})
+        if (report is not None and report.cards is None) or card.node_name in reporters:
+            return
+        detail = "its node is gone" if report is None else "its node does not report it"
+        if reporters:
+            detail += f"; node {' and node '.join(reporters)} does"
+        if stored.holders or stored.misfits:
+            pods = _pods((*(stored.holders or ()), *stored.misfits))
+            yield _finding(Kind.ABANDONED_HOLDERS, card.node_name, card.uuid, None, f"{detail}; {pods}")
+        elif reporters:
+            yield _finding(Kind.MOVED_CARD, card.node_name, card.uuid, None, detail)
+        else:
+            yield _finding(Kind.ABANDONED_CARD, card.node_name, card.uuid, None, detail, DeleteCard(stored))
+
+    # Nodes.
+
+    def nodes(self) -> Iterator[Finding]:
+        """Find what is wrong with the nodes' registers."""
+        for name, report in self._world.nodes.items():
+            if report.problems:
+                rest = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
+                yield _finding(Kind.UNREADABLE_REGISTER, name, "", None, report.problems[0] + rest)
+        known = {stored.card.object_name: stored.card for stored in self._stored}
+        for name, reporters in self._reports.items():
+            first, card = next(iter(reporters.items()))
+            if len(reporters) > 1:
+                owner = f"; the ledger has it on node {known[name].node_name}" if name in known else ""
+                detail = f"nodes {' and '.join(reporters)} report it{owner}"
+                yield _finding(Kind.TWO_NODES, first, card.uuid, None, detail)
+            if name not in known:
+                yield _finding(Kind.NOT_IN_LEDGER, first, card.uuid, None, "its node reports it")
+
+
+def _finding(
+    kind: Kind,
+    node: str,
+    card: str,
+    about: Holder | PodFacts | Misfit | None,
+    detail: str,
+    action: Action | None = None,
+) -> Finding:
+    return Finding(kind, node, card, about.pod if about else None, readable(detail), action)
+
+
+def _sums(seen: SeenCard) -> Iterator[Finding]:
+    card, holders = seen.stored.card, seen.stored.holders or ()
+    held, capacity = sum((holder.share.amounts for holder in holders), NOTHING), card.capacity
+    over = [
+        f"{used} {unit} of {there}"
+        for used, there, unit in (
+            (held.memory_mib, capacity.memory_mib, "MiB"),
+            (held.cores, capacity.cores, "% cores"),
+        )
+        if used > there
+    ]
+    if over:
+        yield _finding(Kind.OVER_CAPACITY, card.node_name, card.uuid, None, f"{', '.join(over)}; {_pods(holders)}")
+    if held.number > capacity.number:
+        detail = f"{held.number} slots of {capacity.number}; {_pods(holders)}"
+        yield _finding(Kind.TOO_MANY_SLOTS, card.node_name, card.uuid, None, detail)
+    if seen.total is not None and seen.total != held:
+        detail = f"the total says {_words(seen.total)}, the holders add up to {_words(held)}"
+        yield _finding(Kind.WRONG_TOTAL, card.node_name, card.uuid, None, detail)
+    alone = [str(holder.pod) for holder in holders if holder.share.exclusive]
+    if alone and len(holders) > 1:
+        yield _finding(Kind.NOT_ALONE, card.node_name, card.uuid, None, f"for {alone[0]} alone, but: {_pods(holders)}")
+
+
+def _names(shares: Iterable[Share]) -> set[str]:
+    return {container.name for share in shares for container in share.containers}
+
+
+def _asking(pod: PodFacts) -> set[str]:
+    return set(pod.request.names) if pod.request else set()
+
+
+def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:
+    """Say how the annotation differs from the shares; empty if it does not, apart from the order of the cards."""
+    if pod.bad_annotation:
+        return pod.bad_annotation
+    told = {(told.container, told.uuid): (told.memory_mib, told.cores) for told in pod.told or ()}
+    held = {(c.name, share.uuid): (c.memory_mib, c.cores) for share in shares for c in share.containers}
+    if pod.told is None and held:
+        return "it has no annotation"
+    for container, uuid in (*held, *told):
+        where = f"container {container[:63]!r}, card {uuid}"
+        if (container, uuid) not in told:
+            return f"{where}: in the ledger alone"
+        if (container, uuid) not in held:
+            return f"{where}: in the annotation alone"
+        if told[container, uuid] != held[container, uuid]:
+            memory_mib, cores = told[container, uuid]
+            right_mib, right_cores = held[container, uuid]
+            return f"{where}: told {memory_mib} MiB, {cores} %, in the ledger {right_mib} MiB, {right_cores} %"
+    return ""
+
+
+def _is_overdue(deadline: str | None, now: datetime) -> bool:
+    try:
+        return deadline is None or datetime.fromisoformat(deadline) + OVERDUE_AFTER < now
+    except (ValueError, TypeError):  # no date, or one without a time zone
+        return True
+
+
+def _words(amounts: Amounts) -> str:
+    slots = "1 slot" if amounts.number == 1 else f"{amounts.number} slots"
+    return f"{amounts.memory_mib} MiB, {amounts.cores} % cores, {slots}"
+
+
+def _pods(users: Sequence[Holder | Misfit]) -> str:
+    """Name the first pods and count the rest."""
+    named = ", ".join(str(user.pod) for user in users[:5])
+    return f"pods {named}" + (f" and {len(users) - 5} more" if len(users) > 5 else "")

@@ -1,0 +1,135 @@
+"""What an audit can find: each kind of difference with its remedy, and what is done to mend one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from gpuledger.model.share import Pod, Share
+from gpuledger.model.stored_card import StoredCard
+
+DETAIL_LENGTH = 500
+"""Longer details are cut: parts of them come from annotations, which anybody can fill."""
+
+
+class Kind(StrEnum):
+    """What can differ, in the order in which it is shown. `remedy` says what mends it."""
+
+    remedy: str
+
+    def __new__(cls, value: str, remedy: str) -> Self:
+        """Return a member with its remedy."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.remedy = remedy
+        return kind
+
+    # Holders whose pod has no right to them.
+    POD_GONE = "pod-gone", "--fix releases the share; it counts a little longer, for its processes may still run."
+    POD_FINISHED = "pod-finished", "--fix removes the holder."
+    POD_NOT_BOUND = "pod-not-bound", "--fix takes the share back, in a way that no late Binding can cross."
+    OVERDUE = "overdue", "--fix ends what should have ended by itself; is the operator running?"
+    SPARE_HOLDER = "spare-holder", "--fix removes the holder: the pod has all its cards without it."
+    OTHER_NODE = "other-node", "Have the pod's cards on its own node entered (--fix --adopt), or delete the pod."
+    HOLDS_MORE = "holds-more", "Delete the pod when you can: nothing says which of its cards it does not need."
+
+    # Pods that the ledger does not know as they are.
+    NOT_ENTERED = "not-entered", "Delete the pod, or enter its shares from its annotation with --fix --adopt."
+    PARTLY_ENTERED = "partly-entered", "Delete the pod, or enter what is missing from its annotation: --fix --adopt."
+    NOT_ADOPTABLE = "not-adoptable", "Mend what the detail names, or delete the pod."
+    UNREADABLE_POD = "unreadable-pod", "Delete the pod: what it asks for can't be understood, so nobody counts it."
+    ANNOTATION_DIFFERS = "annotation-differs", "--fix writes the annotation anew, from the ledger."
+
+    # Cards.
+    OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit; it has become smaller."
+    TOO_MANY_SLOTS = "too-many-slots", "Delete pods of this card until the others have slots."
+    WRONG_TOTAL = "wrong-total", "Apply this release's CRD, whose rules forbid it, and correct the card's status."
+    NOT_ALONE = "not-alone", "Delete one of the pods, and apply this release's CRD, whose rules forbid it."
+    CONFLICT = "conflict", "Delete the pod, or make room on the card and enter the share with --fix --adopt."
+    CONFLICT_OVER = "conflict-over", "--fix takes it off the card's list."
+    ABANDONED_CARD = "abandoned-card", "--fix deletes the card: nobody holds it."
+    ABANDONED_HOLDERS = "abandoned-holders", "Bring the card back, or delete its pods; the card then goes by itself."
+    MOVED_CARD = "moved-card", "Is the operator running? It moves a card that nobody holds."
+
+    # Nodes.
+    TWO_NODES = "two-nodes", "Correct the register of the node that does not have the card."
+    NOT_IN_LEDGER = "not-in-ledger", "Is the operator running? It enters a card when its node reports it."
+    UNREADABLE_REGISTER = "unreadable-register", "Correct the node's register; its agent writes it."
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Have the pod's shares judged as the operator does: gone, finished, not bound, or bound elsewhere."""
+
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Tell the pod what the ledger says."""
+
+    pod: Pod
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Enter shares that a bound pod was told of; list those that do not fit as conflicts. Done only on request."""
+
+    pod: Pod
+    node_name: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCard:
+    """Delete a card that nobody holds, if it is still as it was read."""
+
+    stored: StoredCard
+
+
+@dataclass(frozen=True, slots=True)
+class ClearConflict:
+    """Take a pod off the list of a card's conflicts."""
+
+    uuid: str
+    pod_uid: str
+
+
+Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference. `action` is what mends it, None where a person decides."""
+
+    kind: Kind
+    node: str = ""
+    card: str = ""
+    """UUID of a card."""
+    pod: Pod | None = None
+    detail: str = ""
+    action: Action | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What the finding is about: another read that shows the same has a finding with the same key."""
+        return (self.kind, self.node, self.card, self.pod.uid if self.pod else "")
+
+    @property
+    def place(self) -> tuple[int, str, str, str, str]:
+        """Sort key: by kind, then by what it is about."""
+        return (
+            list(Kind).index(self.kind),
+            self.node,
+            self.card,
+            str(self.pod or ""),
+            self.pod.uid if self.pod else "",
+        )
+
+
+def readable(text: str) -> str:
+    """Return a text that is safe to print, whatever an annotation had in it."""
+    clean = "".join(character if character.isprintable() else "?" for character in text[: DETAIL_LENGTH + 1])
+    return clean if len(clean) <= DETAIL_LENGTH else clean[: DETAIL_LENGTH - 1] + "…"

@@ -1,0 +1,75 @@
+"""The cluster as one round of reads shows it: what an audit compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.model.stored_card import StoredCard
+
+
+@dataclass(frozen=True, slots=True)
+class ToldCard:
+    """What a pod's annotation says that one container has of one card. Users can write it."""
+
+    container: str
+    uuid: str
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What matters of a pod."""
+
+    pod: Pod
+    node_name: str
+    """Where it is bound to; empty while it is not."""
+    finished: bool
+    request: PodRequest | None
+    """None if it asks for no card, or if that can't be read."""
+    bad_request: str = ""
+    """Why what it asks for can't be read."""
+    told: tuple[ToldCard, ...] | None = None
+    """What its annotation says; None if it has none, or one that can't be read."""
+    bad_annotation: str = ""
+    """Why its annotation can't be read."""
+
+    @property
+    def needs_cards(self) -> str:
+        """Name of the node on which it needs its cards now; empty for a pod that is not bound, or has ended."""
+        return "" if self.finished else self.node_name
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node says of its cards."""
+
+    cards: tuple[Card, ...] | None
+    """None if its register can't be read: then nothing is known of its cards."""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCard:
+    """A card as it is stored, with the total that it prints."""
+
+    stored: StoredCard
+    total: Amounts | None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Cards, nodes and pods, read in this order: whatever a card shows has happened before its pod was read."""
+
+    cards: tuple[SeenCard, ...]
+    nodes: Mapping[str, NodeReport]
+    """Node name -> what it reports."""
+    pods: Mapping[str, PodFacts]
+    """Pod UID -> pod: all of our scheduler profile, and whatever other pod the ledger names."""
+    read_at: datetime

@@ -1,0 +1,173 @@
+"""Bound pods that the ledger does not know: bound by another scheduler, or before their cards were lost.
+
+What such a pod has is known only from its annotation, which users can write. So its shares are entered only where a
+person asks for it, in a migration; what does not fit is listed on the card as a conflict, and never counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from gpuledger.ledger.adoption import lacks_cards, missing_shares
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.findings import Adopt
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
+from gpuledger.model.share import Holder, Pod, Share
+from gpuledger.model.stored_card import Misfit
+from gpuledger.model.world import PodFacts
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.keyed_worker import KeyedWorker
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+ENTER_TIMEOUT_S = 15.0
+"""How long the API server may take to enter a share."""
+
+SETTLE_S = 2.0
+"""How long a pod may be seen bound before its holders are seen: two watches show them, in any order."""
+
+PODS_AT_ONCE = 16
+
+WHY_LENGTH = 256
+"""The CRD's limit."""
+
+
+async def enter_shares(journal: Journal, adoption: Adopt) -> bool:
+    """Enter a bound pod's shares, list as conflicts those that do not fit; return whether all are entered."""
+    entered = [_enter(journal, adoption.pod, share) for share in adoption.shares]
+    return all(await asyncio.gather(*entered))
+
+
+async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
+    try:
+        await journal.add(Holder(pod, share), ENTER_TIMEOUT_S)
+    except DoesNotFit as error:
+        misfit = Misfit(replace(pod, priority=0), share.amounts, str(error)[:WHY_LENGTH])
+        with suppress(DoesNotFit):  # a card lists only so many
+            await journal.show_conflict(share.uuid, misfit)
+        return False
+    await journal.clear_conflict(share.uuid, pod.uid)
+    return True
+
+
+class PodReader(Protocol):
+    """The pods at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
+
+class Adopter:
+    """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: PodReader,
+        read_facts: Callable[[Json], PodFacts],
+        adopt_pods: bool,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._read_facts = read_facts
+        self._adopt_pods = adopt_pods
+        self._listed: set[str] = set()  # UIDs of the pods in the list that is being read
+        self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
+        self._unknown: dict[str, str] = {}  # UID of a bound pod that lacks shares -> why nothing was entered
+        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+
+    def __len__(self) -> int:
+        """Return how many bound pods are known to lack shares."""
+        return len(self._unknown)
+
+    def observe(self, pod: Json) -> None:
+        """Take in a bound pod of a full list."""
+        facts = self._read_facts(pod)
+        self._listed.add(facts.pod.uid)
+        if self._lacks(facts):
+            self._suspect(facts.pod)
+        else:
+            self._unknown.pop(facts.pod.uid, None)
+
+    def listed(self) -> None:
+        """Take in that the list has ended: pods that were not in it need nothing any more."""
+        for uid in self._unknown.keys() - self._listed:
+            del self._unknown[uid]
+        for entry in self._ledger.entries():
+            for misfit in entry.misfits:
+                if misfit.pod.uid not in self._listed or misfit.pod.uid in entry.holders:
+                    self._suspect(misfit.pod)
+        self._listed.clear()
+
+    def _suspect(self, pod: Pod) -> None:
+        self._suspects[pod.uid] = pod
+        asyncio.get_running_loop().call_later(SETTLE_S, self.worker.mark, pod.uid)
+
+    def _lacks(self, facts: PodFacts) -> bool:
+        return bool(facts.needs_cards and facts.request and lacks_cards(self._held(facts), facts.request))
+
+    def _held(self, facts: PodFacts) -> list[Share]:
+        held = self._ledger.holders_of(facts.pod.uid)
+        return [holder.share for card, holder in held if card.node_name == facts.node_name]
+
+    async def _look(self, pod_uid: str) -> None:
+        pod = self._suspects.get(pod_uid)
+        if pod is None:
+            return
+        facts = await self._read(pod)
+        if facts is not None and self._lacks(facts):
+            await self._take_in(facts)
+        else:
+            self._unknown.pop(pod_uid, None)
+            for entry in list(self._ledger.entries()):
+                if any(misfit.pod.uid == pod_uid for misfit in entry.misfits):
+                    await self._journal.clear_conflict(entry.card.uuid, pod_uid)
+        self._suspects.pop(pod_uid, None)
+
+    async def _read(self, pod: Pod) -> PodFacts | None:
+        try:
+            facts = self._read_facts(await self._store.pod(pod.namespace, pod.name))
+        except NotFound:
+            return None
+        return facts if facts.pod.uid == pod.uid else None
+
+    async def _take_in(self, facts: PodFacts) -> None:
+        problem = await self._problem(facts)
+        if not problem:
+            logger.info("pod %s was bound to node %s without its shares: they are entered", facts.pod, facts.node_name)
+            self._unknown.pop(facts.pod.uid, None)
+        elif self._unknown.get(facts.pod.uid) != problem:
+            logger.warning(
+                "pod %s is bound to node %s, and its shares are not in the ledger: %s; `gpuledger audit` says more",
+                facts.pod,
+                facts.node_name,
+                problem,
+            )
+            self._unknown[facts.pod.uid] = problem
+
+    async def _problem(self, facts: PodFacts) -> str:
+        """Enter what may be entered; return why something was not."""
+        if not self._adopt_pods:
+            return "adopt_pods is off"
+        try:
+            shares = missing_shares(facts, self._held(facts), self._open_card)
+        except BadInput as error:
+            return str(error)
+        if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
+            return ""
+        return "they do not all fit; its cards list them as conflicts"
+
+    def _open_card(self, uuid: str) -> Card | None:
+        entry = self._ledger.entry(uuid)
+        return entry.card if entry is not None and entry.open else None

@@ -1,0 +1,133 @@
+"""The two writes of a bind: the shares into the ledger, then the Binding.
+
+The Binding carries the pod's resourceVersion, read before the API server has shown all of the shares in the ledger. So
+it is refused if anybody has begun to take them back in between; release_pod.py has the other half of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpuledger.formats.pod import (
+    DEVICES_ANNOTATION,
+    bound_node,
+    devices_annotation,
+    is_being_deleted,
+    resource_version,
+)
+from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuledger.model.share import Holder, Placement, Pod
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.pauses import pause
+from gpuledger.workflows.release_pod import PodReleaser
+
+Json = dict[str, Any]
+
+BINDING_ATTEMPTS = 6
+"""Bindings sent without success before the pod's shares are given back, though a GET shows it unbound."""
+
+ENTER_TIMEOUT_S = 15.0
+"""How long the API server may take to enter a share. Longer than Bind waits for an answer: when everything is slow,
+giving shares back to enter them again would make it slower. The task goes on; the scheduler's next try joins it."""
+
+
+class PodStore(Protocol):
+    """The pods at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now."""
+
+    async def bind_pod(
+        self, pod: Pod, resource_version: str, node_name: str, annotations: dict[str, str], timeout_s: float
+    ) -> None:
+        """Bind and annotate a pod in one write, if it has not changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """A pod in the state in which it was read."""
+
+    pod: Pod
+    resource_version: str
+
+
+class PodBinder:
+    """Binds pods with their shares, or leaves nothing of them in the ledger."""
+
+    def __init__(self, journal: Journal, store: PodStore, releaser: PodReleaser, timeout_s: float) -> None:
+        self._journal = journal
+        self._store = store
+        self._releaser = releaser
+        self._timeout_s = timeout_s
+
+    async def bind(self, seen: SeenPod, placement: Placement) -> None:
+        """Bind a pod. When it can't be done, give its shares back, and raise why."""
+        unclear: list[Unreachable] = []
+        try:
+            await self._enter_and_send(seen, placement, unclear)
+        except Exception:
+            await self._releaser.give_back(seen.pod, placement.shares, may_run=bool(unclear))
+            raise
+
+    async def _enter_and_send(self, seen: SeenPod, placement: Placement, unclear: list[Unreachable]) -> None:
+        """Enter the shares and bind the pod, until the API server has clearly said yes or no.
+
+        Each attempt first sees to it that the shares are in the ledger, after the pod's resourceVersion was read.
+        Bindings without an answer are added to `unclear`: they may have bound the pod.
+        """
+        annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
+        pod, version = seen.pod, seen.resource_version
+        for attempt in range(BINDING_ATTEMPTS):
+            await self._enter(pod, placement)
+            try:
+                timeout_s = self._timeout_s
+                await self._store.bind_pod(pod, version, placement.node_name, annotations, timeout_s)
+                return
+            except (Conflict, NotFound, Unreachable) as error:
+                if isinstance(error, Unreachable):
+                    unclear.append(error)
+                found = await self._pod_now(pod)
+                if found is None or bound_node(found) or is_being_deleted(found):
+                    if found is not None and _is_bound_by_us(found, placement, annotations):
+                        return
+                    raise
+                changed = resource_version(found) != version
+                if attempt == BINDING_ATTEMPTS - 1 or not (changed or isinstance(error, Unreachable)):
+                    raise
+                version = resource_version(found)
+                await pause(attempt, error)
+
+    async def _enter(self, pod: Pod, placement: Placement) -> None:
+        """Enter the shares on all cards at once. Raises the first error when every card has answered."""
+        entries = [self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares]
+        await _all(entries)
+
+    async def _pod_now(self, pod: Pod) -> Json | None:
+        """Return the pod as it is now, None if it is gone. Asks until it knows."""
+        attempt = 0
+        while True:
+            try:
+                found = await self._store.pod(pod.namespace, pod.name)
+            except NotFound:
+                return None
+            except ApiError as error:
+                await pause(attempt, error)
+                attempt += 1
+            else:
+                return found if found["metadata"]["uid"] == pod.uid else None
+
+
+def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:
+    """Tell whether the Binding that the API server has accepted is this one, and not another operator's."""
+    told = found["metadata"].get("annotations") or {}
+    return bound_node(found) == placement.node_name and annotations.items() <= told.items()
+
+
+async def _all(steps: Sequence[Awaitable[None]]) -> None:
+    """Wait for all, then raise the first error there was."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

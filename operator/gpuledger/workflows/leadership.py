@@ -1,0 +1,48 @@
+"""Which of several operators may write: the one whose kube-scheduler schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from gpuledger.formats.lease import holder_host
+
+logger = logging.getLogger(__name__)
+
+
+class Leadership:
+    """Follows the Lease of the kube-schedulers. The operator beside the one that holds it is active.
+
+    Two that take themselves for active do no harm, only double work: the ledger's rules hold for both.
+    """
+
+    def __init__(self, host: str | None) -> None:
+        self._host = host
+        self._active = asyncio.Event()
+        self._passive = asyncio.Event()
+        self._set(host is None)
+
+    def is_active(self) -> bool:
+        """Tell whether this operator writes. Without a host name it always does."""
+        return self._active.is_set()
+
+    def observe(self, lease: Mapping[str, Any], gone: bool) -> None:
+        """Take in the Lease."""
+        active = not gone and holder_host(lease) == self._host
+        if active != self.is_active():
+            logger.info("this operator is %s now", "active" if active else "passive")
+            self._set(active)
+
+    async def wait_active(self) -> None:
+        """Return as soon as this operator is active."""
+        await self._active.wait()
+
+    async def wait_passive(self) -> None:
+        """Return as soon as this operator is not active."""
+        await self._passive.wait()
+
+    def _set(self, active: bool) -> None:
+        (self._active if active else self._passive).set()
+        (self._passive if active else self._active).clear()

@@ -1,0 +1,221 @@
+"""Pods that no node could take, and the room that becomes free for them.
+
+kube-scheduler tries a refused pod again when something in the cluster changes, but it can ask before we have seen that
+change, and then sleeps for minutes. So each refused pod is remembered with its request. When room that fits it appears,
+it gets that room on hold at once, an *earmark*: the highest priority first, then the oldest, whoever asks first. If
+kube-scheduler does not come for it by itself, one annotation on the pod makes it do so. Whoever then does not come
+either loses the earmark, and is not called again until it was refused again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import uuid4
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import ApiError, Invalid, NotFound, Unreachable
+from gpuledger.model.request import PodRequest, Shape
+from gpuledger.model.share import Pod
+from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.pauses import pause
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+WOKEN_ANNOTATION = "gpuledger.dev/woken"
+"""On a pod for which room was found while it slept. Its value says nothing: that it changes is the point."""
+
+GRACE_S = 0.25
+"""How long kube-scheduler has to come for a pod by itself before the pod is woken."""
+
+EARMARK_S = 5.0
+"""How long room is kept for a pod that was woken and does not come."""
+
+NO_DEADLINE = float("inf")
+"""Of the holds below: each ends with its earmark."""
+
+Rank = tuple[int, str, int]
+"""What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
+
+
+class PodWriter(Protocol):
+    """The pods at the API server."""
+
+    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
+        """Set one annotation of a pod; return the pod as it is then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A refused pod. `node_names` are those that kube-scheduler would take; None if that is not known."""
+
+    pod: Pod
+    request: PodRequest
+    rank: Rank
+    node_names: frozenset[str] | None
+
+
+@dataclass(slots=True)
+class _Earmark:
+    """Room on hold for a waiting pod."""
+
+    waiting: _Waiting
+    timer: asyncio.TimerHandle | None
+    woken: bool = False
+
+
+class WaitingPods:
+    """Remembers who waits, and gives room to them in their order."""
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, store: PodWriter, counts: Counts) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._store = store
+        self._counts = counts
+        self._waiting: dict[str, _Waiting] = {}  # pod UID -> who waits without an earmark
+        self._by_shape: dict[Shape, list[_Waiting]] = {}  # the same, in their order
+        self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
+        self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
+        self._next_number = 0
+        self._seen = -1  # number of the ledger's last change that was looked at
+        self._last_names: frozenset[str] = frozenset()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._earmarks)
+
+    def refused(self, pod: Pod, request: PodRequest, created: str, node_names: Iterable[str] | None) -> None:
+        """Remember a pod that none of these nodes could take; None if nobody has looked at any."""
+        self._remove(pod.uid)
+        number = self._numbers.setdefault(pod.uid, self._next_number)
+        self._next_number += 1
+        names = None if node_names is None else self._names(node_names)
+        self._add(_Waiting(pod, request, (-pod.priority, created, number), names))
+        if names is None:
+            self._unchecked.add(request.shape)
+
+    def forget(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more. Its hold is the caller's business."""
+        self._remove(pod_uid)
+        self._numbers.pop(pod_uid, None)
+
+    def waiting(self) -> set[str]:
+        """Return the UIDs of the pods that wait."""
+        return self._waiting.keys() | self._earmarks.keys()
+
+    def give_room(self) -> None:
+        """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed."""
+        while self._waiting and (self._unchecked or self._seen != self._ledger.changes):
+            for waiting in self._candidates():
+                placement = self._chooser.best(waiting.request, waiting.node_names)
+                if placement is not None:
+                    self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
+                    self._earmark(waiting)
+
+    def yield_to(self, pod: Pod) -> bool:
+        """Take back room that is kept for pods of lower priority than this one; tell whether there was any."""
+        lower = [earmark for earmark in self._earmarks.values() if earmark.waiting.pod.priority < pod.priority]
+        for earmark in lower:
+            waiting = earmark.waiting
+            self._remove(waiting.pod.uid)
+            self._ledger.drop_hold(waiting.pod.uid)
+            if not earmark.woken:  # else it comes, is refused, and waits again
+                self._add(waiting)
+                self._unchecked.add(waiting.request.shape)
+        return bool(lower)
+
+    async def stop(self) -> None:
+        """Call nobody any more."""
+        for earmark in self._earmarks.values():
+            if earmark.timer:
+                earmark.timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    # Inside.
+
+    def _candidates(self) -> list[_Waiting]:
+        """Return those whose shape fits where something has changed, first who goes first."""
+        touched = list(self._ledger.touched_since(self._seen))
+        unchecked, self._unchecked, self._seen = self._unchecked, set(), self._ledger.changes
+        found: list[_Waiting] = []
+        for shape, same in self._by_shape.items():
+            if shape in unchecked or any(self._chooser.fits(shape, node_name) for node_name in touched):
+                found += same
+        return sorted(found, key=_rank)
+
+    def _names(self, node_names: Iterable[str]) -> frozenset[str]:
+        """Return the names as a set; mostly the one that the last pod had."""
+        names = frozenset(node_names)
+        if names != self._last_names:
+            self._last_names = names
+        return self._last_names
+
+    def _add(self, waiting: _Waiting) -> None:
+        self._waiting[waiting.pod.uid] = waiting
+        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=_rank)
+
+    def _remove(self, pod_uid: str) -> None:
+        earmark = self._earmarks.pop(pod_uid, None)
+        if earmark and earmark.timer:
+            earmark.timer.cancel()
+        waiting = self._waiting.pop(pod_uid, None)
+        if waiting:
+            same = self._by_shape[waiting.request.shape]
+            del same[bisect_left(same, waiting.rank, key=_rank)]
+            if not same:
+                del self._by_shape[waiting.request.shape]
+
+    def _earmark(self, waiting: _Waiting) -> None:
+        self._remove(waiting.pod.uid)
+        timer = asyncio.get_running_loop().call_later(GRACE_S, self._call, waiting.pod.uid)
+        self._earmarks[waiting.pod.uid] = _Earmark(waiting, timer)
+
+    def _call(self, pod_uid: str) -> None:
+        earmark = self._earmarks[pod_uid]
+        earmark.timer = None
+        task = asyncio.create_task(self._wake(earmark), name=f"wake pod {earmark.waiting.pod}")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _wake(self, earmark: _Earmark) -> None:
+        """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
+        pod, attempt = earmark.waiting.pod, 0
+        while self._earmarks.get(pod.uid) is earmark:
+            earmark.woken = True
+            self._counts.wake_ups += 1
+            try:
+                await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+            except Unreachable as error:
+                await pause(attempt, error)
+                attempt += 1
+                continue
+            except (NotFound, Invalid):  # it is gone, or another one by now
+                self._does_not_come(earmark)
+            except ApiError as error:
+                logger.error("pod %s can't be woken, though there is room for it: %s", pod, error)
+                self._does_not_come(earmark)
+            else:
+                if self._earmarks.get(pod.uid) is earmark:
+                    loop = asyncio.get_running_loop()
+                    earmark.timer = loop.call_later(EARMARK_S, self._does_not_come, earmark)
+            return
+
+    def _does_not_come(self, earmark: _Earmark) -> None:
+        uid = earmark.waiting.pod.uid
+        if self._earmarks.get(uid) is earmark:
+            self.forget(uid)
+            self._ledger.drop_hold(uid)
+
+
+def _rank(waiting: _Waiting) -> Rank:
+    return waiting.rank

@@ -1,0 +1,242 @@
+"""Answers of the API server that leave it open what has happened, one by one, on real requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, Json, RequestFailed, pod, uuids
+from faults.faulty_cluster import FaultyCluster, faulty_cluster
+from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
+from faults.proxy import Armed
+from faults.requests import BOUND, Match, binding, entering, leaving, ledger_write, listing, of_kind, watching
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+RETRY_AFTER_S = 3
+QUIET_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[FaultyCluster]:
+    with faulty_cluster({"release_delay_s": 2}) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(module_cluster: FaultyCluster) -> Iterator[FaultyCluster]:
+    """Yield a cluster with a node of two cards, and leave it without nodes, pods and faults."""
+    module_cluster.add_nodes(1, gpus=2)
+    yield module_cluster
+    module_cluster.calm()
+    module_cluster.clear()
+
+
+def counted(cluster: FaultyCluster, match: Match) -> Armed:
+    """Return what counts the requests that match, and does nothing to them."""
+    return cluster.api.arm(match, Delay(0), times=None)
+
+
+def is_bound_once(cluster: FaultyCluster, name: str) -> None:
+    cluster.wait_bound(name)
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
+
+
+def test_a_ledger_write_whose_answer_is_lost_is_not_repeated(cluster: FaultyCluster) -> None:
+    lost, writes = cluster.api.arm(entering("pod"), LoseAnswer()), counted(cluster, entering("pod"))
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    lost.wait()
+    is_bound_once(cluster, "pod")
+    assert (lost.statuses, writes.seen) == ([200], 1)
+
+
+def test_a_removal_whose_answer_is_lost_takes_nobody_else_off_the_card(cluster: FaultyCluster) -> None:
+    cluster.create(*(pod(name, {COUNT: 1, MEMORY: 4000}) for name in ("first", "second", "third")))
+    uids = [found["metadata"]["uid"] for found in cluster.wait_bound("first", "second", "third")]
+    lost = cluster.api.arm(leaving(uids[0]), LoseAnswer())
+    cluster.delete("first")
+    lost.wait()
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
+    held = [holder["podUID"] for holders in cluster.holders().values() for holder in holders]
+    assert held == uids[1:]
+
+
+def test_a_binding_whose_answer_is_lost_is_not_repeated(cluster: FaultyCluster) -> None:
+    lost, bindings = cluster.api.arm(binding("pod"), LoseAnswer()), counted(cluster, binding("pod"))
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    lost.wait()
+    is_bound_once(cluster, "pod")
+    assert (lost.statuses, bindings.seen) == ([201], 1)
+
+
+def test_a_binding_that_never_arrives_is_sent_again_with_the_same_cards(cluster: FaultyCluster) -> None:
+    dropped, bindings = cluster.api.arm(binding("pod"), Drop()), counted(cluster, binding("pod"))
+    writes = counted(cluster, entering("pod"))
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    dropped.wait()
+    is_bound_once(cluster, "pod")
+    assert (bindings.seen, writes.seen) == (2, 1)
+
+
+def test_a_binding_that_arrives_after_the_shares_were_given_back_is_refused(cluster: FaultyCluster) -> None:
+    late = cluster.api.arm(binding("pod"), ApplyLate())
+    cluster.api.arm(binding("pod"), Answer(422), times=None)
+    next_try = cluster.extender.arm(of_kind("filter", "pod"), Hold(), times=None, skip=1)
+    cluster.create(pod("pod", {COUNT: 1}))
+    late.wait()
+    next_try.wait()
+    cluster.wait(lambda: not any(cluster.holders().values()), "its share is given back")
+    late.release()
+    late.wait_done()
+    assert late.statuses == [409]
+    assert not cluster.pod("pod")["spec"].get("nodeName")
+    cluster.api.disarm()
+    cluster.extender.disarm()
+    is_bound_once(cluster, "pod")
+
+
+@pytest.mark.parametrize("what", [entering("pod"), binding("pod")], ids=str)
+def test_a_server_that_asks_for_time_gets_it(cluster: FaultyCluster, what: Match) -> None:
+    refused = cluster.api.arm(what, Answer(429, RETRY_AFTER_S), times=2)
+    tries = counted(cluster, what)
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    refused.wait_done()
+    cluster.wait_bound("pod")
+    kind = what.name.split()[0]
+    times_s = [exchange.at_s for exchange in cluster.api.exchanges if exchange.request.startswith(kind)][-tries.seen :]
+    assert tries.seen == 3
+    assert all(later - earlier >= RETRY_AFTER_S for earlier, later in pairwise(times_s)), times_s
+    is_bound_once(cluster, "pod")
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Drop(), LoseAnswer()], ids=str)
+def test_a_ledger_that_can_not_be_written_for_a_while_delays_pods_and_gives_no_card_twice(
+    cluster: FaultyCluster, fault: Fault
+) -> None:
+    names = [f"pod-{number}" for number in range(6)]
+    broken = cluster.api.arm(ledger_write(), fault, times=None)
+    cluster.create(*(pod(name, {COUNT: 1, MEMORY: 20000}) for name in names[:4]))
+    cluster.wait(lambda: broken.seen >= 6, "writing is tried again")
+    cluster.api.disarm()
+    cluster.wait_bound(*names[:4])
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
+    cluster.create(*(pod(name, {COUNT: 1, MEMORY: 20000}) for name in names[4:]))
+    for name in names[4:]:
+        cluster.wait_refused(name, "no card with 20000 MiB free")
+
+
+def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluster: FaultyCluster) -> None:
+    """The watch ends with 410, the pod is deleted before the new list is read: no event ever tells of it."""
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    cluster.wait_bound("pod")
+    cluster.settle(QUIET_S)
+    new_list = cluster.api.arm(listing("pods", BOUND), Hold())
+    cluster.api.arm(watching("pods", BOUND), EndWatch(410)).wait()
+    new_list.wait()
+    cluster.delete("pod")
+    new_list.release()
+    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
+
+
+def test_a_pod_that_ends_while_the_watch_is_broken_off_is_released(cluster: FaultyCluster) -> None:
+    """The watch goes on where it was: nothing is missed."""
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    cluster.wait_bound("pod")
+    again = cluster.api.arm(watching("pods", BOUND), Hold())
+    cluster.api.arm(watching("pods", BOUND), EndWatch(None)).wait()
+    again.wait()
+    cluster.delete("pod")
+    again.release()
+    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
+
+
+@pytest.fixture
+def refused_name(cluster: FaultyCluster) -> Iterator[str]:
+    """Yield the name of a pod that a policy keeps out of the ledger."""
+    name = "unwanted"
+    rule = f"!has(object.status) || !has(object.status.holders) || object.status.holders.all(h, h.pod != '{name}')"
+    policy = {
+        "metadata": {"name": "no-unwanted-holder"},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": ["gpuledger.dev"],
+                        "apiVersions": ["*"],
+                        "operations": ["UPDATE"],
+                        "resources": ["gpuallocations/status"],
+                    }
+                ]
+            },
+            "validations": [{"expression": rule, "message": "this pod may hold nothing"}],
+        },
+    }
+    policy_binding = {
+        "metadata": {"name": "no-unwanted-holder"},
+        "spec": {"policyName": "no-unwanted-holder", "validationActions": ["Deny"]},
+    }
+    cluster.request("POST", POLICIES, policy)
+    cluster.request("POST", f"{POLICIES[:-3]}ybindings", policy_binding)
+    cluster.wait(lambda: is_refused(cluster, name), "the policy is in force")
+    yield name
+    cluster.request("DELETE", f"{POLICIES[:-3]}ybindings/no-unwanted-holder")
+    cluster.request("DELETE", f"{POLICIES}/no-unwanted-holder")
+
+
+def is_refused(cluster: Cluster, name: str) -> bool:
+    """Try, without any effect, to enter a pod in the ledger."""
+    path = f"{ALLOCATIONS}/{next(iter(cluster.cards())).lower()}/status?dryRun=All"
+    amounts = {"memoryMiB": 1, "cores": 0, "number": 1}
+    holder = {
+        **{"podUID": "uid", "namespace": "default", "pod": name, **amounts, "exclusive": False, "priority": 0},
+        **{"containers": [{"name": "main", "memoryMiB": 1, "cores": 0}], "state": "allocated"},
+    }
+    try:
+        cluster.patch(path, {"status": {"holders": [holder], "used": amounts}})
+    except RequestFailed as error:
+        assert "this pod may hold nothing" in str(error), error
+        return True
+    return False
+
+
+def test_an_entry_that_is_always_refused_takes_none_of_its_neighbours_with_it(
+    cluster: FaultyCluster, refused_name: str
+) -> None:
+    neighbours = [f"pod-{number}" for number in range(6)]
+    first = cluster.api.arm(entering("first"), Hold())  # meanwhile the others gather behind it
+    tried_once = cluster.extender.arm(of_kind("filter", refused_name), Hold(), times=None, skip=1)
+    cluster.create(pod("first", {COUNT: 1, MEMORY: 1000}))
+    first.wait()
+    entries = counted(cluster, entering(refused_name))
+    binds = cluster.extender.arm(of_kind("bind"), Delay(0), times=None)
+    cluster.create(*(pod(name, {COUNT: 1, MEMORY: 1000}) for name in [*neighbours[:3], refused_name, *neighbours[3:]]))
+    cluster.wait(lambda: binds.seen == 7, "all of them are being bound")
+    first.release()
+    bound = cluster.wait_bound("first", *neighbours)
+    assert len({card for found in bound for card in uuids(found)}) == 1, "they were to be neighbours on one card"
+    tried_once.wait()
+    assert [status for status in entries.statuses if status == 422] == [422, 422]
+    assert len(entries.statuses) == 2
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
+    refused = [exchange for exchange in cluster.api.exchanges if exchange.status == 422]
+    assert len(refused) == 2, "neighbours were refused alone"
+
+
+def test_the_proxy_survives_restarts_of_both_sides(cluster: FaultyCluster) -> None:
+    cluster.plane.restart_api_server()
+    cluster.close()
+    cluster.create(pod("first", {COUNT: 1, MEMORY: 4000}))
+    cluster.wait_bound("first")
+    cluster.crash_operator()
+    cluster.create(pod("second", {COUNT: 1, MEMORY: 4000}))
+    cluster.wait_bound("first", "second")
+    cluster.settle()
+    cluster.check_consistent()
+    holders: list[Json] = [holder for held in cluster.holders().values() for holder in held]
+    assert len(json.dumps(holders)) > 2

@@ -1,0 +1,304 @@
+"""What the simulated API server stores, and by which rules it refuses. It answers at once; the network is elsewhere.
+
+Objects are never changed in place: whoever was given one keeps it as it was. So nothing is copied that did not change.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.stored_card import new_allocation
+from gpuledger.kube_api.reads import ALLOCATIONS
+from gpuledger.model.card import Card
+from gpuledger.model.errors import Conflict, Invalid, NotFound
+from simulation.card_checks import broken_rule
+from simulation.json_patch import PatchFailed, apply_patch
+
+Json = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """What is stored."""
+
+    NODE = "node"
+    POD = "pod"
+    CARD = "card"
+    LEASE = "lease"
+
+
+class Operation(StrEnum):
+    """What a request does."""
+
+    LIST_NODES = "list nodes"
+    LIST_CARDS = "list cards"
+    LIST_PODS = "list pods"
+    LIST_LEASES = "list leases"
+    READ_CARD = "read card"
+    CREATE_CARD = "create card"
+    REPLACE_CARD = "change card"
+    DELETE_CARD = "delete card"
+    WRITE_STATUS = "write status of card"
+    READ_POD = "read pod"
+    ANNOTATE = "annotate pod"
+    BIND = "bind pod"
+    CREATE_EVENT = "create event"
+
+
+_POD = r"/api/v1/namespaces/([^/]+/)pods/([^/]+)"
+_ROUTES = tuple(
+    (method, re.compile(pattern), operation)
+    for method, pattern, operation in (
+        ("GET", "/api/v1/nodes", Operation.LIST_NODES),
+        ("GET", ALLOCATIONS, Operation.LIST_CARDS),
+        ("GET", "/api/v1/pods", Operation.LIST_PODS),
+        ("GET", rf"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases", Operation.LIST_LEASES),
+        ("GET", rf"{ALLOCATIONS}/([^/]+)", Operation.READ_CARD),
+        ("POST", ALLOCATIONS, Operation.CREATE_CARD),
+        ("PATCH", rf"{ALLOCATIONS}/([^/]+)", Operation.REPLACE_CARD),
+        ("DELETE", rf"{ALLOCATIONS}/([^/]+)", Operation.DELETE_CARD),
+        ("PATCH", rf"{ALLOCATIONS}/([^/]+)/status", Operation.WRITE_STATUS),
+        ("GET", _POD, Operation.READ_POD),
+        ("PATCH", _POD, Operation.ANNOTATE),
+        ("POST", rf"{_POD}/binding", Operation.BIND),
+        ("POST", "/api/v1/namespaces/default/events", Operation.CREATE_EVENT),
+    )
+)
+
+
+@lru_cache(maxsize=1024)
+def route(method: str, path: str) -> tuple[Operation, str]:
+    """Return what a request does, and the key of the object it is about; none for a list."""
+    for of_route, pattern, operation in _ROUTES:
+        match = pattern.fullmatch(path)
+        if method == of_route and match:
+            return operation, "".join(match.groups())
+    raise AssertionError(f"no such request: {method} {path}")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object's change. `old` is None for a new object, `new` for one that is gone."""
+
+    kind: Kind
+    key: str
+    old: Json | None
+    new: Json | None
+    version: int
+
+    @property
+    def object(self) -> Json:
+        """Return the object, as it was last if it is gone."""
+        found = self.new or self.old
+        if found is None:
+            raise AssertionError("a change of nothing")
+        return found
+
+
+Selector = Callable[[Json], bool]
+
+
+def everything(_: Json) -> bool:
+    """Select every object."""
+    return True
+
+
+def is_bound(pod: Json) -> bool:
+    """Select pods with a node."""
+    return bool(pod["spec"].get("nodeName"))
+
+
+def is_pending(pod: Json) -> bool:
+    """Select pods without a node."""
+    return not pod["spec"].get("nodeName")
+
+
+@lru_cache(maxsize=16)
+def selector_of(field_selector: str | None) -> Selector:
+    """Return what a request's field selector means."""
+    if field_selector in (None, f"metadata.name={LEASE_NAME}"):
+        return everything
+    if field_selector == "spec.schedulerName=gpuledger,spec.nodeName!=":
+        return is_bound
+    if field_selector == "spec.schedulerName=gpuledger,spec.nodeName=":
+        return is_pending
+    raise AssertionError(f"unknown field selector {field_selector}")
+
+
+class ApiServer:
+    """Objects by kind and key, with one counter of versions."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Kind, dict[str, Json]] = {kind: {} for kind in Kind}
+        self.history: list[Change] = []
+        self.listeners: list[Callable[[Change], None]] = []
+        self.version = 100
+        self.refuses_rules = True
+        """Off only where the tests want to see what happens without the CRD's rules."""
+
+    @property
+    def cards(self) -> dict[str, Json]:
+        """Cards by the name of their object."""
+        return self.objects[Kind.CARD]
+
+    @property
+    def pods(self) -> dict[str, Json]:
+        """Pods by NAMESPACE/NAME."""
+        return self.objects[Kind.POD]
+
+    # Requests.
+
+    def carry_out(self, operation: Operation, key: str, body: Any, field_selector: str | None) -> Json:
+        """Answer a request, or raise what KubeClient would raise."""
+        match operation:
+            case Operation.READ_POD:
+                return self._found(Kind.POD, key)
+            case Operation.READ_CARD:
+                return self._found(Kind.CARD, key)
+            case Operation.WRITE_STATUS:
+                return self._patch_card(self._found(Kind.CARD, key), body, of_status=True)
+            case Operation.BIND:
+                return self._bind(self._found(Kind.POD, key), body)
+            case Operation.ANNOTATE:
+                return self._annotate(self._found(Kind.POD, key), body)
+            case Operation.REPLACE_CARD:
+                return self._patch_card(self._found(Kind.CARD, key), body, of_status=False)
+            case Operation.CREATE_CARD:
+                return self._create_card(body)
+            case Operation.DELETE_CARD:
+                return self._delete_card(self._found(Kind.CARD, key), body["preconditions"]["resourceVersion"])
+            case Operation.CREATE_EVENT:
+                return {}
+        return self.listing(_LISTED[operation], selector_of(field_selector))
+
+    def listing(self, kind: Kind, selector: Selector) -> Json:
+        """Return the list that a client gets."""
+        items = [found for found in self.objects[kind].values() if selector(found)]
+        return {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+
+    def _found(self, kind: Kind, key: str) -> Json:
+        found = self.objects[kind].get(key)
+        if found is None:
+            raise NotFound(f"{kind} {key} not found", 404)
+        return found
+
+    def _patch_card(self, old: Json, operations: Sequence[Json], of_status: bool) -> Json:
+        try:
+            patched = apply_patch(old, operations)
+        except PatchFailed as error:
+            raise Invalid(f"the patch can't be applied: {error}", 422) from error
+        if of_status:
+            new = {**old, "status": patched["status"]}
+        else:
+            new = {**patched, "status": old["status"]} if "status" in old else patched
+        return self._store_card(new, old)
+
+    def _create_card(self, body: Json) -> Json:
+        name = body["metadata"]["name"]
+        if name in self.cards:
+            raise Conflict(f"card {name} exists already", 409)
+        metadata = {**body["metadata"], "uid": f"card-{self.version}"}
+        return self._store_card({**{k: v for k, v in body.items() if k != "status"}, "metadata": metadata}, None)
+
+    def _store_card(self, new: Json, old: Json | None) -> Json:
+        broken = broken_rule(new, old) if self.refuses_rules else None
+        if broken:
+            raise Invalid(broken, 422)
+        return self.put(Kind.CARD, new["metadata"]["name"], new)
+
+    def _delete_card(self, card: Json, version: str) -> Json:
+        if card["metadata"]["resourceVersion"] != version:
+            raise Conflict(f"the card is not at version {version}", 409)
+        self.drop(Kind.CARD, card["metadata"]["name"])
+        return {}
+
+    def _bind(self, pod: Json, binding: Json) -> Json:
+        metadata, wanted = pod["metadata"], binding["metadata"]
+        if wanted.get("uid") not in (None, metadata["uid"]):
+            raise Conflict(f"the UID in the precondition is {wanted['uid']}, the pod's is {metadata['uid']}", 409)
+        if wanted.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
+            raise Conflict(f"the pod is at version {metadata['resourceVersion']}", 409)
+        if metadata.get("deletionTimestamp"):
+            raise Conflict("the pod is being deleted", 409)
+        if pod["spec"].get("nodeName"):
+            raise Conflict(f"the pod is assigned to node {pod['spec']['nodeName']} already", 409)
+        annotations = {**metadata.get("annotations", {}), **wanted.get("annotations", {})}
+        spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
+        self.put_pod({**pod, "spec": spec, "metadata": {**metadata, "annotations": annotations}})
+        return {}
+
+    def _annotate(self, pod: Json, change: Json) -> Json:
+        metadata, wanted = pod["metadata"], change["metadata"]
+        if wanted.get("uid") not in (None, metadata["uid"]):
+            raise Invalid("metadata.uid: field is immutable", 422)
+        annotations = {**metadata.get("annotations", {}), **wanted["annotations"]}
+        return self.put_pod({**pod, "metadata": {**metadata, "annotations": annotations}})
+
+    # Objects.
+
+    def put_pod(self, pod: Json) -> Json:
+        """Create or change a pod."""
+        return self.put(Kind.POD, f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", pod)
+
+    def put_card(self, card: Card) -> Json:
+        """Create a card that is open for holders, without any."""
+        allocation = new_allocation(card)
+        used = {"memoryMiB": 0, "cores": 0, "number": 0}
+        allocation["status"] = {"phase": "Ready", "reason": "", "used": used, "pods": "", "holders": []}
+        allocation["metadata"]["uid"] = f"card-{card.object_name}"
+        return self._store_card(allocation, None)
+
+    def put(self, kind: Kind, key: str, new: Json) -> Json:
+        """Store an object under a new version, unless nothing in it differs."""
+        old = self.objects[kind].get(key)
+        if old is not None and _same(new, old):
+            return old
+        self.version += 1
+        stored = {**new, "metadata": {**new["metadata"], "resourceVersion": str(self.version)}}
+        self.objects[kind][key] = stored
+        self._tell(Change(kind, key, old, stored, self.version))
+        return stored
+
+    def drop(self, kind: Kind, key: str) -> None:
+        """Let an object be gone. What watches show of it last carries the version of its end."""
+        gone = self.objects[kind].pop(key)
+        self.version += 1
+        last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
+        self._tell(Change(kind, key, last, None, self.version))
+
+    def _tell(self, change: Change) -> None:
+        self.history.append(change)
+        for listener in self.listeners:
+            listener(change)
+
+
+def watch_event(change: Change, selector: Selector) -> tuple[str, Json] | None:
+    """Return what a watch with a selector shows of a change: type and object, None if nothing.
+
+    An object that leaves the selector arrives as DELETED, as it was before, with the version of the change.
+    """
+    was = change.old is not None and selector(change.old)
+    if change.new is not None and selector(change.new):
+        return ("MODIFIED" if was else "ADDED"), change.new
+    if not was or change.old is None:
+        return None
+    return "DELETED", {**change.old, "metadata": {**change.old["metadata"], "resourceVersion": str(change.version)}}
+
+
+def _same(new: Json, old: Json) -> bool:
+    for field in new.keys() | old.keys():
+        if field != "metadata" and new.get(field) != old.get(field):
+            return False
+    mine, theirs = new["metadata"], old["metadata"]
+    return all(mine.get(k) == theirs.get(k) for k in mine.keys() | theirs.keys() if k != "resourceVersion")
+
+
+_LISTED = {
+    Operation.LIST_NODES: Kind.NODE,
+    Operation.LIST_CARDS: Kind.CARD,
+    Operation.LIST_PODS: Kind.POD,
+    Operation.LIST_LEASES: Kind.LEASE,
+}

@@ -1,0 +1,307 @@
+"""A small kube-scheduler: its own watch of pods, one Filter at a time, Binds that overlap, retries with back-off.
+
+What it does when nothing happens matters too: a refused pod sleeps until something changes that kube-scheduler looks
+at, or five minutes.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuledger.formats.extender import BindArguments
+from gpuledger.model.errors import GpuledgerError
+from simulation.api_server import Json, Kind, everything
+from simulation.item import SOON, SOON_S, Item
+from simulation.network import Watch
+
+if TYPE_CHECKING:
+    from simulation.slot import Slot
+    from simulation.world import World
+
+HTTP_TIMEOUT_S = 5.0
+FLUSH_S = 300.0
+BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 10.0)
+
+VOLUMES_S = 40.0
+"""How long the volumes of a pod take that is slow to be bound: longer than a hold lasts."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Where a pod is in its way through the scheduler. A later attempt replaces it."""
+
+    uid: str
+    number: int
+    """Of failed attempts before."""
+    asleep: bool = False
+    """Refused by all nodes: waits until something changes."""
+    backing_off: bool = False
+    told: str = field(default="")
+
+
+class KubeScheduler:
+    """The scheduler beside one operator."""
+
+    def __init__(self, world: "World", slot: "Slot") -> None:
+        self.world = world
+        self.slot = slot
+        self.name = f"scheduler {slot.number}"
+        self.active = False
+        self.pods: dict[str, Json] = {}  # UID -> pod, as its watch has shown it
+        self.attempts: dict[str, _Attempt] = {}  # UID -> attempt, of the pods that are to be scheduled
+        SchedulerWatch(self).start(None)
+
+    def start(self) -> None:
+        """Schedule: this one holds the Lease."""
+        self.active = True
+        for uid in sorted(self.pods):
+            self._enqueue(uid)
+
+    def stop(self) -> None:
+        """Schedule no more: the process ends, and a new one stands by."""
+        self.active = False
+        self.attempts.clear()
+
+    # What its watch shows.
+
+    def show(self, kind: str, pod: Json) -> None:
+        """Take in a change of a pod."""
+        uid, before = pod["metadata"]["uid"], self.pods.get(pod["metadata"]["uid"])
+        if kind == "DELETED":
+            self.pods.pop(uid, None)
+            self.attempts.pop(uid, None)
+            if before is not None and before["spec"].get("nodeName"):
+                self._room_may_be_free()
+            return
+        self.pods[uid] = pod
+        if pod["spec"].get("nodeName"):
+            attempt = self.attempts.get(uid)
+            if attempt and (attempt.asleep or attempt.backing_off):
+                del self.attempts[uid]
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                self._room_may_be_free()
+        elif before is None:
+            self._enqueue(uid)
+        elif uid in self.attempts and self.attempts[uid].asleep and _has_changed(before, pod):
+            self._enqueue(uid)
+
+    def _room_may_be_free(self) -> None:
+        for uid in [uid for uid, attempt in self.attempts.items() if attempt.asleep]:
+            self._enqueue(uid)
+
+    # The queue.
+
+    def _enqueue(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        self.attempts.pop(uid, None) if pod is None else None
+        if not self.active or pod is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            self.attempts.pop(uid, None)
+            return
+        before = self.attempts.get(uid)
+        attempt = _Attempt(uid, before.number if before else 0, told=before.told if before else "")
+        self.attempts[uid] = attempt
+        self.world.pend(FilterQuestion(self, attempt))
+
+    def filter(self, attempt: _Attempt, node_names: list[str]) -> None:
+        """Ask where a pod can go, and go on from there."""
+        pod = self.pods[attempt.uid]
+        if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+            del self.attempts[attempt.uid]
+            return
+        try:
+            found = self.slot.process.filter(pod, node_names)
+        except GpuledgerError as error:
+            self.failed(attempt, "SchedulerError", str(error))
+            return
+        if found:
+            self.world.note(f"    answer: {', '.join(found)}")
+            self.world.pend(BindQuestion(self, attempt, found[0]))
+        else:
+            self.world.note("    answer: no node")
+            self._sleep(attempt)
+
+    def _sleep(self, attempt: _Attempt) -> None:
+        attempt.asleep = True
+        self._tell(attempt, "Unschedulable", "no node")
+        self.world.environment.call_later(FLUSH_S, self._again, attempt)
+
+    def bind(self, attempt: _Attempt, node_name: str) -> None:
+        """Ask to bind a pod, and wait for the answer for so long."""
+        metadata = self.pods[attempt.uid]["metadata"] if attempt.uid in self.pods else None
+        if metadata is None:
+            del self.attempts[attempt.uid]
+            return
+        arguments = BindArguments(attempt.uid, metadata["namespace"], metadata["name"], node_name)
+        process = self.slot.process
+
+        def answered(error: str) -> None:
+            if process.alive:
+                self.world.check_bound(arguments, error)
+                self.world.pend(BindAnswer(self, attempt, arguments.name, error))
+
+        try:
+            process.bind(arguments, answered)
+        except GpuledgerError as error:
+            self.failed(attempt, "SchedulerError", str(error))
+            return
+        self.world.environment.call_later(HTTP_TIMEOUT_S, self._timed_out, attempt)
+
+    def _timed_out(self, attempt: _Attempt) -> None:
+        if self.attempts.get(attempt.uid) is attempt and not attempt.backing_off:
+            self.world.note(f"{self.name}: Bind of {attempt.uid}: no answer in time")
+            self.failed(attempt, "SchedulerError", "timeout")
+
+    def answered(self, attempt: _Attempt, error: str) -> None:
+        """Take in the answer to a Bind."""
+        if error:
+            self.failed(attempt, "SchedulerError", error)
+        else:
+            del self.attempts[attempt.uid]
+
+    def failed(self, attempt: _Attempt, reason: str, message: str) -> None:
+        """Try again, after a while that grows."""
+        self.world.note(f"    {self.name} failed: {message}")
+        attempt.backing_off = True
+        self._tell(attempt, reason, message)
+        wait_s = BACK_OFF_S[min(attempt.number, len(BACK_OFF_S) - 1)]
+        attempt.number += 1
+        self.world.environment.call_later(wait_s, self._again, attempt)
+
+    def _again(self, attempt: _Attempt) -> None:
+        if self.attempts.get(attempt.uid) is attempt:
+            self._enqueue(attempt.uid)
+
+    def _tell(self, attempt: _Attempt, reason: str, message: str) -> None:
+        """Write into the pod's status why it waits, if that is news; this changes its resourceVersion."""
+        if attempt.told != f"{reason}: {message}":
+            attempt.told = f"{reason}: {message}"
+            self.world.pend(StatusPatch(self, attempt.uid, reason, message))
+
+
+def _has_changed(before: Json, pod: Json) -> bool:
+    """Tell whether a pod's change is one that makes kube-scheduler try it again: not one of its status."""
+    old, new = before["metadata"], pod["metadata"]
+    return old.get("annotations") != new.get("annotations") or old.get("labels") != new.get("labels")
+
+
+class SchedulerWatch(Watch):
+    """The scheduler's watch of all pods, which never breaks: what that means is kube-scheduler's business."""
+
+    __slots__ = ("_scheduler",)
+
+    def __init__(self, scheduler: KubeScheduler) -> None:
+        super().__init__(scheduler.world, scheduler.name, Kind.POD, everything)
+        self._scheduler = scheduler
+
+    def ways(self) -> int:
+        return 3
+
+    def show(self, kind: str, found: Json) -> None:
+        self._scheduler.show(kind, found)
+
+
+class _Step(Item):
+    """A step of an attempt, void when a later attempt has begun."""
+
+    __slots__ = ("attempt", "scheduler")
+
+    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt) -> None:
+        super().__init__(scheduler.world)
+        self.scheduler = scheduler
+        self.attempt = attempt
+
+    def is_void(self) -> bool:
+        return self.scheduler.attempts.get(self.attempt.uid) is not self.attempt
+
+
+class FilterQuestion(_Step):
+    """A Filter that the scheduler is about to send: for all nodes, or for one that its own plugins have left."""
+
+    __slots__ = ()
+
+    def what(self) -> str:
+        return f"{self.scheduler.name}: Filter {self.attempt.uid}"
+
+    def ways(self) -> int:
+        nodes = len(self.world.node_names)
+        return 2 if nodes == 1 else 2 + nodes
+
+    def way(self, number: int) -> str:
+        return ("", SOON)[number] if number < 2 else f"for {self.world.node_names[number - 2]} only"
+
+    def happen(self, way: int) -> None:
+        if way == 1:
+            self.world.put_off(self, SOON_S)
+        elif way == 0:
+            self.scheduler.filter(self.attempt, list(self.world.node_names))
+        else:
+            self.scheduler.filter(self.attempt, [self.world.node_names[way - 2]])
+
+
+class BindQuestion(_Step):
+    """A Bind that the scheduler is about to send."""
+
+    __slots__ = ("node_name",)
+
+    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt, node_name: str) -> None:
+        super().__init__(scheduler, attempt)
+        self.node_name = node_name
+
+    def what(self) -> str:
+        return f"{self.scheduler.name}: Bind {self.attempt.uid} to {self.node_name}"
+
+    def way(self, number: int) -> str:
+        return ("", SOON, f"waits {VOLUMES_S:.0f} s for volumes")[number]
+
+    def happen(self, way: int) -> None:
+        if way == 0:
+            self.scheduler.bind(self.attempt, self.node_name)
+        else:
+            self.world.put_off(self, SOON_S if way == 1 else VOLUMES_S)
+
+
+class BindAnswer(_Step):
+    """The answer to a Bind, on its way to the scheduler."""
+
+    __slots__ = ("error", "pod_name")
+
+    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt, pod_name: str, error: str) -> None:
+        super().__init__(scheduler, attempt)
+        self.pod_name = pod_name
+        self.error = error
+
+    def what(self) -> str:
+        return f"{self.scheduler.name}: hears of Bind {self.attempt.uid}: {self.error or 'bound'}"
+
+    def is_void(self) -> bool:
+        return super().is_void() or self.attempt.backing_off
+
+    def way(self, number: int) -> str:
+        return ("", SOON, "is lost")[number]
+
+    def happen(self, way: int) -> None:
+        if way == 0:
+            self.scheduler.answered(self.attempt, self.error)
+        elif way == 1:
+            self.world.put_off(self, SOON_S)
+
+
+class StatusPatch(Item):
+    """What the scheduler writes into a pod's status."""
+
+    __slots__ = ("message", "name", "reason", "uid")
+
+    def __init__(self, scheduler: KubeScheduler, uid: str, reason: str, message: str) -> None:
+        super().__init__(scheduler.world)
+        self.name = scheduler.name
+        self.uid = uid
+        self.reason = reason
+        self.message = message
+
+    def what(self) -> str:
+        return f"{self.name}: writes status of {self.uid}: {self.reason}"
+
+    def do(self) -> None:
+        pod = self.world.pod_of(self.uid)
+        if pod is not None:
+            condition = {"type": "PodScheduled", "status": "False", "reason": self.reason, "message": self.message}
+            self.world.api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})

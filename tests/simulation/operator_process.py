@@ -1,0 +1,103 @@
+"""One operator: the real workflows, connected by the real start-up code, over a simulated network."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from gpuledger.controller import startup
+from gpuledger.controller.startup import Operator, build_operator
+from gpuledger.formats.extender import BindArguments, FilterArguments
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import BindFailed, GpuledgerError
+from gpuledger.settings import Settings
+from gpuledger.workflows.journal import Journal
+from simulation.api_server import Json, Kind, everything, is_bound
+from simulation.network import Client, KopfWatch, Watch
+from simulation.process_loop import ProcessLoop
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+SETTINGS = Settings()
+
+NO_CONNECTION = "connection refused"
+
+
+class OperatorProcess:
+    """A process from its start to its death. What it knows dies with it; what it has sent does not."""
+
+    def __init__(self, world: "World", name: str, host: str | None, ended: Callable[[str], None]) -> None:
+        self.name = name
+        self.alive = True
+        self.loop = ProcessLoop(world.clock)
+        self.watches: list[Watch] = []
+        self._world = world
+        self._ended = ended
+        self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), SETTINGS, host)
+        self.loop.call(self._start, host)
+
+    def _start(self, host: str | None) -> None:
+        operator = self.operator
+        observer = operator.observer
+        for kind, selector, taker in (
+            (Kind.NODE, everything, observer.node),
+            (Kind.CARD, everything, observer.allocation),
+            (Kind.POD, is_bound, observer.pod),
+        ):
+            self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
+        for watch in self.watches:
+            watch.start(None)
+        parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
+        if host is not None:
+            parts.append(startup._follow_lease(operator))
+        self.parts = [self.loop.create_task(part, name=part.__name__) for part in parts]
+        for task in self.parts:
+            task.add_done_callback(self._part_ended)
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """End, as the real process does when one of its parts ends."""
+        if self.alive:
+            self._ended(f"{task.get_name()} ended: {task.exception()!r}")
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the operator takes for the truth."""
+        return self.operator.placer._ledger
+
+    @property
+    def journal(self) -> Journal:
+        """The operator's way into the ledger."""
+        return self.operator.placer._journal
+
+    def die(self) -> None:
+        """Stop at once, in the middle of everything."""
+        self.alive = False
+        for watch in self.watches:
+            watch.stop()
+
+    # The extender, without HTTP.
+
+    def filter(self, pod: Json, node_names: list[str]) -> list[str]:
+        """Answer a Filter. Raises GpuledgerError for an answer with an error."""
+        self._check_ready()
+        return list(self.loop.call(self.operator.placer.filter, FilterArguments(pod, node_names)).node_names)
+
+    def bind(self, arguments: BindArguments, answer: Callable[[str], None]) -> None:
+        """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""
+        self._check_ready()
+        self.loop.call(self.loop.create_task, self._bind(arguments, answer))
+
+    async def _bind(self, arguments: BindArguments, answer: Callable[[str], None]) -> None:
+        try:
+            await self.operator.placer.bind(arguments)
+        except GpuledgerError as error:
+            answer(str(error))
+        else:
+            answer("")
+
+    def _check_ready(self) -> None:
+        if not self.alive:
+            raise BindFailed(NO_CONNECTION)
+        if not self.operator.observer.synced:
+            raise BindFailed("gpuledger has just started and is still reading the ledger")

@@ -1,0 +1,156 @@
+"""The event loop of one simulated process: callbacks in order, timers by the world's clock, and no I/O at all.
+
+Each process has a loop of its own, so that one can die: its loop is never run again, and nothing of it happens any more.
+"""
+
+import asyncio
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Steps = Generator[Any, None, Any] | Coroutine[Any, Any, Any]
+
+
+class Clock:
+    """The time of the world, in seconds. It passes when the world says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """Runs what is ready, when it is told to."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._number = 0
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Every task there has been, ended ones too."""
+
+    # What the world does with it.
+
+    def run_ready(self) -> bool:
+        """Run until everything waits for a timer or for the world; tell whether there was anything to run."""
+        ready = self._ready
+        if not ready:
+            return False
+        events._set_running_loop(self)
+        try:
+            while ready:
+                handle = ready.popleft()
+                if not handle._cancelled:  # type: ignore[attr-defined]
+                    handle._run()
+        finally:
+            events._set_running_loop(None)
+        return True
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function inside the process."""
+        events._set_running_loop(self)
+        try:
+            return function(*arguments)
+        finally:
+            events._set_running_loop(None)
+
+    def next_timer_s(self) -> float:
+        """Return when the next timer is due, infinity if there is none."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            heappop(timers)
+        return timers[0][0] if timers else float("inf")
+
+    def wake(self) -> None:
+        """Make the callbacks of all timers ready whose time has come."""
+        now_s = self._clock.now_s
+        while self.next_timer_s() <= now_s:
+            self._ready.append(heappop(self._timers)[2])
+
+    def open_tasks(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks that have not ended."""
+        return [task for task in self.tasks if not task.done()]
+
+    def failed_tasks(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks that ended with an error at which nobody has looked."""
+        return [task for task in self.tasks if task.done() and task._log_traceback]  # type: ignore[attr-defined]
+
+    def throw_away(self) -> None:
+        """Forget everything that is going on; only for a loop that will not run again."""
+        for task in self.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_traceback = False  # type: ignore[attr-defined]
+            if not task.done():
+                _close(task)
+        self._ready.clear()
+        self._timers.clear()
+
+    # What asyncio asks of a loop.
+
+    def time(self) -> float:
+        """Return the time of the world."""
+        return self._clock.now_s
+
+    def get_debug(self) -> bool:
+        """Never: it would only cost time."""
+        return False
+
+    def is_running(self) -> bool:
+        """Say what asyncio wants to hear."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Say what asyncio wants to hear."""
+        return False
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Run a callback after those that are ready already."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback when that many seconds of the world have passed."""
+        return self.call_at(self._clock.now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time of the world."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._number += 1
+        heappush(self._timers, (when, self._number, handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Steps, *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        """Start a task."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks.append(task)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Say nothing: failed tasks are looked at in the end."""
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Say nothing: cancelled timers are skipped."""
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    steps = task.get_coro()
+    try:
+        if steps is not None:
+            steps.close()
+    except (RuntimeError, ValueError):  # what it wanted to do at its end needs a running loop
+        return
