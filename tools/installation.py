@@ -20,6 +20,7 @@ from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
 NAMESPACE, ACCOUNT = "gpuledger-system", "gpuledger"
+JSON = "application/json"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 """Name of the account in the API server's audit log."""
 
@@ -55,25 +56,34 @@ class Installation:
         """Start the operator, by another way to the API server if one is given; wait until it has read the ledger."""
         self.operator = self.plane.start_program(
             f"operator{self._suffix}",
-            [sys.executable, "-m", "gpuledger", "run", "--no-leader-elect", *self._files(kubeconfig or self.kubeconfig)],
+            [
+                sys.executable,
+                "-m",
+                "gpuledger",
+                "run",
+                "--no-leader-elect",
+                *self._files(kubeconfig or self.kubeconfig),
+            ],
             ready=lambda: self._get("/readyz") is not None,
         )
         return self.operator
 
-    def start_scheduler(self, extender_url: str | None = None) -> ManagedProcess:
-        """Start kube-scheduler with the configuration that the settings give, or with another way to the extender."""
+    def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:
+        """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
         config = self.plane.directory / f"scheduler-config{self._suffix}.yaml"
         render = [
             *(sys.executable, "-m", "gpuledger", "scheduler-config", "--no-leader-elect"),
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
         _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render), timeout_s=20)
+        content = yaml.safe_load(config.read_text())
         if extender_url:
-            content = yaml.safe_load(config.read_text())
             content["extenders"][0]["urlPrefix"] = extender_url
-            config.write_text(yaml.safe_dump(content))
+        if kubeconfig:  # something in between reads along
+            content["clientConnection"] |= {"contentType": JSON, "acceptContentTypes": JSON}
+        config.write_text(yaml.safe_dump(content))
         self.scheduler = self.plane.start_scheduler(
-            config, self.kubeconfig, name=f"kube-scheduler{self._suffix}", flags=_scheduler_flags()
+            config, kubeconfig or self.kubeconfig, name=f"kube-scheduler{self._suffix}", flags=_scheduler_flags()
         )
         return self.scheduler
 

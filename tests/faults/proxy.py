@@ -133,12 +133,16 @@ class _Watch:
 class Proxy:
     """One client's way to one server: `with Proxy(...) as proxy:`."""
 
-    def __init__(self, upstream: str, authority: Path | None = None) -> None:
-        """Stand before a server, given by its URL and, for https, the file with its CA."""
+    def __init__(self, upstream: str, authority: Path | None = None, token: str | None = None) -> None:
+        """Stand before a server, given by its URL and, for https, the file with its CA.
+
+        The token is for clients that send theirs by TLS only, such as all that are written in Go.
+        """
         self.upstream = upstream.rstrip("/")
         self.url = f"http://127.0.0.1:{free_port()}"
         self.weather: Weather | None = None
         self.exchanges: deque[Exchange] = deque(maxlen=LOG_LINES)
+        self._credentials = [("Authorization", f"Bearer {token}")] if token else []
         self._trust = ssl.create_default_context(cafile=authority) if authority else None
         self.armed: tuple[Armed, ...] = ()
         """The faults that wait for requests, or are over but not taken back; the first that takes a request has it."""
@@ -153,8 +157,9 @@ class Proxy:
     @classmethod
     def before_api_server(cls, kubeconfig: Path) -> Self:
         """Return a proxy before the API server of a kubeconfig."""
-        cluster = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]
-        return cls(cluster["server"], Path(cluster["certificate-authority"]))
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        return cls(cluster["server"], Path(cluster["certificate-authority"]), user["token"])
 
     def kubeconfig_from(self, kubeconfig: Path) -> Path:
         """Return a kubeconfig with the same account whose requests go through the proxy."""
@@ -315,7 +320,11 @@ class Proxy:
         url = URL(self.upstream + request.path, encoded=True)
         body = io.BytesIO(request.body) if request.body else None
         return self._session.request(
-            request.method, url, data=body, headers=_headers(incoming.headers), allow_redirects=False
+            request.method,
+            url,
+            data=body,
+            headers=[*([] if "Authorization" in incoming.headers else self._credentials), *_headers(incoming.headers)],
+            allow_redirects=False,
         )
 
     # Watches.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuledger.controller import startup
 from gpuledger.controller.startup import Operator, build_operator
@@ -11,7 +11,6 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
 from gpuledger.settings import Settings
-from gpuledger.workflows.journal import Journal
 from simulation.api_server import Json, Kind, everything, is_bound
 from simulation.network import Client, KopfWatch, Watch
 from simulation.process_loop import ProcessLoop
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 SETTINGS = Settings()
+
+NEVER_ENDING = ("resync_every", "wait_passive")
+"""Coroutines that the parts of an operator run beside themselves."""
 
 NO_CONNECTION = "connection refused"
 
@@ -60,15 +62,32 @@ class OperatorProcess:
         if self.alive:
             self._ended(f"{task.get_name()} ended: {task.exception()!r}")
 
+    # What the checker looks at. The parts are not meant to be looked into; it is all in this place.
+
     @property
     def ledger(self) -> Ledger:
         """What the operator takes for the truth."""
         return self.operator.placer._ledger
 
-    @property
-    def journal(self) -> Journal:
-        """The operator's way into the ledger."""
-        return self.operator.placer._journal
+    def left_over(self) -> dict[str, list[str]]:
+        """Return what there must be nothing of once all is done: kind -> names."""
+        operator = self.operator
+        tasks = [task for task in self.loop.open_tasks() if task not in self.parts]
+        return {
+            "holds": list(self.ledger._holds),
+            "filtered pods": sorted(operator.placer.held()),
+            "binds": list(operator.placer._binds),
+            "earmarks": list(operator.waiting._earmarks),
+            "tasks": [task.get_name() for task in tasks if _step(task) not in NEVER_ENDING],
+        }
+
+    def waiting_pods(self) -> set[str]:
+        """Return the UIDs of the pods that are taken to wait for room."""
+        return self.operator.waiting.waiting()
+
+    def known_pods(self) -> set[str]:
+        """Return the UIDs of the pods that are taken for bound and alive."""
+        return self.operator.observer._releaser.known_pods()
 
     def die(self) -> None:
         """Stop at once, in the middle of everything."""
@@ -101,3 +120,8 @@ class OperatorProcess:
             raise BindFailed(NO_CONNECTION)
         if not self.operator.observer.synced:
             raise BindFailed("gpuledger has just started and is still reading the ledger")
+
+
+def _step(task: asyncio.Task[Any]) -> str:
+    steps = task.get_coro()
+    return "" if steps is None else steps.__name__

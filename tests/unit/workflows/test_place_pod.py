@@ -18,7 +18,7 @@ from gpuledger.formats.extender import FilterArguments
 from gpuledger.formats.pod import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Pod, Share
-from gpuledger.workflows.place_pod import BINDING_ATTEMPTS
+from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

@@ -1,0 +1,150 @@
+"""What may happen beside faults of the network. Each act is there once; a scenario that wants it twice names it twice."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simulation.api_server import Kind
+from simulation.item import Item
+from simulation.scenario import Wish
+
+if TYPE_CHECKING:
+    from simulation.slot import Slot
+    from simulation.world import World
+
+
+@dataclass(frozen=True)
+class Crash:
+    """An operator dies."""
+
+    slot: int = 1
+
+    def can(self, world: "World") -> bool:
+        return world.slots[self.slot - 1].process.alive
+
+    def do(self, world: "World") -> None:
+        world.slots[self.slot - 1].crash()
+
+
+@dataclass(frozen=True)
+class LeaseMoves:
+    """Another replica becomes the active one. The old scheduler may go on for a while."""
+
+    slot: int
+
+    def can(self, world: "World") -> bool:
+        return world.lease_holder != self.slot
+
+    def do(self, world: "World") -> None:
+        old = world.slots[world.lease_holder - 1]
+        world.pend(SchedulerStops(old))
+        world.give_lease(self.slot)
+        world.slots[self.slot - 1].scheduler.start()
+
+
+class SchedulerStops(Item):
+    """A scheduler that has lost the Lease notices it."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: "Slot") -> None:
+        super().__init__(slot.world)
+        self.slot = slot
+
+    def what(self) -> str:
+        return f"scheduler {self.slot.number}: stops"
+
+    def is_void(self) -> bool:
+        return self.world.lease_holder == self.slot.number
+
+    def do(self) -> None:
+        self.slot.scheduler.stop()
+
+
+@dataclass(frozen=True)
+class Create:
+    """A pod is created; a second one of the same name once the first has gone."""
+
+    wish: Wish
+
+    def can(self, world: "World") -> bool:
+        return f"default/{self.wish.name}" not in world.api.pods
+
+    def do(self, world: "World") -> None:
+        world.create(self.wish)
+
+
+@dataclass(frozen=True)
+class Delete:
+    """A pod is deleted in good order."""
+
+    name: str
+
+    def can(self, world: "World") -> bool:
+        pod = world.api.pods.get(f"default/{self.name}")
+        return pod is not None and not pod["metadata"].get("deletionTimestamp")
+
+    def do(self, world: "World") -> None:
+        pod = world.api.pods[f"default/{self.name}"]
+        if not pod["spec"].get("nodeName"):
+            world.drop_pod(pod)
+            return
+        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2030-01-01T00:00:00Z"}})
+
+
+@dataclass(frozen=True)
+class ForceDelete:
+    """A pod's object is removed, whatever its processes do."""
+
+    name: str
+
+    def can(self, world: "World") -> bool:
+        return f"default/{self.name}" in world.api.pods
+
+    def do(self, world: "World") -> None:
+        world.drop_pod(world.api.pods[f"default/{self.name}"])
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A pod that runs comes to its end; its object stays."""
+
+    name: str
+
+    def can(self, world: "World") -> bool:
+        pod = world.api.pods.get(f"default/{self.name}")
+        return pod is not None and pod["status"].get("phase") == "Running"
+
+    def do(self, world: "World") -> None:
+        pod = world.api.pods[f"default/{self.name}"]
+        world.api.put_pod({**pod, "status": {**pod["status"], "phase": "Succeeded"}})
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Somebody changes a pod that waits: its version is another one then."""
+
+    name: str
+
+    def can(self, world: "World") -> bool:
+        pod = world.api.pods.get(f"default/{self.name}")
+        return pod is not None and not pod["spec"].get("nodeName")
+
+    def do(self, world: "World") -> None:
+        pod = world.api.pods[f"default/{self.name}"]
+        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "labels": {"touched": str(world.api.version)}}})
+
+
+@dataclass(frozen=True)
+class AgentAway:
+    """The GPU agent of a node stops to answer, or answers again."""
+
+    node_name: str
+
+    def can(self, world: "World") -> bool:
+        return True
+
+    def do(self, world: "World") -> None:
+        node = world.api.objects[Kind.NODE][self.node_name]
+        allocatable = node["status"]["allocatable"]
+        slots = {"nvidia.com/gpu": "80" if allocatable["nvidia.com/gpu"] == "0" else "0"}
+        world.api.put(Kind.NODE, self.node_name, {**node, "status": {"allocatable": {**allocatable, **slots}}})

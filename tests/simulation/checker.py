@@ -1,0 +1,228 @@
+"""What must never happen, and what must be true in the end; worked out from the API server's objects alone.
+
+Nothing here asks the program how it counts: sums, the annotation and who fits are done by hand.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gpuledger.formats.pod import DEVICES_ANNOTATION
+from simulation.api_server import Change, Json, Kind
+from simulation.operator_process import OperatorProcess
+from simulation.scenario import Wish
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+AMOUNTS = ("memoryMiB", "cores", "number")
+
+KEPT_AFTER_FORCE_S = 29.0
+"""How long the share of a pod stays that was deleted by force while it ran; deadlines are whole seconds."""
+
+Devices = dict[str, dict[str, tuple[int, int]]]
+"""Card -> container -> memory and cores."""
+
+
+class Violation(Exception):  # noqa: N818 - reads as what it is
+    """Something that must not happen has happened."""
+
+
+class Checker:
+    """Looks at every change of an object, at the moment of the change."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._taken: dict[str, float] = {}  # UID of a pod deleted by force while it ran -> when
+        world.api.listeners.append(self._take)
+
+    def _take(self, change: Change) -> None:
+        if change.kind is Kind.CARD:
+            self._check_card(change)
+        elif change.kind is Kind.POD:
+            self._check_pod(change)
+
+    # At every change.
+
+    def _check_card(self, change: Change) -> None:
+        card = change.new
+        if card is None:
+            raise Violation(f"card {change.key} was deleted though its node reports it")
+        holders, capacity = holders_of(card), card["spec"]["capacity"]
+        for amount in AMOUNTS:
+            total = sum(holder[amount] for holder in holders)
+            if total > capacity[amount]:
+                raise Violation(f"card {change.key} is over-allocated: {amount} {total} of {capacity[amount]}")
+        if len(holders) > 1 and any(holder["exclusive"] for holder in holders):
+            raise Violation(f"card {change.key}: an exclusive holder is not alone")
+        self._check_who_left(change, card)
+
+    def _check_who_left(self, change: Change, card: Json) -> None:
+        before = {holder["podUID"]: holder for holder in holders_of(change.old)}
+        after = {holder["podUID"]: holder for holder in holders_of(card)}
+        for uid, holder in before.items():
+            if uid not in after:
+                self._check_may_leave(uid, card)
+            elif _amounts(holder) != _amounts(after[uid]):
+                raise Violation(f"card {change.key}: the share of {uid} has changed")
+
+    def _check_may_leave(self, uid: str, card: Json) -> None:
+        uuid, pod = card["spec"]["uuid"], self._world.pod_of(uid)
+        if pod is not None and lives_bound(pod) and uuid in devices(pod):
+            raise Violation(f"pod {uid} is bound and alive, and has lost its share of card {uuid}")
+        since_s = self._world.clock.now_s - self._taken.get(uid, 0.0)
+        if since_s < KEPT_AFTER_FORCE_S:
+            raise Violation(f"pod {uid} was deleted by force while it ran; its share is gone {since_s:.1f} s later")
+
+    def _check_pod(self, change: Change) -> None:
+        old, new = change.old, change.new
+        if new is not None and lives_bound(new) and (old is None or not old["spec"].get("nodeName")):
+            self._check_bound(new)
+        if new is None and old is not None and lives_bound(old) and old["status"].get("startTime"):
+            self._taken[old["metadata"]["uid"]] = self._world.clock.now_s
+
+    def _check_bound(self, pod: Json) -> None:
+        """Check a pod at the moment at which it becomes bound."""
+        uid, named = pod["metadata"]["uid"], devices(pod)
+        wish = self._world.wishes[uid]
+        if len(named) != wish.cards:
+            raise Violation(f"pod {uid} is bound with {len(named)} cards, it asks for {wish.cards}")
+        held = self._held(uid)
+        for uuid, containers in named.items():
+            if uuid not in held:
+                raise Violation(f"pod {uid} is bound with card {uuid}, on which it holds nothing")
+            card, holder = held[uuid]
+            if card["spec"]["nodeName"] != pod["spec"]["nodeName"]:
+                raise Violation(f"pod {uid} is bound to a node that is not that of card {uuid}")
+            if _containers(holder) != containers:
+                raise Violation(f"pod {uid} is told of other amounts of card {uuid} than it holds")
+            if wish.memory_mib and holder["memoryMiB"] != wish.memory_mib or holder["exclusive"] == bool(wish.memory_mib):
+                raise Violation(f"pod {uid} holds another amount of card {uuid} than it asks for")
+
+    def check_answer(self, uid: str, node_name: str) -> None:
+        """Check a Bind that was answered with success."""
+        pod = self._world.pod_of(uid)
+        if pod is not None and pod["spec"].get("nodeName") != node_name:
+            raise Violation(f"Bind of {uid} to {node_name} is answered with success; it is not bound there")
+
+    def _held(self, uid: str) -> dict[str, tuple[Json, Json]]:
+        """Return what a pod holds: card UUID -> card and holder."""
+        return {
+            card["spec"]["uuid"]: (card, holder)
+            for card in self._world.api.cards.values()
+            for holder in holders_of(card)
+            if holder["podUID"] == uid
+        }
+
+    # In the end.
+
+    def unmet(self) -> list[str]:
+        """Return what is not as it should be, once nothing is on its way any more."""
+        found = [*self._unmet_holders(), *self._unmet_pods()]
+        for slot in self._world.slots:
+            if slot.process.alive:
+                found += self._unmet_memory(slot.process)
+            else:
+                found.append(f"operator {slot.number} is dead")
+        return found
+
+    def check_tasks(self) -> None:
+        """Check that no task has failed without anybody looking at its error."""
+        for slot in self._world.slots:
+            for process in (slot.process, *slot.dead):
+                for task in process.loop.failed_tasks():
+                    raise Violation(f"{process.name}: task {task.get_name()} failed unseen: {task.exception()!r}")
+
+    def _unmet_holders(self) -> list[str]:
+        found = []
+        for card in self._world.api.cards.values():
+            uuid = card["spec"]["uuid"]
+            for holder in holders_of(card):
+                uid = holder["podUID"]
+                pod = self._world.pod_of(uid)
+                if pod is None or not lives_bound(pod):
+                    found.append(f"{uid} holds card {uuid}, and is not a living bound pod")
+                elif uuid not in devices(pod):
+                    found.append(f"{uid} holds card {uuid}, of which its annotation says nothing")
+                elif holder["state"] != "allocated":
+                    found.append(f"{uid} is bound and alive, and its share of card {uuid} is {holder['state']}")
+        return found
+
+    def _unmet_pods(self) -> list[str]:
+        found = []
+        for pod in self._world.api.pods.values():
+            uid = pod["metadata"]["uid"]
+            if pod["metadata"].get("deletionTimestamp"):
+                found.append(f"pod {uid} does not go")
+            elif lives_bound(pod) and self._held(uid).keys() != devices(pod).keys():
+                found.append(f"pod {uid} is bound, and does not hold what its annotation names")
+            elif not pod["spec"].get("nodeName") and self._fits(self._world.wishes[uid]):
+                found.append(f"pod {uid} waits, and there is room for it")
+        return found
+
+    def _fits(self, wish: Wish) -> bool:
+        nodes = self._world.api.objects[Kind.NODE].values()
+        ready = [node["metadata"]["name"] for node in nodes if node["status"]["allocatable"]["nvidia.com/gpu"] != "0"]
+        return any(self._free_cards(name, wish) >= wish.cards for name in ready)
+
+    def _free_cards(self, node_name: str, wish: Wish) -> int:
+        cards = [card for card in self._world.api.cards.values() if card["spec"]["nodeName"] == node_name]
+        return sum(_has_room(card, wish) for card in cards)
+
+    def _unmet_memory(self, process: OperatorProcess) -> list[str]:
+        ledger, api, found = process.ledger, self._world.api, []
+        for card in api.cards.values():
+            entry = ledger.entry(card["spec"]["uuid"])
+            known = entry and [(uid, holder.state.value) for uid, holder in entry.holders.items()]
+            if known != [(holder["podUID"], holder["state"]) for holder in holders_of(card)]:
+                found.append(f"{process.name} knows {known} on card {card['spec']['uuid']}")
+        left = process.left_over().items()
+        found += [f"{process.name} still has {kind}: {', '.join(names)}" for kind, names in left if names]
+        return found + self._unmet_pods_in_memory(process)
+
+    def _unmet_pods_in_memory(self, process: OperatorProcess) -> list[str]:
+        pods = self._world.api.pods.values()
+        pending = {pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")}
+        living = {pod["metadata"]["uid"] for pod in pods if lives_bound(pod)}
+        waiting = process.waiting_pods() - pending
+        seen = process.known_pods() - living
+        found = [f"{process.name} lets {sorted(waiting)} wait"] if waiting else []
+        return found + ([f"{process.name} takes {sorted(seen)} for bound and alive"] if seen else [])
+
+
+def holders_of(card: Json | None) -> list[Json]:
+    """Return a card's holders, none if it has no status."""
+    found: list[Json] = ((card or {}).get("status") or {"holders": []})["holders"]
+    return found
+
+
+def lives_bound(pod: Json) -> bool:
+    """Tell whether a pod has a node and has not ended."""
+    return bool(pod["spec"].get("nodeName")) and pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def devices(pod: Json) -> Devices:
+    """Return what a pod's annotation names."""
+    named: dict[str, list[dict[str, Any]]] = orjson.loads(pod["metadata"]["annotations"][DEVICES_ANNOTATION])
+    found: Devices = {}
+    for container, cards in named.items():
+        for card in cards:
+            found.setdefault(card["uuid"], {})[container] = (card["memoryMiB"], card["cores"])
+    return found
+
+
+def _containers(holder: Json) -> dict[str, tuple[int, int]]:
+    return {c["name"]: (c["memoryMiB"], c["cores"]) for c in holder["containers"]}
+
+
+def _amounts(holder: Json) -> tuple[Any, ...]:
+    return holder["memoryMiB"], holder["cores"], holder["number"], holder["exclusive"], holder["containers"]
+
+
+def _has_room(card: Json, wish: Wish) -> bool:
+    holders = holders_of(card)
+    if not wish.memory_mib or any(holder["exclusive"] for holder in holders):
+        return not holders
+    capacity = card["spec"]["capacity"]
+    used_mib = sum(holder["memoryMiB"] for holder in holders)
+    return bool(used_mib + wish.memory_mib <= capacity["memoryMiB"] and len(holders) < capacity["number"])

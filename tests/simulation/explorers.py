@@ -1,0 +1,160 @@
+"""Two ways through the choices of a world: all that differ from the normal course in a few places, and random ones.
+
+A life of a world is repeated from its scenario and its *deviations*: the steps at which not the first choice was
+taken, and which one was. Nothing else is random, so they are all that a failure has to tell.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from simulation.checker import Violation
+from simulation.scenario import Scenario
+from simulation.world import Choose, Offer, World
+
+Deviations = tuple[tuple[int, int], ...]
+"""Step and choice, for each step at which the choice is not 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How a world has fared."""
+
+    scenario: Scenario
+    deviations: Deviations
+    offers: tuple[Offer, ...]
+    """What there was to choose from, step by step."""
+    violation: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scenario.name}: {self.violation or 'nothing wrong'}"
+
+
+class _Recorder:
+    """Asks a chooser and remembers what was chosen."""
+
+    def __init__(self, choose: Choose) -> None:
+        self._choose = choose
+        self.offers: list[Offer] = []
+        self.deviations: list[tuple[int, int]] = []
+
+    def __call__(self, offer: Offer) -> int:
+        choice = self._choose(offer)
+        if choice:
+            self.deviations.append((len(self.offers), choice))
+        self.offers.append(offer)
+        return choice
+
+
+def live(scenario: Scenario, choose: Choose, trace: list[str] | None = None) -> Life:
+    """Let a world live with these choices, and tell how it went."""
+    recorder, violation = _Recorder(choose), ""
+    world = World(scenario, trace)
+    try:
+        world.explore(recorder)
+    except Violation as found:
+        violation = str(found)
+        world.note(f"VIOLATION: {found}")
+    finally:
+        world.end()
+    return Life(scenario, tuple(recorder.deviations), tuple(recorder.offers), violation)
+
+
+class Repeat:
+    """Chooses as before. Where a choice is not there any more, nothing goes wrong."""
+
+    def __init__(self, deviations: Deviations) -> None:
+        self._choices = dict(deviations)
+        self._step = -1
+
+    def __call__(self, offer: Offer) -> int:
+        self._step += 1
+        choice = self._choices.get(self._step, 0)
+        return choice if choice < offer.size else 0
+
+
+class Moody:
+    """Chooses at random, each seed in a mood of its own: calm or hectic, faithful or full of faults."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
+        self._calm = self._random.choice((0.3, 0.6, 0.8, 0.9, 0.97))
+        self._faults = self._random.choice((0, 1, 2, 5, 20, 100))
+        weights = [self._random.choice((0.0, 1.0, 4.0)) for _ in range(2)]
+        self._weights = (weights[0], weights[1], self._random.choice((0.1, 0.5, 2.0)))
+
+    def __call__(self, offer: Offer) -> int:
+        if self._random.random() < self._calm:
+            return 0
+        firsts = max(1, offer.items)
+        parts = (
+            (1, firsts - 1),
+            (firsts, offer.wrong_ways if self._faults else 0),
+            (firsts + offer.wrong_ways, offer.acts),
+        )
+        weights = [weight if count else 0.0 for weight, (_, count) in zip(self._weights, parts, strict=True)]
+        if not any(weights):
+            return 0
+        (part,) = self._random.choices(range(3), weights)
+        self._faults -= part == 1
+        first, count = parts[part]
+        return first + self._random.randrange(count)
+
+
+def random_lives(scenario: Scenario, seeds: range) -> Iterator[Life]:
+    """Live once for each seed."""
+    for seed in seeds:
+        yield live(scenario, Moody(scenario, seed))
+
+
+def all_lives(scenario: Scenario, bound: int, part: int = 0, parts: int = 1) -> Iterator[Life]:
+    """Live every life with up to `bound` deviations, those with fewer first; or one of several equal parts of them."""
+    level: list[Deviations] = [()]
+    for depth in range(bound + 1):
+        following: list[Deviations] = []
+        for number, deviations in enumerate(level):
+            if depth > 0 and number % parts != part:
+                continue
+            life = live(scenario, Repeat(deviations))
+            yield life
+            if depth < bound:
+                following += _with_one_more(life)
+        level = following
+        if depth > 0:
+            part, parts = 0, 1
+
+
+def _with_one_more(life: Life) -> Iterator[Deviations]:
+    first = life.deviations[-1][0] + 1 if life.deviations else 0
+    for step in range(first, len(life.offers)):
+        for choice in range(1, life.offers[step].size):
+            yield (*life.deviations, (step, choice))
+
+
+def shortened(life: Life) -> Life:
+    """Return a life that fails too, with as few deviations as can be found by leaving some out."""
+    size = len(life.deviations) // 2
+    while size:
+        start = 0
+        while start < len(life.deviations):
+            fewer = life.deviations[:start] + life.deviations[start + size :]
+            shorter = live(life.scenario, Repeat(fewer))
+            if shorter.violation and len(shorter.deviations) < len(life.deviations):
+                life = shorter
+            else:
+                start += size
+        size = size // 2
+    return life
+
+
+def story(life: Life) -> str:
+    """Tell a life from its beginning, and how to see it again."""
+    trace: list[str] = []
+    live(life.scenario, Repeat(life.deviations), trace)
+    return "\n".join([*trace, "", f"again: {command(life)}"])
+
+
+def command(life: Life) -> str:
+    """Return the command that repeats a life."""
+    choices = ",".join(f"{step}:{choice}" for step, choice in life.deviations) or "none"
+    return f"cd tests && python -m simulation --scenario '{life.scenario.name}' --choices {choices}"

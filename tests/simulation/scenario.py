@@ -1,0 +1,78 @@
+"""What a simulated world begins with, and what may happen in it beside faults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from builders import a_card
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from gpuledger.model.card import Card
+from simulation.api_server import Json
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+CARD_MIB = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A pod and what it asks for: a number of cards, whole ones if no memory is named."""
+
+    name: str
+    memory_mib: int = 0
+    cards: int = 1
+    priority: int = 0
+
+    def pod(self, uid: str, order: int) -> Json:
+        """Return the pod's object, created as the n-th."""
+        limits = {GPU: str(self.cards)} | ({MEMORY: str(self.memory_mib)} if self.memory_mib else {})
+        pod = a_pod_object(self.name, limits, uid=uid)
+        pod["metadata"]["creationTimestamp"] = f"2030-01-01T{order // 3600:02}:{order // 60 % 60:02}:{order % 60:02}Z"
+        pod["spec"]["priority"] = self.priority
+        return pod
+
+
+class Act(Protocol):
+    """Something that a person, a controller or fate may do, once, at any time."""
+
+    def can(self, world: "World") -> bool:
+        """Tell whether it is possible now."""
+
+    def do(self, world: "World") -> None:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The beginning of a world. Equal scenarios and equal choices give equal worlds."""
+
+    name: str
+    nodes: Mapping[str, int]
+    """Node name -> number of its cards, 16000 MiB each."""
+    wishes: tuple[Wish, ...]
+    """Pods that are there from the beginning."""
+    acts: tuple[Act, ...] = ()
+    replicas: int = 1
+    follows_lease: bool = False
+    """Only the replica that holds the Lease is active; else all are, all the time."""
+    horizon_s: float = 120.0
+    """After so long, nothing new goes wrong."""
+
+    @cached_property
+    def cards(self) -> tuple[Card, ...]:
+        """The cards of all nodes."""
+        return tuple(
+            a_card(index, node_name, memory_mib=CARD_MIB)
+            for node_name, count in self.nodes.items()
+            for index in range(count)
+        )
+
+    @cached_property
+    def node_objects(self) -> tuple[Json, ...]:
+        """The nodes, as the API server has them."""
+        objects = [a_node_object(name, [c for c in self.cards if c.node_name == name]) for name in self.nodes]
+        for node in objects:
+            node["metadata"]["uid"] = f"uid-{node['metadata']['name']}"
+        return tuple(objects)

@@ -1,0 +1,70 @@
+"""The scenarios: small ones, in which everything is tried, and random ones."""
+
+from random import Random
+
+from simulation.acts import AgentAway, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
+from simulation.scenario import Act, Scenario, Wish
+
+HALF_MIB, MOST_MIB = 8_000, 10_000
+
+A, B = Wish("a", MOST_MIB), Wish("b", MOST_MIB)
+
+ONE_CARD = {"node-a": 1}
+TWO_CARDS = {"node-a": 2}
+TWO_NODES = {"node-a": 1, "node-b": 1}
+
+SMALL = (
+    Scenario("one pod", ONE_CARD, (A,), (Crash(), Touch("a"))),
+    Scenario("two pods for one card", ONE_CARD, (A, B), (Crash(), Delete("a"), ForceDelete("a"), Finish("a"))),
+    Scenario("two pods on one card", ONE_CARD, (Wish("a", HALF_MIB), Wish("b", HALF_MIB)), (Crash(), Delete("a"))),
+    Scenario("a pod on two cards", TWO_CARDS, (Wish("a", cards=2), Wish("b")), (Crash(), Delete("a"), Delete("b"))),
+    Scenario("two nodes", TWO_NODES, (A, B), (Crash(), AgentAway("node-a"), Delete("a"))),
+    Scenario("a name returns", ONE_CARD, (A,), (ForceDelete("a"), Create(Wish("a", HALF_MIB)), Crash())),
+    Scenario("two operators, one pod", TWO_CARDS, (A,), (Crash(1), Delete("a")), replicas=2),
+    Scenario("two operators, two pods", ONE_CARD, (A, B), (Crash(2), Delete("a")), replicas=2),
+    Scenario("two operators, two cards", TWO_CARDS, (Wish("a", cards=2), B), (Crash(1),), replicas=2),
+    Scenario("two operators, two nodes", TWO_NODES, (A, B), (Crash(1), ForceDelete("a")), replicas=2),
+    Scenario(
+        "the Lease moves",
+        ONE_CARD,
+        (A, B),
+        (LeaseMoves(2), LeaseMoves(1), Crash(1), Delete("a")),
+        replicas=2,
+        follows_lease=True,
+    ),
+)
+
+BY_NAME = {scenario.name: scenario for scenario in SMALL}
+
+RANDOM = "random"
+
+
+def named(name: str) -> Scenario:
+    """Return a scenario: a small one, or `random N`. Raises KeyError."""
+    kind, _, number = name.partition(" ")
+    return random_scenario(int(number)) if kind == RANDOM and number.isdigit() else BY_NAME[name]
+
+
+def random_scenario(seed: int) -> Scenario:
+    """Return a larger scenario: up to three nodes and eight pods, with much that may happen."""
+    random = Random(f"{RANDOM} {seed}")  # noqa: S311 - nothing here is secret
+    nodes = {f"node-{letter}": random.randint(1, 3) for letter in "abc"[: random.randint(1, 3)]}
+    wishes = tuple(_random_wish(random, name) for name in "abcdefgh"[: random.randint(2, 8)])
+    replicas = random.choice((1, 1, 2))
+    follows_lease = random.random() < 0.5
+    acts = tuple(_random_act(random, wishes, list(nodes), replicas, follows_lease) for _ in range(random.randint(0, 8)))
+    return Scenario(f"{RANDOM} {seed}", nodes, wishes, acts, replicas, follows_lease and replicas > 1)
+
+
+def _random_wish(random: Random, name: str) -> Wish:
+    memory_mib = random.choice((0, 1_000, 4_000, HALF_MIB, MOST_MIB, 16_000))
+    return Wish(name, memory_mib, random.choice((1, 1, 1, 2, 3)), random.choice((0, 0, 0, 100)))
+
+
+def _random_act(random: Random, wishes: tuple[Wish, ...], nodes: list[str], replicas: int, follows_lease: bool) -> Act:
+    name, slot = random.choice(wishes).name, random.randint(1, replicas)
+    kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
+    kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(random.choice(nodes))]
+    if replicas > 1 and follows_lease:
+        kinds += [LeaseMoves(slot)] * 3
+    return random.choice(kinds)

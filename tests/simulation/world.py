@@ -1,0 +1,240 @@
+"""A simulated cluster: everything that is on its way, the time, and one thing after the other.
+
+At each step there is an *offer*: what can happen now. Its first choice is how things go when nothing is wrong: the
+oldest thing on its way happens, or, if there is none, time passes until the next timer. The other choices are another
+thing first, the oldest thing going wrong, or an act of the scenario.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuledger.formats.extender import BindArguments
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from simulation.api_server import ApiServer, Json, Kind
+from simulation.checker import Checker, Violation
+from simulation.item import Item
+from simulation.kubelet import Kubelets
+from simulation.process_loop import Clock, ProcessLoop
+from simulation.scenario import Act, Scenario, Wish
+from simulation.slot import Slot
+
+SETTLE_S = 45.0
+"""How long a world is watched after the last choice, at least: longer than the delays of the releases."""
+
+PATIENCE_S = 1_500.0
+"""How long a world has to come to order after the last choice: several comparisons with full lists, and flushes."""
+
+STEPS_LIMIT = 20_000
+"""More steps than any world needs: whoever takes them goes round in circles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The choices of one step: numbers from 0, in this order."""
+
+    items: int
+    """Things that can happen as they should, oldest first; 0: time passes."""
+    wrong_ways: int
+    """Ways in which the oldest thing can go wrong."""
+    acts: int
+    """Acts of the scenario that are possible."""
+
+    @property
+    def size(self) -> int:
+        """Number of choices."""
+        return max(1, self.items) + self.wrong_ways + self.acts
+
+
+Choose = Callable[[Offer], int]
+
+
+class World:
+    """One cluster, from its first moment to its last."""
+
+    def __init__(self, scenario: Scenario, trace: list[str] | None = None) -> None:
+        self.scenario = scenario
+        self.trace = trace
+        self.clock = Clock()
+        self.api = ApiServer()
+        self.environment = ProcessLoop(self.clock)
+        self.node_names = tuple(scenario.nodes)
+        self.wishes: dict[str, Wish] = {}  # pod UID -> what it asks for, of every pod there has been
+        self.items: list[Item] = []  # what is on its way, oldest first
+        self._new: list[Item] = []
+        self._acts: list[Act] = list(scenario.acts)
+        self._uids: dict[str, str] = {}  # pod UID -> key of the pod
+        self._has_news = True
+        self.lease_holder = 1
+        self.steps = 0
+        self._create_cluster()
+        self.checker = Checker(self)
+        self.kubelets = Kubelets(self)
+        self.slots = [Slot(self, number + 1) for number in range(scenario.replicas)]
+        self._start()
+
+    def _create_cluster(self) -> None:
+        for node in self.scenario.node_objects:
+            self.api.put(Kind.NODE, node["metadata"]["name"], node)
+        for card in self.scenario.cards:
+            self.api.put_card(card)
+        self.give_lease(1)
+
+    def _start(self) -> None:
+        """Let the operators come up in peace; then the pods come."""
+        trace, self.trace = self.trace, None
+        self._settle()
+        while self.items:
+            self._take(Offer(len(self.items), 0, 0), 0)
+        self.trace = trace
+        for slot in self.slots:
+            if not self.scenario.follows_lease or slot.number == self.lease_holder:
+                slot.scheduler.start()
+        for wish in self.scenario.wishes:
+            self.create(wish)
+        self.steps = 0
+
+    # For those who live here.
+
+    def pend(self, item: Item) -> None:
+        """Let something be on its way."""
+        self._new.append(item)
+
+    def put_off(self, item: Item, delay_s: float) -> None:
+        """Let something be on its way later."""
+        self.environment.call_later(delay_s, self.pend, item)
+
+    def note(self, text: str) -> None:
+        """Write down what happens, if anybody wants to read it."""
+        if self.trace is not None:
+            self.trace.append(f"{self.clock.now_s - 1000:9.3f} s  {text}")
+
+    def pod_of(self, uid: str) -> Json | None:
+        """Return the pod with a UID, None if it is gone."""
+        return self.api.pods.get(self._uids.get(uid, ""))
+
+    def create(self, wish: Wish) -> None:
+        """Create a pod; its UID says how often its name was used."""
+        count = sum(1 for known in self.wishes.values() if known.name == wish.name)
+        uid = f"uid-{wish.name}" + (f"-{count + 1}" if count else "")
+        self.wishes[uid] = wish
+        self._uids[uid] = f"default/{wish.name}"
+        self.api.put_pod(wish.pod(uid, len(self.wishes)))
+
+    def drop_pod(self, pod: Json) -> None:
+        """Let a pod be gone."""
+        uid = pod["metadata"]["uid"]
+        self.api.drop(Kind.POD, self._uids[uid])
+        del self._uids[uid]
+
+    def give_lease(self, number: int) -> None:
+        """Let a replica's scheduler hold the Lease."""
+        self.lease_holder = number
+        metadata = {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE, "uid": "uid-lease"}
+        lease = {"metadata": metadata, "spec": {"holderIdentity": f"host-{number}_uuid"}}
+        self.api.put(Kind.LEASE, LEASE_NAME, lease)
+
+    def check_bound(self, arguments: BindArguments, error: str) -> None:
+        """Check what an operator is about to answer to a Bind."""
+        if not error:
+            self.checker.check_answer(arguments.uid, arguments.node_name)
+
+    # Steps.
+
+    def explore(self, choose: Choose) -> None:
+        """Live through everything that is chosen, then to a peaceful end. Raises Violation."""
+        until_s = self.clock.now_s + self.scenario.horizon_s
+        self._settle()
+        while self.clock.now_s < until_s:
+            offer = self._offer()
+            choice = choose(offer) if offer.size > 1 else 0
+            if choice == 0 and not offer.items and not self.checker.unmet():
+                break
+            self._take(offer, choice)
+        self._come_to_rest()
+
+    def end(self) -> None:
+        """Give everything back that the world needs."""
+        for slot in self.slots:
+            for process in (slot.process, *slot.dead):
+                process.loop.throw_away()
+
+    def _come_to_rest(self) -> None:
+        """Let everything happen as it should, until nothing is left to do and all is in order."""
+        self._acts.clear()
+        self.note("from here on nothing goes wrong any more")
+        end_s = self.clock.now_s
+        while True:
+            offer = Offer(len(self.items), 0, 0)
+            if not offer.items and self.clock.now_s >= end_s + SETTLE_S:
+                unmet = self.checker.unmet()
+                if not unmet:
+                    break
+                if self.clock.now_s > end_s + PATIENCE_S:
+                    raise Violation("in the end: " + "; ".join(unmet))
+            self._take(offer, 0)
+        self.checker.check_tasks()
+
+    def _offer(self) -> Offer:
+        items = len(self.items)
+        acts = len(self._possible_acts()) if self._acts and (items or self._has_news) else 0
+        return Offer(items, self.items[0].ways() - 1 if items else 0, acts)
+
+    def _possible_acts(self) -> list[Act]:
+        return [act for act in dict.fromkeys(self._acts) if act.can(self)]
+
+    def _take(self, offer: Offer, choice: int) -> None:
+        self.steps += 1
+        if self.steps > STEPS_LIMIT:
+            raise Violation(f"still busy after {STEPS_LIMIT} steps")
+        if choice >= max(1, offer.items) + offer.wrong_ways:
+            self._act(choice - max(1, offer.items) - offer.wrong_ways)
+        elif offer.items == 0:
+            self._let_time_pass()
+        elif choice < offer.items:
+            self._happen(self.items.pop(choice), 0)
+        else:
+            self._happen(self.items.pop(0), choice - offer.items + 1)
+        self._settle()
+
+    def _happen(self, item: Item, way: int) -> None:
+        self._has_news = True
+        if self.trace is not None:
+            wrong = item.way(way)
+            self.note(item.what() + (f" -- {wrong}" if wrong else ""))
+        item.happen(way)
+
+    def _act(self, number: int) -> None:
+        act = self._possible_acts()[number]
+        self._acts.remove(act)
+        self._has_news = True
+        self.note(f"ACT: {act}")
+        act.do(self)
+
+    def _let_time_pass(self) -> None:
+        self._has_news = False
+        loops = self._loops()
+        next_s = min(loop.next_timer_s() for loop in loops)
+        if next_s == float("inf"):
+            raise Violation("nothing will ever happen any more: " + "; ".join(self.checker.unmet()))
+        self.clock.now_s = max(next_s, self.clock.now_s)
+        for loop in loops:
+            loop.wake()
+
+    def _loops(self) -> list[ProcessLoop]:
+        return [self.environment, *(slot.process.loop for slot in self.slots if slot.process.alive)]
+
+    def _settle(self) -> None:
+        """Let all processes run until they wait; then what they have set off is on its way."""
+        busy = True
+        while busy:
+            busy = self.environment.run_ready()
+            for slot in self.slots:
+                if slot.process.alive and slot.process.loop.run_ready():
+                    busy = True
+        self.items = [item for item in self.items if not item.is_void()]
+        if self._new:
+            new = [item for item in self._new if not item.is_void()]
+            self._new.clear()
+            if len(new) > 1:
+                new.sort(key=lambda item: item.what())  # so that no order of a set shows
+            self.items += new
