@@ -171,7 +171,13 @@ class ControlPlane:
     kubeconfig: Path
     server: str
 
-    def __init__(self) -> None:
+    def __init__(self, durable: bool = False, json_storage: bool = False) -> None:
+        """Make one that is not started.
+
+        `durable` has etcd write to the disk before it answers, as it would in production; `json_storage` has the API
+        server store JSON, which is also what others can read in etcd.
+        """
+        self._durable, self._json_storage = durable, json_storage
         self._programs: list[ManagedProcess] = []
         self._components: list[ManagedProcess] = []
         self._directory_lock: int | None = None
@@ -180,9 +186,9 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def run(cls) -> Iterator[ControlPlane]:
+    def run(cls, durable: bool = False) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
-        plane = cls()
+        plane = cls(durable)
         plane.start()
         try:
             yield plane
@@ -289,12 +295,17 @@ class ControlPlane:
         return program
 
     def start_scheduler(
-        self, config_file: Path, kubeconfig: Path, name: str = "kube-scheduler", flags: Sequence[str] = ()
+        self,
+        config_file: Path,
+        kubeconfig: Path,
+        name: str = "kube-scheduler",
+        flags: Sequence[str] = (),
+        host: str | None = None,
     ) -> ManagedProcess:
         """Start a kube-scheduler with a configuration file, as the account of `kubeconfig`, and wait for /livez.
 
         The `clientConnection.kubeconfig` of the file is replaced, in a copy. `.url` of the result serves /metrics
-        (with the admin's token). Raises ControlPlaneError.
+        (with the admin's token). With `host`, it takes that for its host's name. Raises ControlPlaneError.
         """
         config: dict[str, Any] = yaml.safe_load(config_file.read_text())
         config["clientConnection"] = {**config.get("clientConnection", {}), "kubeconfig": str(kubeconfig)}
@@ -303,6 +314,7 @@ class ControlPlane:
 
         def argv(port: int) -> list[str]:
             return [
+                *(on_host(host) if host else ()),
                 str(self._binaries / "kube-scheduler"),
                 f"--config={adjusted}",
                 "--bind-address=127.0.0.1",
@@ -351,6 +363,29 @@ class ControlPlane:
         """Kill the API server and start it again, about 3 s."""
         self.stop_api_server()
         self.start_api_server()
+
+    @property
+    def etcd_url(self) -> str:
+        """Where etcd listens, without TLS."""
+        return self._etcd_url
+
+    def stop_etcd(self) -> None:
+        """Kill etcd, as a crash would. Its data stays."""
+        self._components.remove(self._etcd)
+        self._etcd.kill()
+
+    def start_etcd(self) -> None:
+        """Start etcd again on its old addresses with its old data, and wait until it answers."""
+        port = int(self._etcd_url.rsplit(":", 1)[1])
+        self._etcd = self._spawn("etcd", self._etcd_argv(port))
+        self._components.append(self._etcd)
+        self._etcd.url = self._etcd_url
+        self._etcd.wait_until(lambda: _etcd_is_healthy(port), COMPONENT_TIMEOUT_S)
+
+    def restart_etcd(self) -> None:
+        """Kill etcd and start it again."""
+        self.stop_etcd()
+        self.start_etcd()
 
     # ---- the components ----
 
@@ -410,24 +445,23 @@ class ControlPlane:
         raise AssertionError
 
     def _start_etcd(self) -> None:
-        def argv(port: int) -> list[str]:
-            peer = f"http://127.0.0.1:{free_port()}"
-            return [
-                str(self._binaries / "etcd"),
-                f"--data-dir={self.directory / 'etcd'}",
-                f"--listen-client-urls=http://127.0.0.1:{port}",
-                f"--advertise-client-urls=http://127.0.0.1:{port}",
-                f"--listen-peer-urls={peer}",
-                f"--initial-advertise-peer-urls={peer}",
-                f"--initial-cluster=default={peer}",
-                "--unsafe-no-fsync",
-                "--log-level=warn",
-            ]
+        self._peer_url = f"http://127.0.0.1:{free_port()}"
+        self._etcd = self._start_listening("etcd", self._etcd_argv, _etcd_is_healthy)
+        self._etcd.url = self._etcd_url = str(self._etcd.url).replace("https", "http")
+        self._components.append(self._etcd)
 
-        etcd = self._start_listening("etcd", argv, lambda port: _http_status(f"http://127.0.0.1:{port}/health") == 200)
-        etcd.url = str(etcd.url).replace("https", "http")
-        self._etcd_url = etcd.url
-        self._components.append(etcd)
+    def _etcd_argv(self, port: int) -> list[str]:
+        return [
+            str(self._binaries / "etcd"),
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls=http://127.0.0.1:{port}",
+            f"--advertise-client-urls=http://127.0.0.1:{port}",
+            f"--listen-peer-urls={self._peer_url}",
+            f"--initial-advertise-peer-urls={self._peer_url}",
+            f"--initial-cluster=default={self._peer_url}",
+            *([] if self._durable else ["--unsafe-no-fsync"]),
+            "--log-level=warn",
+        ]
 
     def _api_server_argv(self, port: int) -> list[str]:
         # The API server makes its own serving certificate; the key of that signs the accounts' tokens too.
@@ -451,6 +485,7 @@ class ControlPlane:
             f"--audit-policy-file={self.directory / 'audit-policy.yaml'}",
             f"--audit-log-path={self._audit_log}",
             f"--audit-log-maxsize={AUDIT_LOG_SIZE_MB}",
+            *(["--storage-media-type=application/json"] if self._json_storage else []),
         ]
 
     def _api_server_ready(self, port: int) -> bool:
@@ -486,6 +521,13 @@ class ControlPlane:
         return _http_status(server + path, self._token, trust)
 
 
+def on_host(name: str) -> list[str]:
+    """Return what to put before a command, so that it takes a name for its host's. Needs util-linux and namespaces."""
+    unshare = ["unshare", "--uts"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--uts"]
+    rename = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+    return [*unshare, sys.executable, "-c", rename, name]
+
+
 def _audit_event(record: dict[str, Any]) -> AuditEvent:
     target = record.get("objectRef", {})
     return AuditEvent(
@@ -498,6 +540,10 @@ def _audit_event(record: dict[str, Any]) -> AuditEvent:
         code=record.get("responseStatus", {}).get("code", 0),
         timestamp=datetime.fromisoformat(record["stageTimestamp"]),
     )
+
+
+def _etcd_is_healthy(port: int) -> bool:
+    return _http_status(f"http://127.0.0.1:{port}/health") == 200
 
 
 def _http_status(url: str, token: str | None = None, trust: ssl.SSLContext | None = None) -> int | None:

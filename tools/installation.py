@@ -28,11 +28,19 @@ USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 class Installation:
     """The product on a control plane: installed, started, stopped, killed, asked for its metrics.
 
-    A second one on the same control plane needs a name, which its files and programs then carry.
+    A second one on the same control plane needs a name, which its files and programs then carry. With `replicated`,
+    that is also the host name of its kube-scheduler, and one of them is active at a time, as replicas of the Deployment.
     """
 
-    def __init__(self, plane: ControlPlane, settings: Mapping[str, object] | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        settings: Mapping[str, object] | None = None,
+        name: str = "",
+        replicated: bool = False,
+    ) -> None:
         self.plane = plane
+        self._host = name if replicated else None
         self.operator: ManagedProcess | None = None
         self.scheduler: ManagedProcess | None = None
         self._settings = dict(settings or {})
@@ -61,7 +69,7 @@ class Installation:
                 "-m",
                 "gpuledger",
                 "run",
-                "--no-leader-elect",
+                *(["--host", self._host] if self._host else ["--no-leader-elect"]),
                 *self._files(kubeconfig or self.kubeconfig),
             ],
             ready=lambda: self._get("/readyz") is not None,
@@ -72,7 +80,8 @@ class Installation:
         """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
         config = self.plane.directory / f"scheduler-config{self._suffix}.yaml"
         render = [
-            *(sys.executable, "-m", "gpuledger", "scheduler-config", "--no-leader-elect"),
+            *(sys.executable, "-m", "gpuledger", "scheduler-config"),
+            "--leader-elect" if self._host else "--no-leader-elect",
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
         _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render), timeout_s=20)
@@ -83,7 +92,11 @@ class Installation:
             content["clientConnection"] |= {"contentType": JSON, "acceptContentTypes": JSON}
         config.write_text(yaml.safe_dump(content))
         self.scheduler = self.plane.start_scheduler(
-            config, kubeconfig or self.kubeconfig, name=f"kube-scheduler{self._suffix}", flags=_scheduler_flags()
+            config,
+            kubeconfig or self.kubeconfig,
+            name=f"kube-scheduler{self._suffix}",
+            flags=_scheduler_flags(),
+            host=self._host,
         )
         return self.scheduler
 

@@ -46,6 +46,7 @@ class Connection:
     """A keep-alive connection to the API server with the administrator's token."""
 
     plane: ControlPlane
+    timeout_s: float = DEADLINE_S
     _http: http.client.HTTPSConnection | None = None
     _headers: dict[str, str] = field(default_factory=dict)
 
@@ -55,7 +56,7 @@ class Connection:
         trust = ssl.create_default_context(cafile=config["clusters"][0]["cluster"]["certificate-authority"])
         self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
         address = urlsplit(self.plane.server)
-        return http.client.HTTPSConnection(str(address.hostname), address.port, context=trust, timeout=DEADLINE_S)
+        return http.client.HTTPSConnection(str(address.hostname), address.port, context=trust, timeout=self.timeout_s)
 
     def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
         """Send a request. Raises RequestFailed."""
@@ -171,6 +172,13 @@ class Cluster:
     def add_nodes(self, count: int, gpus: int = 8, number: int = 10, model: str = "A100-40GB") -> list[FakeNode]:
         """Register simulated nodes and wait until their cards can be used."""
         nodes = fake_nodes(f"node-{next(self._numbers)}", count, gpus, model, number)
+        self.register(*nodes)
+        wanted = {card.uuid for node in nodes for card in node.cards}
+        self.wait(lambda: wanted <= {u for u, a in self.cards().items() if phase(a) == "Ready"}, "the cards are ready")
+        return nodes
+
+    def register(self, *nodes: FakeNode) -> None:
+        """Create nodes, or report their cards anew, as their agents and kubelets would."""
 
         async def register() -> None:
             client = await KubeClient.connect(self.plane.kubeconfig)
@@ -181,9 +189,6 @@ class Cluster:
                 await client.close()
 
         asyncio.run(register())
-        wanted = {card.uuid for node in nodes for card in node.cards}
-        self.wait(lambda: wanted <= {u for u, a in self.cards().items() if phase(a) == "Ready"}, "the cards are ready")
-        return nodes
 
     def cards(self) -> dict[str, Json]:
         """Return card UUID -> GPUAllocation."""
@@ -246,13 +251,6 @@ class Cluster:
         selector = quote(f"involvedObject.name={name},involvedObject.kind={kind}")
         events = self.request("GET", f"/api/v1/namespaces/default/events?fieldSelector={selector}")["items"]
         return [event["message"] for event in events]
-
-    def try_again(self) -> None:
-        """Have kube-scheduler try waiting pods again, once the operator is at rest: a node has changed."""
-        self.settle()
-        for node in self.objects("nodes"):
-            path = f"/api/v1/nodes/{node['metadata']['name']}"
-            self.patch(path, {"metadata": {"labels": {"changed": str(next(self._numbers))}}})
 
     # Asking.
 

@@ -104,7 +104,6 @@ def test_a_card_that_turns_unhealthy_keeps_its_holders_and_takes_nobody(cluster:
     assert [holder["pod"] for holder in cluster.holders()[node.cards[0].uuid]] == ["running"]
     cluster.patch(path, {"metadata": {"annotations": {REGISTER_ANNOTATION: register_of(node.cards)}}})
     waits(cluster, [node], "Ready")
-    cluster.try_again()
     cluster.wait_bound("new")
 
 
@@ -116,7 +115,6 @@ def test_the_end_of_a_pod_frees_its_cards_for_one_that_waits(cluster: Cluster, e
     cluster.create(pod("second", {COUNT: 2}))
     cluster.wait_refused("second", "fewer than 2 cards entirely free")
     getattr(cluster, end)("first")
-    cluster.try_again()
     (second,) = cluster.wait_bound("second")
     assert sorted(uuids(second)) == sorted(card.uuid for card in node.cards)
     assert {holder["pod"] for holders in cluster.holders().values() for holder in holders} == {"second"}
@@ -135,7 +133,6 @@ def test_a_pod_that_was_deleted_by_force_while_it_ran_keeps_its_card_for_a_while
     cluster.delete("running")
     cluster.wait(lambda: [h["state"] for h in cluster.holders()[uuid]] == ["releasing"], "its share is being released")
     cluster.wait(lambda: cluster.holders()[uuid] == [], "its share is released")
-    cluster.try_again()
     cluster.wait_bound("next")
 
 
@@ -145,7 +142,6 @@ def test_a_pod_of_the_same_name_is_another_pod(cluster: Cluster) -> None:
     (first,) = cluster.wait_bound("twin")
     cluster.delete("twin")
     cluster.create(pod("twin", {COUNT: 1}))
-    cluster.try_again()
     (second,) = cluster.wait_bound("twin")
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
     cluster.settle()

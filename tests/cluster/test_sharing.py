@@ -29,7 +29,6 @@ def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Clu
     cluster.create(pod("eleventh", {COUNT: 1, PERCENT: 1}))
     cluster.wait_refused("eleventh", "1 no card with a free slot")
     cluster.delete(names[0])
-    cluster.try_again()
     cluster.wait_bound("eleventh")
     cluster.check_consistent()
 

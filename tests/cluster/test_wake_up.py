@@ -106,7 +106,7 @@ def test_a_freed_share_is_taken_at_once_by_whom_it_is_due_and_costs_one_wake_up_
         assert taken == due[number]
         took_s[order].append(seconds)
     cluster.settle()
-    patched = [event.name for event in cluster.our_writes(offset, ["pods"]) if event.verb == "patch"]
+    patched = [e.name for e in cluster.our_writes(offset, ["pods"]) if (e.verb, e.subresource) == ("patch", "")]
     assert len(patched) == len(set(patched)), "nobody is woken twice"
     assert set(patched) <= set(due[: len(orders) * FREED_EACH]), "nobody is woken in vain"
     for order, seconds_each in took_s.items():

@@ -222,6 +222,10 @@ class ApiServer:
         """Let a pod be gone."""
         self._drop("Pod", self.pods, (namespace, name))
 
+    def node_of(self, name: str) -> str:
+        """Return the node that a pod is bound to, or an empty string."""
+        return bound_node(self.pods["default", name])
+
     def put_node(self, node: Json) -> Json:
         """Create or change a node."""
         return self._put("Node", self.nodes, node["metadata"]["name"], node)

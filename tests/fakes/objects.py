@@ -32,15 +32,18 @@ def a_pod_object(
     started: bool = False,
     containers: Sequence[Json] = (),
     scheduler_name: str = "gpuledger",
+    priority: int = 0,
+    created: str = "2030-01-01T00:00:00Z",
 ) -> Json:
     """Return a pod; its UID is `uid-NAME`, unless one is given."""
     spec: Json = {"schedulerName": scheduler_name, "containers": list(containers) or [a_container("main", limits)]}
+    spec |= {"priority": priority} if priority else {}
     status: Json = {"phase": phase}
     if node_name:
         spec["nodeName"] = node_name
     if started:
         status["startTime"] = "2030-01-01T00:00:00Z"
-    metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}"}
+    metadata = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "creationTimestamp": created}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 

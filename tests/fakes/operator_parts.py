@@ -2,9 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from builders import a_pod
 from fakes.api_server import ApiServer, Json
+from gpuledger.controller.startup import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import RequestDefaults, ResourceNames, bound_node
 from gpuledger.ledger.book import Ledger
@@ -13,9 +15,11 @@ from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
+from gpuledger.settings import Settings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
@@ -35,6 +39,7 @@ class OperatorParts:
     counts: Counts = field(default_factory=Counts)
     told: list[tuple[str, str]] = field(default_factory=list)
     """Node and sentence, for each that was told to a node."""
+    leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.ledger, self.api.store)
@@ -42,7 +47,13 @@ class OperatorParts:
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts)
         settings = PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S)
         self.releaser = PodReleaser(
-            self.ledger, self.journal, self.api.store, self.counts, settings.request, RELEASE_DELAY_S
+            self.ledger,
+            self.journal,
+            self.api.store,
+            self.counts,
+            settings.request,
+            RELEASE_DELAY_S,
+            self.leadership.is_active,
         )
         self.placer = PodPlacer(
             self.ledger,
@@ -56,7 +67,12 @@ class OperatorParts:
             clock=asyncio.get_running_loop().time,
         )
         self.inventory = InventoryKeeper(
-            self.ledger, self.journal, self.api.store, self.counts, lambda node, text: self.told.append((node, text))
+            self.ledger,
+            self.journal,
+            self.api.store,
+            self.counts,
+            lambda node, text: self.told.append((node, text)),
+            self.leadership.is_active,
         )
         self.observer = ClusterObserver(
             self.ledger,
@@ -70,6 +86,22 @@ class OperatorParts:
             "gpuledger",
         )
         self._shown = 0  # changes of the API server that the watches have shown
+
+    def as_operator(self) -> Operator:
+        """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
+        room_has_changed = asyncio.Event()
+        self.ledger.on_change = room_has_changed.set
+        return Operator(
+            client=cast(Any, None),
+            leadership=self.leadership,
+            observer=self.observer,
+            placer=self.placer,
+            waiting=self.waiting,
+            room_has_changed=room_has_changed,
+            counts=self.counts,
+            server=cast(Any, None),
+            settings=Settings(),
+        )
 
     def entry(self, card: Card) -> CardEntry:
         """Return a card's line."""
@@ -118,6 +150,18 @@ class OperatorParts:
     async def bind(self, name: str, node_name: str, uid: str = "") -> None:
         """Have a pod bound, as kube-scheduler would."""
         await self.placer.bind(BindArguments(uid or f"uid-{name}", "default", name, node_name))
+
+    def shares_left(self, uid: str) -> list[str]:
+        """Return where a share of a pod counts: as an entry at the API server, as one in memory, or on hold."""
+        stored = [name for name, card in self.api.cards.items() if uid in str(card.get("status"))]
+        known = [entry.card.uuid for entry in self.ledger.entries() if uid in entry.holders or uid in entry.holds]
+        return stored + known + ([f"hold of {uid}"] if self.ledger.hold_of(uid) else [])
+
+    def remembered(self, uid: str) -> list[str]:
+        """Return the places in the workflows that still know a pod."""
+        workflows = (self.placer, self.waiting, self.releaser)
+        places = [(name, kept) for workflow in workflows for name, kept in vars(workflow).items()]
+        return [name for name, kept in places if isinstance(kept, dict | set) and uid in kept]
 
     async def add(self, uid: str, share: Share, timeout_s: float = 10.0) -> None:
         """Enter a share into the ledger."""

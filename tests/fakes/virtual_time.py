@@ -4,7 +4,7 @@ import asyncio
 import selectors
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Self
+from typing import ClassVar, Self
 
 DEADLOCK_S = 1.0
 """Real time after which a loop without any timer counts as stuck."""
@@ -39,12 +39,15 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class LoopDatetime(datetime):
-    """Stands in for `datetime` where a wall clock is read: it goes with the loop's clock."""
+    """Stands in for `datetime` where a wall clock is read: it goes with the loop's clock, until it is stepped."""
+
+    stepped: ClassVar[timedelta] = timedelta()
+    """How far somebody has set the wall clock forwards."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         """Return the virtual time as a date."""
-        moment = EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
+        moment = EPOCH + timedelta(seconds=asyncio.get_running_loop().time()) + cls.stepped
         return cls.fromtimestamp(moment.timestamp(), tz)
 
 

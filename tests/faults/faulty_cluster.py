@@ -65,9 +65,9 @@ class FaultyCluster(Cluster):
 
 
 @contextmanager
-def faulty_cluster(settings: Mapping[str, object]) -> Iterator[FaultyCluster]:
-    """Run a control plane with gpuledger on it, everything through proxies."""
-    with ControlPlane.run() as plane, ExitStack() as stack:
+def faulty_cluster(settings: Mapping[str, object], durable: bool = False) -> Iterator[FaultyCluster]:
+    """Run a control plane with gpuledger on it, everything through proxies. `durable`: see ControlPlane."""
+    with ControlPlane.run(durable) as plane, ExitStack() as stack:
         installation = Installation(plane, settings)
         installation.install()
         api = stack.enter_context(Proxy.before_api_server(installation.kubeconfig))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -168,10 +167,11 @@ def _replaced(operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [o["value"] for o in operations if o["op"] == "replace" and re.match(r"/status/holders/\d+$", o["path"])]
 
 
-def _removed(operations: list[dict[str, Any]]) -> list[str]:
-    """Return the UIDs of the pods that a JSON patch removes: each is tested for at the place that is removed next."""
-    return [
-        before["value"]
-        for before, operation in itertools.pairwise(operations)
-        if before["op"] == "test" and operation["op"] == "remove"
-    ]
+def _removed(operations: list[dict[str, Any]]) -> set[str]:
+    """Return the UIDs of the pods that a JSON patch removes: each is tested for at its place."""
+    removed = {operation["path"] for operation in operations if operation["op"] == "remove"}
+    return {
+        operation["value"]
+        for operation in operations
+        if operation["op"] == "test" and operation["path"].removesuffix("/podUID") in removed
+    }

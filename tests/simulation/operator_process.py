@@ -74,8 +74,7 @@ class OperatorProcess:
         operator = self.operator
         tasks = [task for task in self.loop.open_tasks() if task not in self.parts]
         return {
-            "holds": list(self.ledger._holds),
-            "filtered pods": sorted(operator.placer.held()),
+            "holds": [uid for uid, hold in self.ledger._holds.items() if hold.deadline_s > self.loop.time()],
             "binds": list(operator.placer._binds),
             "earmarks": list(operator.waiting._earmarks),
             "tasks": [task.get_name() for task in tasks if _step(task) not in NEVER_ENDING],

@@ -57,7 +57,8 @@ def filter_answer(node_names: Sequence[str], refused: Mapping[str, str]) -> dict
         "Nodes": None,
         "NodeNames": list(node_names),
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": dict(refused),
+        # A percent sign, as a user's own words in a refusal can have, would garble the pod's event: it is a format there.
+        "FailedAndUnresolvableNodes": {name: text.replace("%", " percent") for name, text in refused.items()},
         "Error": "",
     }
 

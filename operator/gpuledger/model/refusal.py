@@ -1,7 +1,8 @@
 """Why a node can't take a pod: the fixed set of reasons that kube-scheduler shows in the pod's event.
 
 A text never contains a live number, such as what is free now: kube-scheduler patches the pod and writes a new event
-whenever its message changes. Numbers of the request itself are constant, so they may appear.
+whenever its message changes. Numbers of the request itself are constant, so they may appear. Nor does it contain a
+percent sign: kube-scheduler takes the text of an event for a format.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _refuse_for_ever(demand: Demand, node: NodeRoom) -> Refusal | None:
     if large_enough < demand.cards:
         memory_mib = demand.memory_mib or 0
         memory = sum(memory_mib <= card.capacity.memory_mib for card in node.cards) < demand.cards
-        amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} % cores"
+        amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} percent cores"
         return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
     return None
 
@@ -74,7 +74,7 @@ def _refuse_for_now(demand: Demand, rooms: Sequence[Room]) -> Refusal:
     if scarce(lambda room, wanted: wanted.memory_mib <= room.free.memory_mib):
         return Refusal(Reason.NO_MEMORY, _few(demand, f" with {_memory_text(demand)} free"))
     if scarce(lambda room, wanted: wanted.cores <= room.free.cores and not _all_cores_promised(demand, room)):
-        return Refusal(Reason.NO_CORES, _few(demand, f" with {demand.cores or 'any'} % cores free"))
+        return Refusal(Reason.NO_CORES, _few(demand, f" with {demand.cores or 'any'} percent cores free"))
     if scarce(lambda room, _: room.free.number >= 1):
         return Refusal(Reason.NO_SLOT, _few(demand, " with a free slot"))
     return Refusal(Reason.NO_COMBINATION, _few(demand, f" with {_memory_text(demand)}, cores and a slot free together"))
@@ -85,7 +85,7 @@ def _few(demand: Demand, what: str) -> str:
 
 
 def _memory_text(demand: Demand) -> str:
-    return f"{demand.memory_percent} % memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
+    return f"{demand.memory_percent} percent memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
 
 
 def _fits(demand: Demand, room: Room) -> bool:

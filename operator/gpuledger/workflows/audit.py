@@ -86,17 +86,18 @@ class Auditor:
         mended: dict[tuple[str, ...], Finding] = {}
         world, found = await self._look()
         for _ in range(ROUNDS):
-            done = await self._mend(world, [finding for finding in found if _is_mendable(finding, adopt)])
-            if not done:
+            mendable = [finding for finding in found if _is_mendable(finding, adopt)]
+            if not mendable:
                 break
+            done = await self._mend(world, mendable)
             mended |= {finding.key: finding for finding in done}
             world, found = await self._look()
+            if not done:
+                break
         left = {finding.key for finding in found}
         return Report(tuple(finding for key, finding in mended.items() if key not in left), found)
 
     async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
-        if not found:
-            return []
         settings = self._settings
         mender = Mender(self._store, world, settings.read_request, settings.read_facts, settings.release_delay_s)
         return await mender.mend(found)

@@ -76,3 +76,10 @@ def test_scores_go_from_ten_to_nought() -> None:
 
 def test_a_bind_answer_is_an_error_or_none() -> None:
     assert (bind_answer(), bind_answer("no")) == ({"Error": ""}, {"Error": "no"})
+
+
+def test_no_refusal_has_a_percent_sign() -> None:
+    """kube-scheduler takes the text of an event for a format, and a sign in it for a verb."""
+    answer = filter_answer([], {"node-a": "container main, nvidia.com/gpu: '5%' is not a whole number"})
+    (text,) = answer["FailedAndUnresolvableNodes"].values()
+    assert text == "container main, nvidia.com/gpu: '5 percent' is not a whole number"

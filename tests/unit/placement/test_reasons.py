@@ -54,7 +54,7 @@ CASES = [
         (mib(12_000, cards=2),),
         a_ledger(ONE, a_card(1, memory_mib=8_000)),
     ),
-    Case(Reason.CARD_TOO_SMALL, "no card with 60 % cores", (mib(1_000, cores=60),), a_ledger(a_card(cores=50))),
+    Case(Reason.CARD_TOO_SMALL, "no card with 60 percent cores", (mib(1_000, cores=60),), a_ledger(a_card(cores=50))),
     Case(Reason.UNHEALTHY, "no card in working order", (mib(1),), a_ledger(a_card(healthy=False))),
     Case(
         Reason.UNHEALTHY,
@@ -65,9 +65,9 @@ CASES = [
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (whole(),), used((1, 0, 1))),
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (mib(1_000, cores=100),), used((1, 0, 1))),
     Case(Reason.NO_MEMORY, "no card with 4000 MiB free", (mib(4_000),), used((12_001, 0, 1))),
-    Case(Reason.NO_MEMORY, "no card with 50 % memory free", (percent(50),), used((8_001, 0, 1))),
-    Case(Reason.NO_CORES, "no card with 30 % cores free", (mib(1, cores=30),), used((1, 71, 1))),
-    Case(Reason.NO_CORES, "no card with any % cores free", (mib(1),), used((1, 100, 1), alone=True)),
+    Case(Reason.NO_MEMORY, "no card with 50 percent memory free", (percent(50),), used((8_001, 0, 1))),
+    Case(Reason.NO_CORES, "no card with 30 percent cores free", (mib(1, cores=30),), used((1, 71, 1))),
+    Case(Reason.NO_CORES, "no card with any percent cores free", (mib(1),), used((1, 100, 1), alone=True)),
     Case(Reason.NO_SLOT, "no card with a free slot", (mib(1),), used((1, 0, 10))),
     Case(
         Reason.NO_COMBINATION,

@@ -1,0 +1,159 @@
+"""What pods ask for and what cards have, worked out from their JSON. Nothing of the product is used here.
+
+The checkers compare the product with this second opinion. It knows only what the documents promise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+COUNT, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
+PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
+DEVICES = "gpuledger.dev/devices"
+REGISTER = "gpuledger.dev/gpus"
+AMOUNTS = ("memoryMiB", "cores", "number")
+ALL_CORES = 100
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one container asks of each of `cards` different cards; no memory given is a share in percent."""
+
+    container: str
+    cards: int
+    memory_mib: int | None
+    percent: int
+    cores: int | None
+    is_init: bool
+    is_sidecar: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether it asks for cards and nothing else, and so gets all of each."""
+        return self.memory_mib is None and self.percent == 100 and self.cores is None
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it must be alone on its cards."""
+        return self.whole or self.cores == ALL_CORES
+
+    def memory_on(self, capacity: Json) -> int:
+        """Return the MiB that it takes of a card."""
+        if self.memory_mib is not None:
+            return self.memory_mib
+        return max(1, int(capacity["memoryMiB"]) * self.percent // 100)
+
+    def cores_on(self, capacity: Json) -> int:
+        """Return the cores that it takes of a card, in percent."""
+        return int(capacity["cores"]) if self.whole else self.cores or 0
+
+    def fits(self, capacity: Json, used: Json, is_idle: bool, is_shut: bool) -> bool:
+        """Tell whether a card has room for it beside those who are there."""
+        if is_shut or (self.exclusive and not is_idle):
+            return False
+        free_cores = capacity["cores"] - used["cores"]
+        if not self.cores and not self.whole and free_cores <= 0:
+            return False  # all cores were promised to others
+        return bool(
+            used["memoryMiB"] + self.memory_on(capacity) <= capacity["memoryMiB"]
+            and self.cores_on(capacity) <= free_cores
+            and used["number"] + 1 <= capacity["number"]
+        )
+
+
+def asks_of(pod: Json) -> list[Ask]:
+    """Return what each container asks for, those that ask for cards."""
+    return [ask for ask in map(_ask, _containers(pod)) if ask.cards]
+
+
+def peaks(pod: Json, amounts: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """Return what a pod takes of a card at its peak, given what its containers have there: memory and cores."""
+    moments: list[list[str]] = []
+    staying: list[str] = []
+    for container in pod["spec"].get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            staying.append(container["name"])
+        else:
+            moments.append([*staying, container["name"]])
+    moments.append([*staying, *(container["name"] for container in pod["spec"]["containers"])])
+    here = [[amounts[name] for name in moment if name in amounts] for moment in moments]
+    return {
+        "memoryMiB": max(sum(memory for memory, _ in moment) for moment in here),
+        "cores": max(sum(cores for _, cores in moment) for moment in here),
+        "number": max(map(len, here)),
+    }
+
+
+def told(pod: Json) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return what a bound pod was given: card UUID -> container -> memory and cores. Raises ValueError."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    try:
+        for container, cards in json.loads(pod["metadata"]["annotations"][DEVICES]).items():
+            for card in cards:
+                found.setdefault(card["uuid"], {})[container] = (card["memoryMiB"], card["cores"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"annotation {DEVICES} can't be read: {error!r}") from error
+    return found
+
+
+def totals(holders: Iterable[Json]) -> dict[str, int]:
+    """Return what these holders take together."""
+    listed = list(holders)
+    return {amount: sum(int(holder[amount]) for holder in listed) for amount in AMOUNTS}
+
+
+def holders_of(card: Json) -> list[Json]:
+    """Return a card's holders."""
+    return list((card.get("status") or {}).get("holders") or ())
+
+
+def is_bound(pod: Json) -> bool:
+    """Tell whether a pod has a node."""
+    return bool(pod["spec"].get("nodeName"))
+
+
+def has_ended(pod: Json) -> bool:
+    """Tell whether all containers of a pod have ended for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def has_started(pod: Json) -> bool:
+    """Tell whether a kubelet has taken a pod up."""
+    return bool((pod.get("status") or {}).get("startTime"))
+
+
+def _containers(pod: Json) -> Iterator[tuple[Json, bool]]:
+    for container in pod["spec"].get("initContainers") or ():
+        yield container, True
+    for container in pod["spec"]["containers"]:
+        yield container, False
+
+
+def _ask(found: tuple[Json, bool]) -> Ask:
+    container, is_init = found
+    limits = (container.get("resources") or {}).get("limits") or {}
+    asked = {name: _number(limits[name]) for name in (COUNT, MEMORY, PERCENT, CORES) if name in limits}
+    is_sidecar = is_init and container.get("restartPolicy") == "Always"
+    return Ask(
+        container=container["name"],
+        cards=asked.get(COUNT, 1 if asked else 0),
+        memory_mib=asked.get(MEMORY) or None,
+        percent=asked.get(PERCENT) or 100,
+        cores=asked.get(CORES),
+        is_init=is_init and not is_sidecar,
+        is_sidecar=is_sidecar,
+    )
+
+
+def _number(quantity: object) -> int:
+    """Return a quantity as the API server spells it, such as 4k."""
+    text = str(quantity)
+    for suffix, factor in (("k", 1000), ("M", 1_000_000), ("Ki", 1024), ("Mi", 1024**2)):
+        if text.endswith(suffix):
+            return int(text.removesuffix(suffix)) * factor
+    return int(text)

@@ -1,0 +1,103 @@
+"""Plays the kubelets: shows bound pods as running, lets them end, and brings deletions in good order to their end."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from chaos.admin import MERGE_PATCH, Admin
+from chaos.arithmetic import has_ended, has_started, is_bound
+from chaos.history import Change
+from chaos.pods import END_AFTER, RUN, START_AFTER
+from control_plane import ControlPlane
+
+Json = dict[str, Any]
+
+
+class KubeletPlayer:
+    """Does to each pod what its annotations say, in a thread of its own: `with KubeletPlayer(plane) as kubelet:`."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._admin = Admin(plane)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._planned: set[tuple[str, str]] = set()  # pod UID and what will be done to it
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        self._admin.close()
+
+    def take(self, change: Change) -> None:
+        """See a pod, in the history's thread."""
+        pod = change.now
+        if change.kind != "pod" or pod is None or not is_bound(pod):
+            return
+        annotations = pod["metadata"].get("annotations") or {}
+        if pod["metadata"].get("deletionTimestamp"):
+            self._plan(pod, "end", float(annotations.get(END_AFTER, 0)), self._end)
+        elif has_ended(pod):
+            return
+        elif not has_started(pod):
+            self._plan(pod, "start", float(annotations.get(START_AFTER, 0)), self._start)
+        elif RUN in annotations:
+            self._plan(pod, "finish", float(annotations[RUN]), self._finish)
+
+    def _plan(self, pod: Json, what: str, wait_s: float, do: Callable[[Json], None]) -> None:
+        key = (pod["metadata"]["uid"], what)
+        with self._changed:
+            if key not in self._planned:
+                self._planned.add(key)
+                heapq.heappush(self._due, (time.monotonic() + wait_s, next(self._numbers), lambda: do(pod)))
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while (do := self._next()) is not None:
+            do()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for what is due next; None at the end."""
+        with self._changed:
+            while not self._stopping:
+                wait_s = self._due[0][0] - time.monotonic() if self._due else None
+                if wait_s is not None and wait_s <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(wait_s)
+        return None
+
+    def _start(self, pod: Json) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._set_status(pod, {"phase": "Running", "startTime": now})
+
+    def _finish(self, pod: Json) -> None:
+        self._set_status(pod, {"phase": "Succeeded"})
+
+    def _end(self, pod: Json) -> None:
+        if has_started(pod) and not has_ended(pod):
+            self._set_status(pod, {"phase": "Failed"})
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        self._admin.try_to("DELETE", _path(pod), options)
+
+    def _set_status(self, pod: Json, status: Json) -> None:
+        """Write a status, unless the pod is gone or another one by now."""
+        change = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        self._admin.try_to("PATCH", f"{_path(pod)}/status", change, MERGE_PATCH)
+
+
+def _path(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"

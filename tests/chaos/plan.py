@@ -1,0 +1,264 @@
+"""From a seed to a plan: the world, the pods, what goes wrong, and when. The same seed always gives the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from chaos.steps import (
+    AddNode,
+    ChangeCard,
+    ClaimCard,
+    Create,
+    Delete,
+    DeleteNamespace,
+    DeleteNode,
+    EndWatch,
+    Freeze,
+    HoldWatch,
+    Kill,
+    PlannedPod,
+    RestartApiServer,
+    RestartEtcd,
+    SetAgent,
+    StaleEdit,
+    StartRival,
+    Step,
+)
+from chaos.weather import api_rates, extender_rates
+from faults.kinds import Rates
+
+CHAOS_S = 30.0
+
+MODELS_MIB = {"T4": 15360, "A10": 23028, "A100-40GB": 40960, "H100-80GB": 81559}
+SLOTS = (1, 2, 4, 10, 10, 10)
+PRIORITIES = {"chaos-low": -10, "chaos-normal": 0, "chaos-high": 1000}
+
+SHAPES = {
+    "small": 30,
+    "large": 15,
+    "percent": 8,
+    "cores": 8,
+    "alone": 4,
+    "two-cards": 6,
+    "four-cards": 3,
+    "whole": 8,
+    "two-whole": 2,
+    "two-containers": 6,
+    "init": 5,
+    "sidecar": 3,
+    "too-large": 1,
+    "no-card": 1,
+}
+"""Shape of a pod (see pods.py) -> how often, compared with the others."""
+
+WATCHED = ("pods", "nodes", "gpuallocations")
+
+
+@dataclass(frozen=True)
+class PlannedCard:
+    """A card as its node reports it at first."""
+
+    uuid: str
+    memory_mib: int
+    number: int
+
+
+@dataclass(frozen=True)
+class PlannedNode:
+    """A node as it is at first."""
+
+    name: str
+    model: str
+    cards: tuple[PlannedCard, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    seconds: float
+    nodes: tuple[PlannedNode, ...]
+    namespaces: tuple[str, ...]
+    steps: tuple[Step, ...]
+    api_rates: Rates
+    extender_rates: Rates
+    has_standby: bool
+    """Whether a second operator and kube-scheduler stand by, and a Lease says who works."""
+
+
+def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
+    """Return the plan of a seed."""
+    nodes = _nodes(seed)
+    namespaces = tuple(f"chaos-{seed}-{letter}" for letter in "ab")
+    has_standby = _dice(seed, "standby").random() < 0.15
+    severity = _dice(seed, "severity").choice((0.0, 0.01, 0.03, 0.08))
+    steps = [
+        *_pods(_dice(seed, "pods"), seconds, namespaces),
+        *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
+        *_cards_change(_dice(seed, "cards change"), seconds, nodes),
+        *_programs_die(_dice(seed, "programs die"), seconds, has_standby),
+        *_watches_break(_dice(seed, "watches break"), seconds),
+        *_administrators(_dice(seed, "administrators"), seconds, namespaces),
+    ]
+    return Plan(
+        seed=seed,
+        seconds=seconds,
+        nodes=nodes,
+        namespaces=namespaces,
+        steps=tuple(sorted(steps, key=lambda step: step.at_s)),
+        api_rates=api_rates(_dice(seed, "API weather"), severity),
+        extender_rates=extender_rates(_dice(seed, "extender weather"), severity),
+        has_standby=has_standby,
+    )
+
+
+def _dice(seed: int, topic: str) -> Random:
+    """Return dice for one topic, so that a change of one leaves the others as they were."""
+    return Random(f"{seed} {topic}")  # noqa: S311 - no secret
+
+
+def _nodes(seed: int) -> tuple[PlannedNode, ...]:
+    dice = _dice(seed, "world")
+    nodes = []
+    for position in range(dice.randint(3, 8)):
+        name, model = f"chaos-{seed}-{position}", dice.choice(list(MODELS_MIB))
+        slots = dice.choice(SLOTS)
+        cards = [
+            PlannedCard(f"GPU-{seed}-{position}-{index}", MODELS_MIB[model], slots)
+            for index in range(dice.choice((1, 2, 2, 4, 4, 8)))
+        ]
+        nodes.append(PlannedNode(name, model, tuple(cards)))
+    return tuple(nodes)
+
+
+# Pods.
+
+
+def _pods(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    for number, at_s in enumerate(_arrivals(dice, seconds)):
+        namespace = dice.choices(("default", *namespaces), (6, 2, 2))[0]
+        yield from _life(dice, at_s, seconds, namespace, f"pod-{number}")
+
+
+def _arrivals(dice: Random, seconds: float) -> list[float]:
+    """Return when pods come: evenly, and some of them in bursts."""
+    rate = dice.uniform(4, 9)
+    times = [dice.uniform(0, seconds) for _ in range(int(rate * seconds))]
+    for _ in range(dice.randint(0, 2)):
+        burst_s = dice.uniform(0, seconds)
+        times += [burst_s + dice.uniform(0, 0.3) for _ in range(dice.randint(10, 40))]
+    return sorted(times)
+
+
+def _life(dice: Random, at_s: float, seconds: float, namespace: str, name: str) -> Iterator[Step]:
+    """Yield what happens to one name: a pod, its end, and sometimes another pod of that name."""
+    while at_s < seconds:
+        fate = dice.choices(("stays", "ends", "is deleted", "is killed"), (10, 40, 25, 25))[0]
+        yield Create(at_s, _pod(dice, namespace, name, run_s=dice.uniform(0.3, 8) if fate == "ends" else None))
+        if fate in ("stays", "ends"):
+            return
+        soon = dice.random() < 0.3  # while it is bound, or just after
+        at_s += dice.uniform(0, 0.6) if soon else dice.uniform(1, 10)
+        yield Delete(at_s, namespace, name, by_force=fate == "is killed")
+        if dice.random() < 0.7:
+            return
+        at_s += dice.choice((0.0, 0.05, 0.5))
+
+
+def _pod(dice: Random, namespace: str, name: str, run_s: float | None) -> PlannedPod:
+    return PlannedPod(
+        namespace=namespace,
+        name=name,
+        shape=dice.choices(list(SHAPES), list(SHAPES.values()))[0],
+        priority=dice.choices(list(PRIORITIES), (1, 4, 1))[0],
+        start_after_s=dice.choice((0.0, 0.05, 0.3, 1.0)),
+        end_after_s=dice.choice((0.0, 0.1, 1.0)),
+        run_s=run_s,
+    )
+
+
+# Nodes and cards.
+
+
+def _nodes_go(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
+    for node in nodes:
+        if dice.random() < 0.15:
+            at_s = dice.uniform(1, seconds)
+            collect = dice.choice((None, None, 0.5, 4.0))
+            yield DeleteNode(at_s, node.name, collect)
+            back_s = at_s + dice.choice((0.05, 1.0, 5.0))
+            if dice.random() < 0.8 and back_s < seconds:
+                yield AddNode(back_s, node.name)
+        if dice.random() < 0.15:
+            at_s = dice.uniform(1, seconds)
+            yield SetAgent(at_s, node.name, is_there=False)
+            yield SetAgent(min(seconds, at_s + dice.uniform(0.1, 6)), node.name, is_there=True)
+
+
+def _cards_change(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
+    for _ in range(dice.randint(0, 6)):
+        node = dice.choice(nodes)
+        index = dice.randrange(len(node.cards))
+        card, at_s = node.cards[index], dice.uniform(0.5, seconds)
+        field, value, normal = dice.choice(
+            (
+                ("present", False, True),
+                ("healthy", False, True),
+                ("memoryMiB", card.memory_mib // 2, card.memory_mib),
+                ("memoryMiB", card.memory_mib * 2, card.memory_mib),
+                ("number", 1, card.number),
+            )
+        )
+        yield ChangeCard(at_s, node.name, index, field, value)
+        if dice.random() < 0.7:
+            yield ChangeCard(min(seconds, at_s + dice.uniform(0.05, 8)), node.name, index, field, normal)
+    if dice.random() < 0.25:
+        owner, other = dice.sample(nodes, 2)
+        index, at_s = dice.randrange(len(owner.cards)), dice.uniform(0.5, seconds)
+        yield ClaimCard(at_s, other.name, owner.name, index, is_claimed=True)
+        if dice.random() < 0.5:  # the card moves: its owner gives it up, the other one keeps it
+            gone_s = min(seconds, at_s + dice.uniform(0.1, 5))
+            yield ChangeCard(gone_s, owner.name, index, "present", False)
+        else:
+            yield ClaimCard(min(seconds, at_s + dice.uniform(0.1, 5)), other.name, owner.name, index, is_claimed=False)
+
+
+# Programs and what stands between them.
+
+
+def _programs_die(dice: Random, seconds: float, has_standby: bool) -> Iterator[Step]:
+    for _ in range(dice.choice((0, 1, 1, 2, 3, 5))):
+        pair = dice.choice((0, 1)) if has_standby else 0
+        yield Kill(dice.uniform(0.5, seconds), "operator", dice.choice((0.0, 0.0, 1.0, 3.0)), pair)
+    if dice.random() < 0.3:
+        yield Kill(dice.uniform(0.5, seconds), "scheduler", dice.choice((0.0, 2.0)))
+    if dice.random() < 0.3:
+        yield Freeze(dice.uniform(0.5, seconds), "operator", dice.uniform(0.5, 6))
+    if dice.random() < 0.15:
+        yield Freeze(dice.uniform(0.5, seconds), "scheduler", dice.uniform(0.5, 6))
+    if dice.random() < 0.12:
+        yield RestartApiServer(dice.uniform(2, seconds - 5), dice.choice((0.0, 2.0)))
+    if dice.random() < 0.12:
+        yield RestartEtcd(dice.uniform(2, seconds - 5), dice.choice((0.0, 2.0)))
+    if not has_standby and dice.random() < 0.25:
+        yield StartRival(dice.uniform(0, seconds / 2), dice.uniform(5, seconds))
+
+
+def _watches_break(dice: Random, seconds: float) -> Iterator[Step]:
+    for _ in range(dice.choice((0, 0, 1, 2, 4))):
+        resource, at_s = dice.choice(WATCHED), dice.uniform(0.5, seconds)
+        if dice.random() < 0.5:
+            yield HoldWatch(at_s, resource, dice.uniform(0.3, 5))
+        else:
+            yield EndWatch(at_s, resource, dice.choice((410, 500, None)))
+
+
+def _administrators(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    for _ in range(dice.choice((0, 0, 2, 4))):
+        what = dice.choice(("version", "totals"))
+        yield StaleEdit(dice.uniform(1, seconds), what, dice.randrange(1000), dice.uniform(0.05, 2))  # type: ignore[arg-type]
+    if dice.random() < 0.2:
+        yield DeleteNamespace(dice.uniform(seconds / 3, seconds), namespaces[-1])

@@ -1,0 +1,75 @@
+"""The pods of the workload, by the name of their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chaos.steps import PlannedPod
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
+
+Json = dict[str, Any]
+
+START_AFTER, RUN, END_AFTER = "chaos/start-after-s", "chaos/run-s", "chaos/end-after-s"
+"""Annotations for the kubelet's player, in seconds."""
+
+
+def _one(**limits: object) -> Callable[[], Json]:
+    names = {"count": COUNT, "memory": MEMORY, "percent": PERCENT, "cores": CORES}
+    return lambda: {"containers": [container({names[name]: amount for name, amount in limits.items()})]}
+
+
+def _two_containers() -> Json:
+    return {"containers": [container({COUNT: 1, MEMORY: 6000}, name) for name in ("first", "second")]}
+
+
+def _init() -> Json:
+    return {
+        "initContainers": [container({COUNT: 1, MEMORY: 9000}, "prepare")],
+        "containers": [container({COUNT: 1, MEMORY: 3000, CORES: 20})],
+    }
+
+
+def _sidecar() -> Json:
+    return {
+        "initContainers": [container({COUNT: 1, MEMORY: 1000}, "beside", restartPolicy="Always")],
+        "containers": [container({COUNT: 1, MEMORY: 5000})],
+    }
+
+
+SPECS: dict[str, Callable[[], Json]] = {
+    "small": _one(count=1, memory=4000),
+    "large": _one(count=1, memory=14000),
+    "percent": _one(count=1, percent=25),
+    "cores": _one(count=1, memory=2000, cores=40),
+    "alone": _one(count=1, memory=2000, cores=100),
+    "two-cards": _one(count=2, memory=5000),
+    "four-cards": _one(count=4, memory=2500),
+    "whole": _one(count=1),
+    "two-whole": _one(count=2),
+    "two-containers": _two_containers,
+    "init": _init,
+    "sidecar": _sidecar,
+    "too-large": _one(count=1, memory=500_000),
+    "no-card": _one(count=0),
+}
+"""Shape -> what is in the pod's spec. Two shapes never ask for the same."""
+
+
+def body_of(pod: PlannedPod) -> Json:
+    """Return the pod as it is created."""
+    told = {START_AFTER: str(pod.start_after_s), END_AFTER: str(pod.end_after_s)}
+    if pod.run_s is not None:
+        told[RUN] = str(pod.run_s)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "annotations": told},
+        "spec": {
+            "schedulerName": "gpuledger",
+            "priorityClassName": pod.priority,
+            "restartPolicy": "Always" if pod.run_s is None else "Never",
+            "terminationGracePeriodSeconds": 30,
+            **SPECS[pod.shape](),
+        },
+    }

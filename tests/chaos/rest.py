@@ -1,0 +1,142 @@
+"""What must hold once all faults have stopped and everything has had time to be put right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told, totals
+from chaos.checker import Finding
+
+Json = dict[str, Any]
+
+
+def unsettled(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json]) -> list[Finding]:
+    """Return what is not in order: by card UUID, pod UID and node name, as read at one moment of a quiet cluster."""
+    return [
+        *_holders(cards, pods),
+        *_cards(cards, nodes),
+        *_waiting(cards, pods, nodes),
+    ]
+
+
+def miscounted(cards: Mapping[str, Json], metrics: Mapping[str, float]) -> list[Finding]:
+    """Compare what the operator has in memory, as its metrics tell, with the ledger."""
+    counts = {"gpuledger_cards": len(cards), "gpuledger_holders": sum(len(holders_of(card)) for card in cards.values())}
+    return [
+        Finding("the operator's memory is not the ledger", f"{name} is {metrics.get(name)}, the ledger has {count}")
+        for name, count in counts.items()
+        if metrics.get(name) != count
+    ]
+
+
+def _holders(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Finding]:
+    """Every share belongs to a pod that lives, is bound, and was told of it."""
+    for uuid, card in cards.items():
+        for holder in holders_of(card):
+            why = _why_no_right(uuid, holder, pods.get(holder["podUID"]))
+            if why:
+                text = f"{holder['namespace']}/{holder['pod']} on card {uuid}, {holder['state']}: {why}"
+                yield Finding("a share is left over", text, pods=(holder["podUID"],), cards=(uuid,))
+    for uid, pod in pods.items():
+        if is_bound(pod) and not has_ended(pod) and asks_of(pod):
+            for uuid in told(pod):
+                if not any(holder["podUID"] == uid for holder in holders_of(cards.get(uuid, {}))):
+                    text = f"{_name(pod)} was told card {uuid}, and is not in its ledger"
+                    yield Finding("a bound pod lacks its shares", text, pods=(uid,), cards=(uuid,))
+
+
+def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
+    if pod is None:
+        return f"the pod is gone; deadline {holder.get('deadline')}"
+    if not is_bound(pod):
+        return "the pod is not bound"
+    if has_ended(pod):
+        return "the pod has ended"
+    if uuid not in told(pod):
+        return "the pod was not told of it"
+    return "" if holder["state"] == "allocated" else "the pod is bound and alive"
+
+
+# Cards and registers.
+
+
+def _cards(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> Iterator[Finding]:
+    """Every card that a node reports is in the ledger as it is reported, and every other one only while it is held."""
+    reports: dict[str, dict[str, Json]] = {}  # card UUID -> node name -> what that node says
+    for name, node in nodes.items():
+        for reported in _register(node):
+            reports.setdefault(reported["uuid"], {})[name] = reported
+    for uuid, reporters in reports.items():
+        if uuid not in cards:
+            yield Finding("a reported card is not in the ledger", f"{uuid} of {sorted(reporters)}", cards=(uuid,))
+    for uuid, card in cards.items():
+        problem = _problem(card, reports.get(uuid, {}), nodes)
+        if problem:
+            yield Finding("a card is not as its node reports it", f"{uuid}: {problem}", cards=(uuid,))
+
+
+def _problem(card: Json, reporters: Mapping[str, Json], nodes: Mapping[str, Json]) -> str:
+    spec, phase = card["spec"], (card.get("status") or {}).get("phase")
+    reported = reporters.get(spec["nodeName"])
+    if reported is None:
+        if not holders_of(card):
+            return f"nobody holds it, and its node {spec['nodeName']} does not report it"
+        return "" if phase == "Unavailable" else f"its node does not report it, and its phase is {phase}"
+    told_capacity = {"memoryMiB": reported["memoryMiB"], "cores": 100, "number": reported["number"]}
+    if spec["capacity"] != told_capacity:
+        return f"its capacity is {spec['capacity']}, its node says {told_capacity}"
+    if spec["healthy"] != reported["healthy"]:
+        return f"healthy is {spec['healthy']}, its node says {reported['healthy']}"
+    right = "Unavailable" if not _slots(nodes[spec["nodeName"]]) else "Ready" if reported["healthy"] else "Unhealthy"
+    return "" if phase == right else f"its phase is {phase}, not {right}"
+
+
+def _register(node: Json) -> list[Json]:
+    return list(json.loads((node["metadata"].get("annotations") or {}).get(REGISTER, "[]")))
+
+
+def _slots(node: Json) -> int:
+    return int((node.get("status") or {}).get("allocatable", {}).get(COUNT, 0))
+
+
+# Pods that wait.
+
+
+def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json]) -> Iterator[Finding]:
+    """No pod waits that has room. Exact for pods with one container; others are left to the operator."""
+    room = _room(cards, nodes)
+    for uid, pod in pods.items():
+        if is_bound(pod) or pod["metadata"].get("deletionTimestamp"):
+            continue
+        asks = asks_of(pod)
+        fitting = sorted(nodes) if not asks else [name for name in room if _fits(asks, room[name])]
+        if fitting:
+            text = f"{_name(pod)} waits, and {', '.join(fitting)} can take it"
+            yield Finding("a pod waits that has room", text, pods=(uid,))
+
+
+def _room(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> dict[str, list[Json]]:
+    """Return node name -> cards that take pods."""
+    room: dict[str, list[Json]] = {}
+    for card in cards.values():
+        name = card["spec"]["nodeName"]
+        if (card.get("status") or {}).get("phase") == "Ready" and name in nodes:
+            room.setdefault(name, []).append(card)
+    return room
+
+
+def _fits(asks: Iterable[Ask], cards: Iterable[Json]) -> bool:
+    listed = list(asks)
+    return len(listed) == 1 and sum(_takes(card, listed[0]) for card in cards) >= listed[0].cards
+
+
+def _takes(card: Json, ask: Ask) -> bool:
+    holders = holders_of(card)
+    is_shut = any(holder["exclusive"] for holder in holders)
+    return ask.fits(card["spec"]["capacity"], totals(holders), is_idle=not holders, is_shut=is_shut)
+
+
+def _name(pod: Json) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

@@ -1,0 +1,184 @@
+"""What a plan consists of: the steps that are done to a cluster, each at its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Program = Literal["operator", "scheduler"]
+
+
+@dataclass(frozen=True)
+class PlannedPod:
+    """A pod that will be created. Its annotations tell the kubelet's player what becomes of it."""
+
+    namespace: str
+    name: str
+    shape: str
+    priority: str
+    start_after_s: float
+    """From its Binding to the moment at which a kubelet shows it as running."""
+    end_after_s: float
+    """From a deletion in good order to its end."""
+    run_s: float | None = None
+    """After which it ends by itself."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that is done. `at_s` counts from the beginning of the chaos."""
+
+    at_s: float
+
+    def __str__(self) -> str:
+        values = (f"{name}={value!r}" for name, value in vars(self).items() if name != "at_s")
+        return f"{type(self).__name__}({', '.join(values)})"
+
+
+# Pods.
+
+
+@dataclass(frozen=True)
+class Create(Step):
+    """Create a pod, after one of the same name is gone."""
+
+    pod: PlannedPod
+
+    def __str__(self) -> str:
+        return f"Create({self.pod.namespace}/{self.pod.name}, {self.pod.shape}, {self.pod.priority})"
+
+
+@dataclass(frozen=True)
+class Delete(Step):
+    """Delete a pod: in good order, which its kubelet brings to an end, or by force."""
+
+    namespace: str
+    name: str
+    by_force: bool
+
+
+@dataclass(frozen=True)
+class DeleteNamespace(Step):
+    """Delete a namespace and all pods in it, in good order."""
+
+    namespace: str
+
+
+# Nodes and their cards.
+
+
+@dataclass(frozen=True)
+class DeleteNode(Step):
+    """Delete a node. Its pods stay, bound to nothing; with `collect_after_s` they are deleted by force later."""
+
+    node: str
+    collect_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class AddNode(Step):
+    """Register a node again."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class SetAgent(Step):
+    """Let a node's GPU agent go or come back: the kubelet then shows no slots, or all."""
+
+    node: str
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class ChangeCard(Step):
+    """Change what a node says of one of its cards: healthy, memoryMiB, number, or present, which it may not be."""
+
+    node: str
+    card: int
+    field: str
+    value: object
+
+
+@dataclass(frozen=True)
+class ClaimCard(Step):
+    """Let a node report a card of another node as its own, or stop that."""
+
+    node: str
+    owner: str
+    card: int
+    is_claimed: bool
+
+
+# Programs.
+
+
+@dataclass(frozen=True)
+class Kill(Step):
+    """Kill a program and start it again; `pair` says whose."""
+
+    program: Program
+    down_s: float
+    pair: int = 0
+
+
+@dataclass(frozen=True)
+class Freeze(Step):
+    """Stop a program where it is, and let it go on later, as if nothing had been."""
+
+    program: Program
+    for_s: float
+    pair: int = 0
+
+
+@dataclass(frozen=True)
+class StartRival(Step):
+    """Let a second operator and kube-scheduler work at the same time, both sure to be the only ones."""
+
+    for_s: float
+
+
+@dataclass(frozen=True)
+class RestartApiServer(Step):
+    """Kill the API server and start it again."""
+
+    down_s: float
+
+
+@dataclass(frozen=True)
+class RestartEtcd(Step):
+    """Kill etcd and start it again."""
+
+    down_s: float
+
+
+# What stands between.
+
+
+@dataclass(frozen=True)
+class HoldWatch(Step):
+    """Let a running watch of the operator show nothing for a while."""
+
+    resource: str
+    for_s: float
+
+
+@dataclass(frozen=True)
+class EndWatch(Step):
+    """End a running watch of the operator, with an ERROR event of this code or without a word."""
+
+    resource: str
+    code: int | None
+
+
+@dataclass(frozen=True)
+class StaleEdit(Step):
+    """Let an administrator write what he read of a card some time ago.
+
+    `version`: the whole object, as `kubectl replace` does. `totals`: what is used, and not the list of holders.
+    """
+
+    what: Literal["version", "totals"]
+    card: int
+    """Which of all cards, modulo their number."""
+    age_s: float = field(default=1.0)

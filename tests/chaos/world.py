@@ -1,0 +1,115 @@
+"""The nodes as they are at the moment, and what their agents and kubelets write about them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.admin import Admin
+from chaos.arithmetic import COUNT, REGISTER
+from chaos.plan import PlannedNode
+
+Json = dict[str, Any]
+
+
+@dataclass
+class _Node:
+    """A node, there or not."""
+
+    name: str
+    model: str
+    cards: list[Json]
+    """What the register says of them, and `present`."""
+    claimed: dict[str, Json] = field(default_factory=dict)
+    """UUID -> card of another node that this one reports too."""
+    has_agent: bool = True
+    exists: bool = True
+
+    def register(self) -> str:
+        """Return the annotation in which the node's agent lists its cards."""
+        own = [{k: v for k, v in card.items() if k != "present"} for card in self.cards if card["present"]]
+        return json.dumps([*own, *self.claimed.values()])
+
+    def amounts(self) -> Json:
+        """Return what the kubelet says there is. Without the agent, there are no slots."""
+        slots = sum(card["number"] for card in self.cards) if self.has_agent else 0
+        return {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: str(slots)}
+
+
+class World:
+    """All nodes of a plan. Each call changes what is so, and tells the API server, where the node exists."""
+
+    def __init__(self, admin: Admin, nodes: tuple[PlannedNode, ...]) -> None:
+        self._admin = admin
+        self._nodes = {node.name: _node(node) for node in nodes}
+
+    def add(self, name: str) -> None:
+        """Register a node."""
+        node = self._nodes[name]
+        node.exists = True
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        metadata = {"name": name, "labels": labels, "annotations": {REGISTER: node.register()}}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        self._admin.try_to("POST", "/api/v1/nodes", body)
+        self._write_status(node)
+
+    def add_all(self) -> None:
+        """Register all nodes."""
+        for name in self._nodes:
+            self.add(name)
+
+    def delete(self, name: str) -> None:
+        """Delete a node."""
+        self._nodes[name].exists = False
+        self._admin.try_to("DELETE", f"/api/v1/nodes/{name}")
+
+    def set_agent(self, name: str, is_there: bool) -> None:
+        """Let the GPU agent of a node go or come back."""
+        node = self._nodes[name]
+        node.has_agent = is_there
+        if node.exists:
+            self._write_status(node)
+
+    def change_card(self, name: str, card: int, field_name: str, value: object) -> None:
+        """Change what a node says of one of its cards."""
+        self._nodes[name].cards[card][field_name] = value
+        self._write_register(name)
+
+    def claim_card(self, name: str, owner: str, card: int, is_claimed: bool) -> None:
+        """Let a node report a card of another one, or stop that."""
+        node, theirs = self._nodes[name], self._nodes[owner].cards[card]
+        if is_claimed:
+            plain = {key: value for key, value in theirs.items() if key != "present"}
+            node.claimed[theirs["uuid"]] = {**plain, "index": len(node.cards)}
+        else:
+            node.claimed.pop(theirs["uuid"], None)
+        self._write_register(name)
+
+    def _write_register(self, name: str) -> None:
+        node = self._nodes[name]
+        if node.exists:
+            change = {"metadata": {"annotations": {REGISTER: node.register()}}}
+            self._admin.patch(f"/api/v1/nodes/{name}", change)
+
+    def _write_status(self, node: _Node) -> None:
+        amounts = node.amounts()
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletPlayer", "message": ""}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        self._admin.patch(f"/api/v1/nodes/{node.name}/status", {"status": status})
+
+
+def _node(planned: PlannedNode) -> _Node:
+    cards = [
+        {
+            "uuid": card.uuid,
+            "index": index,
+            "model": planned.model,
+            "memoryMiB": card.memory_mib,
+            "number": card.number,
+            "healthy": True,
+            "present": True,
+        }
+        for index, card in enumerate(planned.cards)
+    ]
+    return _Node(planned.name, planned.model, cards)

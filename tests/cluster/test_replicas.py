@@ -1,0 +1,121 @@
+"""Two replicas, each an operator with its kube-scheduler: one is active, and if both think so, no harm is done."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from cluster.bursts import burst
+from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PERCENT, Cluster, pod
+from control_plane import ControlPlane, on_host
+from installation import USER, Installation
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
+FAIL_OVER_S = 25.0
+"""kube-scheduler's Lease lasts for 15 s, and is looked at every 2 s; then comes what the operator needs."""
+
+
+class Replicas(Cluster):
+    """A cluster with two installations. What a plain cluster asks of its installation, it asks of the first."""
+
+    def __init__(self, plane: ControlPlane, first: Installation, second: Installation) -> None:
+        super().__init__(plane, first)
+        self.first, self.second = first, second
+
+    def writes_of_ours(self, offset: int) -> list[str]:
+        """Return what our account has written, apart from what kube-scheduler does for its Lease, and its events."""
+        events = self.plane.api_writes(offset)
+        return [f"{e.verb} {e.resource}" for e in events if e.user == USER and e.resource in ("pods", "gpuallocations")]
+
+
+@contextmanager
+def two_installations(replicated: bool) -> Iterator[Replicas]:
+    with ControlPlane.run() as plane, ExitStack() as stack:
+        pair = [Installation(plane, {"release_delay_s": 2}, name, replicated) for name in ("replica-a", "replica-b")]
+        for installation in pair:
+            installation.install()
+            installation.start_operator()
+            installation.start_scheduler()
+        running = Replicas(plane, *pair)
+        stack.callback(running.close)
+        yield running
+
+
+def stop(*installations: Installation) -> None:
+    """Kill operator and scheduler at once, as a node does that loses power."""
+    for installation in installations:
+        assert installation.scheduler
+        installation.scheduler.kill()
+        installation.kill_operator()
+
+
+@pytest.fixture
+def replicas() -> Iterator[Replicas]:
+    """Yield two replicas that follow one Lease."""
+    try:
+        subprocess.run([*on_host("another"), "/bin/true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a process can't have a host name of its own here: {error}")
+    with two_installations(replicated=True) as running:
+        yield running
+
+
+def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone(replicas: Replicas) -> None:
+    leader = replicas.request("GET", LEASE)["spec"]["holderIdentity"].rpartition("_")[0]
+    active, passive = replicas.first, replicas.second
+    if leader == "replica-b":
+        active, passive = passive, active
+    replicas.installation = active
+    replicas.add_nodes(1, gpus=4)
+    names = [f"before-{number}" for number in range(8)]
+    replicas.create(*(pod(name, {COUNT: 1, PERCENT: 50}) for name in names))
+    replicas.wait_bound(*names)
+    replicas.settle()
+    assert passive.metrics()["gpuledger_ledger_patches_total"] == 0
+    assert passive.metrics()["gpuledger_cards_written_total"] == 0
+    assert passive.metrics()["gpuledger_holders"] == active.metrics()["gpuledger_holders"] == 8, "its memory is warm"
+
+    replicas.create(pod("waiting", {COUNT: 1, PERCENT: 50}))
+    replicas.wait_refused("waiting", "no card with 50 percent memory free")
+    stop(active)
+    begin_s = time.monotonic()
+    replicas.installation = passive
+    replicas.delete("before-0")
+    replicas.create(pod("after", {COUNT: 1, PERCENT: 50}))
+    replicas.wait_bound("waiting", timeout_s=DEADLINE_S)
+    took_s = time.monotonic() - begin_s
+    print(f"fail-over: no pod was bound for {took_s:.1f} s")
+    assert took_s < FAIL_OVER_S
+    replicas.wait_refused("after", "no card with 50 percent memory free")
+    replicas.check_consistent()
+
+
+def test_two_active_replicas_over_allocate_nothing_and_leave_nothing_behind() -> None:
+    """Split brain: both schedulers try every pod, and both operators place it."""
+    with two_installations(replicated=False) as replicas:
+        replicas.add_nodes(20)
+        pods = burst()
+        names = [body["metadata"]["name"] for body in pods]
+        replicas.create(*pods)
+        replicas.wait_bound(*names, timeout_s=3 * DEADLINE_S)
+        expected = {p["metadata"]["uid"] for p in replicas.pods().values()}
+        replicas.wait(lambda: _consistent(replicas), "ledger and annotations agree", DEADLINE_S)
+        assert {h["podUID"] for held in replicas.holders().values() for h in held} == expected
+        both = [i.metrics()["gpuledger_binds_total{outcome=\"bound\"}"] for i in (replicas.first, replicas.second)]
+        assert min(both) > 0, "only one has bound anything: nothing was shown"
+        replicas.delete(*names)
+        replicas.wait(lambda: not any(replicas.holders().values()), "no holder is left over")
+        replicas.create(pod("last", {COUNT: 8, MEMORY: 100}))
+        replicas.wait_bound("last")
+
+
+def _consistent(replicas: Replicas) -> bool:
+    try:
+        replicas.check_consistent()
+    except (AssertionError, KeyError):
+        return False
+    return True
