@@ -60,7 +60,7 @@ class Installation:
         self.health_url = f"http://127.0.0.1:{ports['health_port']}"
         self.extender_url = f"http://127.0.0.1:{ports['listen_port']}"
 
-    def start_operator(self, kubeconfig: Path | None = None) -> ManagedProcess:
+    def start_operator(self, kubeconfig: Path | None = None, wait: bool = True) -> ManagedProcess:
         """Start the operator, by another way to the API server if one is given; wait until it has read the ledger."""
         self.operator = self.plane.start_program(
             f"operator{self._suffix}",
@@ -72,7 +72,7 @@ class Installation:
                 *(["--host", self._host] if self._host else ["--no-leader-elect"]),
                 *self._files(kubeconfig or self.kubeconfig),
             ],
-            ready=lambda: self._get("/readyz") is not None,
+            ready=(lambda: self._get("/readyz") is not None) if wait else None,
         )
         return self.operator
 

@@ -64,6 +64,16 @@ class World:
         self._nodes[name].exists = False
         self._admin.try_to("DELETE", f"/api/v1/nodes/{name}")
 
+    def collect_pods(self, name: str) -> None:
+        """Delete by force the pods of a node that is gone, as the pod collector does."""
+        if self._nodes[name].exists:
+            return
+        for pod in self._admin.pods().values():
+            if pod["spec"].get("nodeName") == name:
+                metadata = pod["metadata"]
+                options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+                self._admin.try_to("DELETE", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}", options)
+
     def set_agent(self, name: str, is_there: bool) -> None:
         """Let the GPU agent of a node go or come back."""
         node = self._nodes[name]

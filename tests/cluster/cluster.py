@@ -27,6 +27,7 @@ COUNT, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 DEVICES = "gpuledger.dev/devices"
 ALLOCATIONS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
+NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
 
 DEADLINE_S = 60.0

@@ -21,50 +21,70 @@ from faults.requests import binding, changing, entering, leaving, of_kind
 SETTINGS = {"hold_ttl_s": 2, "extender_timeout_s": 30, "release_delay_s": 2}
 """A hold that ends soon, and a kube-scheduler that waits for longer than that."""
 
-BYSTANDER = "bystander"
-
 QUIET_S = 0.2
-"""How long the operator must be at rest. It has two nodes and two pods to look after."""
+"""How long the operator must be at rest. It has few nodes and pods to look after."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Pods that need so many cards, and the node that they go to in the walk."""
+
+    name: str
+    cards: int
+    node: str
+    limits: list[dict[str, int]]
+    """Of one container after the other."""
+
+    def pod(self, name: str) -> Json:
+        """Return a pod."""
+        containers = [container(limits, f"c{position}") for position, limits in enumerate(self.limits)]
+        return pod(name, *containers, nodeSelector={"kubernetes.io/hostname": self.node})
+
+
+SHAPES = [
+    Shape("one card", 1, "node-1-1", [{COUNT: 1, MEMORY: 4000}]),
+    Shape("four cards", 4, "node-1-2", [{COUNT: 4, MEMORY: 4000}]),
+    Shape("two containers", 2, "node-1-3", [{COUNT: 1, MEMORY: 30000}, {COUNT: 1, MEMORY: 30000}]),
+]
+"""Each on a node of its own, so that no write of the ledger is about two of them."""
 
 
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
-    """Yield two nodes with four cards each; on one of them a pod has a share of every card."""
+    """Yield a node for each shape, where a bystander has a share of every card, and an empty one; all have four."""
     with faulty_cluster(SETTINGS) as running:
-        running.add_nodes(2, gpus=4)
-        running.create(pod(BYSTANDER, {COUNT: 4, MEMORY: 1000}))
-        running.wait_bound(BYSTANDER)
-        running.settle()
+        nodes = running.add_nodes(len(SHAPES) + 1, gpus=4)
+        assert {shape.node for shape in SHAPES} < {node.name for node in nodes}
+        bystanders = [f"bystander-{number}" for number in range(len(SHAPES))]
+        for name, shape in zip(bystanders, SHAPES, strict=True):
+            selector = {"kubernetes.io/hostname": shape.node}
+            running.create(pod(name, {COUNT: 4, MEMORY: 1000}, nodeSelector=selector))
+        running.wait_bound(*bystanders)
+        running.settle(QUIET_S)
         yield running
 
 
 @pytest.fixture
 def cluster(module_cluster: FaultyCluster) -> Iterator[FaultyCluster]:
-    """Yield the cluster, and check afterwards that nothing but the bystander's shares is left, and those as before."""
+    """Yield the cluster, and check afterwards that nothing but the bystanders' shares is left, and those as before."""
     before = module_cluster.holders()
     yield module_cluster
     module_cluster.calm()
-    module_cluster.delete(*(name for name in module_cluster.pods() if name != BYSTANDER))
-    module_cluster.wait(lambda: module_cluster.holders() == before, "only the bystander has shares, and the same ones")
-
-
-SHAPES: dict[str, tuple[list[Json], int]] = {
-    "one card": ([container({COUNT: 1, MEMORY: 4000})], 1),
-    "four cards": ([container({COUNT: 4, MEMORY: 4000})], 4),
-    "two containers": ([container({COUNT: 1, MEMORY: 30000}, name) for name in ("first", "second")], 2),
-}
-"""Name -> containers, and how many cards they need together."""
+    module_cluster.delete(*(name for name in module_cluster.pods() if "bystander" not in name))
+    module_cluster.wait(lambda: module_cluster.holders() == before, "the bystanders' shares are all, and as before")
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where the operator dies: `arm` holds the named pod's bind there."""
+    """Where the operator dies: `arm` holds the named pod's way there."""
 
     name: str
     arm: Callable[[FaultyCluster, str], Armed]
-    entered: int
-    """On how many cards the pod is in the ledger at this point."""
+    entered: int | None
+    """On how many cards the pod is in the ledger at this point; None for all of them."""
     bound: bool = False
+    cards: int = 1
+    """Pods with fewer cards do not come here."""
 
 
 def before_write(number: int) -> Point:
@@ -73,6 +93,7 @@ def before_write(number: int) -> Point:
         f"before ledger write {number}",
         lambda cluster, name: cluster.api.arm(entering(name), Hold(), times=None, skip=number - 1),
         entered=number - 1,
+        cards=number,
     )
 
 
@@ -84,47 +105,56 @@ def after_write(number: int) -> Point:
         cluster.api.arm(entering(name), Hold(), times=None, skip=number)
         return written
 
-    return Point(f"after ledger write {number}", arm, entered=number)
+    return Point(f"after ledger write {number}", arm, entered=number, cards=number)
 
 
-def points(cards: int) -> list[Point]:
-    """Return all points for a pod on so many cards, in the order in which they come."""
-    return [
-        Point("Filter has arrived", lambda c, name: c.extender.arm(of_kind("filter", name), Hold()), 0),
-        Point("Filter is answered", lambda c, name: c.extender.arm(of_kind("filter", name), Hold("answer")), 0),
-        Point("Bind has arrived", lambda c, name: c.extender.arm(of_kind("bind", name), Hold()), 0),
-        *(point(number) for number in range(1, cards + 1) for point in (before_write, after_write)),
-        Point("before the Binding", lambda c, name: c.api.arm(binding(name), Hold()), cards),
-        Point("after the Binding", lambda c, name: c.api.arm(binding(name), Hold("answer")), cards, bound=True),
-        Point("Bind is answered", lambda c, name: c.extender.arm(of_kind("bind", name), Hold("answer")), cards, True),
-    ]
-
-
-WALK = [
-    pytest.param(shape, point, id=f"{shape}, {point.name}")
-    for shape, (_, cards) in SHAPES.items()
-    for point in points(cards)
+AT_FILTER = [
+    Point("Filter has arrived", lambda c, name: c.extender.arm(of_kind("filter", name), Hold()), 0),
+    Point("Filter is answered", lambda c, name: c.extender.arm(of_kind("filter", name), Hold("answer")), 0),
 ]
+"""kube-scheduler asks for one pod after the other: no two are here at once."""
+
+AFTER_FILTER = [
+    Point("Bind has arrived", lambda c, name: c.extender.arm(of_kind("bind", name), Hold()), 0),
+    *(point(number) for number in range(1, 5) for point in (before_write, after_write)),
+    Point("before the Binding", lambda c, name: c.api.arm(binding(name), Hold()), None),
+    Point("after the Binding", lambda c, name: c.api.arm(binding(name), Hold("answer")), None, bound=True),
+    Point("Bind is answered", lambda c, name: c.extender.arm(of_kind("bind", name), Hold("answer")), None, bound=True),
+]
+
+
+def is_at(cluster: FaultyCluster, point: Point, name: str, shape: Shape) -> bool:
+    found = cluster.pod(name)
+    entered = shape.cards if point.entered is None else point.entered
+    bound = bool(found["spec"].get("nodeName"))
+    return len(cluster.cards_of(found["metadata"]["uid"])) == entered and bound == point.bound
+
+
+@pytest.mark.parametrize(
+    ("point", "shapes"),
+    [
+        *(pytest.param(p, [shape], id=f"{p.name}, {shape.name}") for p in AT_FILTER for shape in SHAPES),
+        *(pytest.param(p, [s for s in SHAPES if s.cards >= p.cards], id=p.name) for p in AFTER_FILTER),
+    ],
+)
+def test_pods_are_bound_once_and_completely_wherever_the_operator_dies(
+    cluster: FaultyCluster, point: Point, shapes: list[Shape]
+) -> None:
+    """Pods of all shapes are at the same point when it dies."""
+    walkers = {f"walker-{position}": shape for position, shape in enumerate(shapes)}
+    held = [point.arm(cluster, name) for name in walkers]
+    cluster.create(*(shape.pod(name) for name, shape in walkers.items()))
+    for armed in held:
+        armed.wait()
+    cluster.wait(lambda: all(is_at(cluster, point, *walker) for walker in walkers.items()), f"all are: {point.name}")
+    cluster.crash_operator()
+    cluster.wait_bound(*walkers)
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
 
 
 def uid_of(cluster: FaultyCluster, name: str) -> str:
     return str(cluster.pod(name)["metadata"]["uid"])
-
-
-@pytest.mark.parametrize(("shape", "point"), WALK)
-def test_a_pod_is_bound_once_and_completely_wherever_the_operator_dies(
-    cluster: FaultyCluster, shape: str, point: Point
-) -> None:
-    held = point.arm(cluster, "walker")
-    cluster.create(pod("walker", *SHAPES[shape][0]))
-    held.wait()
-    uid = uid_of(cluster, "walker")
-    cluster.wait(lambda: len(cluster.cards_of(uid)) == point.entered, f"the operator has come to: {point.name}")
-    assert bool(cluster.pod("walker")["spec"].get("nodeName")) == point.bound
-    cluster.crash_operator()
-    cluster.wait_bound("walker")
-    cluster.settle(QUIET_S)
-    cluster.check_consistent()
 
 
 @dataclass(frozen=True)
@@ -207,16 +237,18 @@ def test_a_filter_while_the_ledger_write_of_a_late_bind_is_in_flight_answers_the
         lambda: any("still being bound" in text for text in cluster.messages("walker")),
         "kube-scheduler gave up the Bind",
     )
-    home = cluster.pod(BYSTANDER)["spec"]["nodeName"]
-    (other,) = {node["metadata"]["name"] for node in cluster.objects("nodes")} - {home}
+    card = in_flight.requests[0].name
+    (home,) = {found["spec"]["nodeName"] for uuid, found in cluster.cards().items() if uuid.lower() == card}
+    others = [node["metadata"]["name"] for node in cluster.objects("nodes") if node["metadata"]["name"] != home]
     question = {"Pod": cluster.pod("walker"), "Nodes": None}
-    assert cluster.ask("filter", {**question, "NodeNames": [other, home]})["NodeNames"] == [home]
-    answer = cluster.ask("filter", {**question, "NodeNames": [other]})
+    assert cluster.ask("filter", {**question, "NodeNames": [*others, home]})["NodeNames"] == [home]
+    answer = cluster.ask("filter", {**question, "NodeNames": others})
     assert not answer.get("NodeNames")
     assert "still has shares" in answer["Error"]
     cluster.api.disarm(in_flight)
     (found,) = cluster.wait_bound("walker")
     assert found["spec"]["nodeName"] == home
+    assert {request.name for request in in_flight.requests} == {card}
     cluster.settle(QUIET_S)
     cluster.check_consistent()
 

@@ -153,7 +153,7 @@ class OperatorParts:
 
     def shares_left(self, uid: str) -> list[str]:
         """Return where a share of a pod counts: as an entry at the API server, as one in memory, or on hold."""
-        stored = [name for name, card in self.api.cards.items() if uid in str(card.get("status"))]
+        stored = [card["spec"]["uuid"] for card in self.api.cards.values() if f"'podUID': '{uid}'" in str(card)]
         known = [entry.card.uuid for entry in self.ledger.entries() if uid in entry.holders or uid in entry.holds]
         return stored + known + ([f"hold of {uid}"] if self.ledger.hold_of(uid) else [])
 

@@ -63,6 +63,8 @@ class Armed:
         """What the server has answered to the requests, in order; 0 where it did not."""
         self.seen = 0
         """Requests that matched, those that were let through too."""
+        self.requests: list[Request] = []
+        """Those that the fault has taken."""
         self._loop, self._times, self._skip = loop, times, skip
         self._finished = 0
         self._released = asyncio.Event()
@@ -254,6 +256,7 @@ class Proxy:
     def _fault_for(self, request: Request) -> Armed | None:
         taken = [armed for armed in self.armed if not _is_for_running(armed.fault) and armed.takes(request)]
         if taken:
+            taken[0].requests.append(request)
             return taken[0]
         return self._strike(request.kind)
 

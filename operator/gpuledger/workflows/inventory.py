@@ -61,6 +61,7 @@ class InventoryKeeper:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._all_seen = False
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
@@ -96,6 +97,13 @@ class InventoryKeeper:
         for node_name in self.known_nodes() | set(self._ledger.node_names()):
             self.recheck(node_name)
 
+    def all_seen(self) -> None:
+        """Take in that every Node was shown once: who was not is gone."""
+        if not self._all_seen:
+            self._all_seen = True
+            for uuid in list(self._left_out):
+                self._offer_to_others(uuid)
+
     def known_nodes(self) -> set[str]:
         """Return the nodes that exist, as far as is known."""
         return set(self._facts)
@@ -127,7 +135,8 @@ class InventoryKeeper:
         if entry is None or entry.card.node_name == card.node_name:
             return None
         owner = entry.card.node_name
-        return owner if entry.holders or card.uuid in self._cards.get(owner, {}) else None
+        may_report_it = owner not in self._facts and not self._all_seen
+        return owner if entry.holders or may_report_it or card.uuid in self._cards.get(owner, {}) else None
 
     def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
         if problems and self._told.get(node_name) != problems:

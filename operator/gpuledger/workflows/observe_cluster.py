@@ -104,7 +104,7 @@ class ClusterObserver:
 
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
-        before = self._waiting.waiting() | self._placer.held()
+        before = self._waiting.waiting() | self._placer.remembered()
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
@@ -166,6 +166,7 @@ class ClusterObserver:
                 self.node(node, gone=False)
         for name in missing:
             self._inventory.forget(name)
+        self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()

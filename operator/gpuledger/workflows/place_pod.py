@@ -127,9 +127,9 @@ class PodPlacer:
         """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
         return pod_uid in self._binds
 
-    def held(self) -> set[str]:
-        """Return the UIDs of the pods for which a Filter has put something on hold."""
-        return set(self._held)
+    def remembered(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is remembered."""
+        return self._held.keys() | self._failures.keys()
 
     # Filter.
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Invalid, NotFound, Unreachable
@@ -86,7 +87,7 @@ class WaitingPods:
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
         self._seen = -1  # number of the ledger's last change that was looked at
-        self._last_names: frozenset[str] = frozenset()
+        self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
         self._calls: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -97,7 +98,7 @@ class WaitingPods:
         self._remove(pod.uid)
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
-        names = None if node_names is None else self._names(node_names)
+        names = None if node_names is None else self._shared(node_names)
         self._add(_Waiting(pod, request, (-pod.priority, created, number), names))
         if names is None:
             self._unchecked.add(request.shape)
@@ -114,9 +115,13 @@ class WaitingPods:
     def give_room(self) -> None:
         """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed."""
         while self._waiting and (self._unchecked or self._seen != self._ledger.changes):
+            exhausted: set[tuple[Shape, int]] = set()
             for waiting in self._candidates():
-                placement = self._chooser.best(waiting.request, waiting.node_names)
-                if placement is not None:
+                same = (waiting.request.shape, id(waiting.node_names))
+                placement = None if same in exhausted else self._chooser.best(waiting.request, waiting.node_names)
+                if placement is None:
+                    exhausted.add(same)
+                else:
                     self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
                     self._earmark(waiting)
 
@@ -144,21 +149,24 @@ class WaitingPods:
     # Inside.
 
     def _candidates(self) -> list[_Waiting]:
-        """Return those whose shape fits where something has changed, first who goes first."""
+        """Return those who fit where something has changed, first who goes first."""
         touched = list(self._ledger.touched_since(self._seen))
         unchecked, self._unchecked, self._seen = self._unchecked, set(), self._ledger.changes
         found: list[_Waiting] = []
         for shape, same in self._by_shape.items():
-            if shape in unchecked or any(self._chooser.fits(shape, node_name) for node_name in touched):
+            if shape in unchecked:
                 found += same
+            else:
+                found += _who_may_go(same, {name for name in touched if self._chooser.fits(shape, name)})
         return sorted(found, key=_rank)
 
-    def _names(self, node_names: Iterable[str]) -> frozenset[str]:
-        """Return the names as a set; mostly the one that the last pod had."""
+    def _shared(self, node_names: Iterable[str]) -> frozenset[str]:
+        """Return the names as a set that all pods share which have the same: there can be thousands of both."""
         names = frozenset(node_names)
-        if names != self._last_names:
-            self._last_names = names
-        return self._last_names
+        known = self._name_sets.get(hash(names))
+        if known != names:
+            known = self._name_sets[hash(names)] = names
+        return known
 
     def _add(self, waiting: _Waiting) -> None:
         self._waiting[waiting.pod.uid] = waiting
@@ -219,3 +227,13 @@ class WaitingPods:
 
 def _rank(waiting: _Waiting) -> Rank:
     return waiting.rank
+
+
+def _who_may_go(waiting: Sequence[_Waiting], node_names: set[str]) -> list[_Waiting]:
+    """Return those whom kube-scheduler would let go to one of these nodes."""
+    if not node_names:
+        return []
+    answers: dict[int, bool] = {}  # identity of a set of names -> whether one of these nodes is in it
+    for names in {id(one.node_names): one.node_names for one in waiting}.values():
+        answers[id(names)] = names is None or not names.isdisjoint(node_names)
+    return [one for one in waiting if answers[id(one.node_names)]]

@@ -1,0 +1,196 @@
+"""Does the steps of a plan at their times."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.admin import MERGE_PATCH, Admin
+from chaos.pair import Hands, Pair
+from chaos.pods import body_of
+from chaos.steps import (
+    AddNode,
+    ChangeCard,
+    ClaimCard,
+    Create,
+    Delete,
+    DeleteNamespace,
+    DeleteNode,
+    EndWatch,
+    Freeze,
+    HoldWatch,
+    Kill,
+    RestartApiServer,
+    RestartEtcd,
+    SetAgent,
+    StaleEdit,
+    StartRival,
+    Step,
+)
+from chaos.world import World
+from cluster.cluster import ALLOCATIONS
+from control_plane import ControlPlane
+from faults import kinds
+from faults.requests import watching
+
+Json = dict[str, Any]
+
+LOOK_AFTER_S = 1.0
+SAME_NAME_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step, and when it was begun, by `time.monotonic`."""
+
+    at_s: float
+    step: Step
+    outcome: str = ""
+
+
+@dataclass
+class Helpers:
+    """Who does what: each does one thing after the other."""
+
+    pods: Hands
+    nodes: Hands
+    plane: Hands
+
+
+class Director:
+    """Has each step done by whom it concerns; itself it only keeps the time."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        pairs: Mapping[int, Pair],
+        rival: Pair | None,
+        world: World,
+        admin: Admin,
+        helpers: Helpers,
+    ) -> None:
+        self._plane = plane
+        self._pairs = pairs
+        self._rival = rival
+        self._world = world
+        self._admin = admin
+        self._helpers = helpers
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.done: list[Done] = []
+        self.counts: Counter[str] = Counter()
+
+    def direct(self, steps: tuple[Step, ...], seconds: float) -> None:
+        """Do the steps, and what follows from them within this time; then wait until all of it is done."""
+        begin_s = time.monotonic()
+        for step in steps:
+            self._at(begin_s + step.at_s, lambda step=step: self._perform(step))  # type: ignore[misc]
+        for second in range(1, int(seconds / LOOK_AFTER_S)):
+            self._at(begin_s + second * LOOK_AFTER_S, self._look_after)
+        while self._due and self._due[0][0] < begin_s + seconds:
+            at_s, _, do = heapq.heappop(self._due)
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            do()
+        time.sleep(max(0.0, begin_s + seconds - time.monotonic()))
+        for hands in (self._helpers.plane, self._helpers.pods, self._helpers.nodes):
+            hands.wait()
+
+    def _at(self, at_s: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (at_s, next(self._numbers), do))
+
+    def _look_after(self) -> None:
+        for pair in self._pairs.values():
+            pair.look_after()
+
+    def _perform(self, step: Step) -> None:
+        self.counts[type(step).__name__] += 1
+        self.done.append(Done(time.monotonic(), step))
+        pods, nodes, world = self._helpers.pods, self._helpers.nodes, self._world
+        match step:
+            case Create():
+                pods.do(self._create, step)
+            case Delete():
+                pods.do(self._delete, step)
+            case DeleteNamespace(namespace=namespace):
+                pods.do(self._admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
+            case DeleteNode(node=node, collect_after_s=collect_after_s):
+                nodes.do(world.delete, node)
+                if collect_after_s is not None:
+                    self._at(time.monotonic() + collect_after_s, lambda: nodes.do(world.collect_pods, node))
+            case AddNode(node=node):
+                nodes.do(world.add, node)
+            case SetAgent(node=node, is_there=is_there):
+                nodes.do(world.set_agent, node, is_there)
+            case ChangeCard(node=node, card=card, field=field, value=value):
+                nodes.do(world.change_card, node, card, field, value)
+            case ClaimCard(node=node, owner=owner, card=card, is_claimed=is_claimed):
+                nodes.do(world.claim_card, node, owner, card, is_claimed)
+            case StaleEdit():
+                nodes.do(self._read_for_edit, step)
+            case _:
+                self._disturb(step)
+
+    def _disturb(self, step: Step) -> None:
+        """Do what concerns programs, and what stands between them."""
+        plane = self._helpers.plane
+        match step:
+            case Kill(program=program, down_s=down_s, pair=pair):
+                self._pairs[pair].kill(program, down_s)
+            case Freeze(program=program, for_s=for_s, pair=pair):
+                self._pairs[pair].freeze(program, for_s)
+            case RestartApiServer(down_s=down_s):
+                plane.do(self._plane.stop_api_server)
+                plane.do(time.sleep, down_s)
+                plane.do(self._plane.start_api_server)
+            case RestartEtcd(down_s=down_s):
+                plane.do(self._plane.stop_etcd)
+                plane.do(time.sleep, down_s)
+                plane.do(self._plane.start_etcd)
+            case StartRival(for_s=for_s) if self._rival is not None:
+                self._rival.start_all()
+                self._at(time.monotonic() + for_s, self._rival.stop_all)
+            case HoldWatch(resource=resource, for_s=for_s):
+                self._hold_watch(resource, for_s)
+            case EndWatch(resource=resource, code=code):
+                for pair in self._pairs.values():
+                    pair.api.arm(watching(resource), kinds.EndWatch(code))
+
+    def _hold_watch(self, resource: str, for_s: float) -> None:
+        for pair in self._pairs.values():
+            held = pair.api.arm(watching(resource), kinds.HoldEvents(), times=None)
+            self._at(time.monotonic() + for_s, lambda pair=pair, held=held: pair.api.disarm(held))  # type: ignore[misc]
+
+    # Requests of administrators and users.
+
+    def _create(self, step: Create) -> None:
+        pod = step.pod
+        if self._admin.try_to("POST", f"/api/v1/namespaces/{pod.namespace}/pods", body_of(pod)) == 409:
+            again_s = time.monotonic() + SAME_NAME_PAUSE_S  # the last pod of this name is still there
+            self._at(again_s, lambda: self._helpers.pods.do(self._create, step))
+
+    def _delete(self, step: Delete) -> None:
+        options = {"gracePeriodSeconds": 0} if step.by_force else {}
+        self._admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
+
+    def _read_for_edit(self, step: StaleEdit) -> None:
+        cards = [card for _, card in sorted(self._admin.cards().items()) if card.get("status")]
+        if cards:
+            card = cards[step.card % len(cards)]
+            edit = self._replace if step.what == "version" else self._write_totals
+            self._at(time.monotonic() + step.age_s, lambda: self._helpers.nodes.do(edit, card))
+
+    def _replace(self, card: Json) -> None:
+        """Write the object as it was read: the API server refuses it if anything has changed since."""
+        status = self._admin.try_to("PUT", f"{ALLOCATIONS}/{card['metadata']['name']}/status", card)
+        self.counts[f"stale version: {status or 'unchanged'}"] += 1
+
+    def _write_totals(self, card: Json) -> None:
+        """Write what was used as it was read: the API server refuses it unless it is still the sum."""
+        path = f"{ALLOCATIONS}/{card['metadata']['name']}/status"
+        change = {"status": {"used": card["status"]["used"]}}
+        self.counts[f"stale totals: {self._admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"] += 1

@@ -1,0 +1,341 @@
+"""Who waits gets the room that becomes free: in turn, before anybody else, and called once if it does not come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from builders import a_card, cards_of, whole_share
+from fakes.api_server import ApiServer, Fault, Operation, lose_request
+from fakes.api_server import refuse as refuse_with
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.controller import startup
+from gpuledger.formats.pod import pod_identity
+from gpuledger.model.card import Card
+from gpuledger.model.errors import Denied, NotFound
+from gpuledger.model.request import Shape
+from gpuledger.model.share import Holder
+from gpuledger.workflows.wake_up import EARMARK_S, GRACE_S, WOKEN_ANNOTATION
+
+CARDS = cards_of("node-a", 3)
+CARD, SECOND, THIRD = CARDS
+ELSEWHERE = a_card(0, "node-b")
+ANNOTATE = Operation.ANNOTATE
+WHOLE = {GPU: "1"}
+TWO_CARDS = {GPU: "2"}
+OF_MEMORY = {GPU: "1", MEMORY: "16k"}
+"""As much as a whole card, in other words: another shape."""
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
+    """Return an operator that runs, over two nodes each of whose cards a pod has for itself."""
+    for card in (*CARDS, ELSEWHERE):
+        pod = tenant(card, "Running")
+        api.put_card(card, Holder(pod_identity(pod), whole_share(card)))
+        api.put_pod(pod)
+    api.put_node(a_node_object("node-a", CARDS))
+    api.put_node(a_node_object("node-b", [ELSEWHERE]))
+    parts = an_operator(api)
+    parts.observer.synced = True
+    await parts.idle()
+    running = asyncio.create_task(startup._give_room(parts.as_operator()))
+    yield parts
+    running.cancel()
+
+
+def tenant(card: Card, phase: str) -> dict[str, Any]:
+    name = f"tenant-{card.node_name}-{card.index}"
+    return a_pod_object(name, WHOLE, node_name=card.node_name, phase=phase, started=True)
+
+
+async def free(parts: OperatorParts, *cards: Card) -> None:
+    """Let the tenants end, and the operator see it."""
+    for card in cards:
+        parts.api.put_pod(tenant(card, "Succeeded"))
+    await parts.idle()
+    await settle()
+
+
+def ask(parts: OperatorParts, name: str, limits: Mapping[str, object] = WHOLE, **fields: Any) -> bool:
+    """Let kube-scheduler try a pod on the first node; tell whether it fits."""
+    if ("default", name) not in parts.api.pods:
+        parts.api.put_pod(a_pod_object(name, limits, **fields))
+    return parts.filter(name, "node-a").node_names == ["node-a"]
+
+
+def wait_for_room(parts: OperatorParts, name: str, limits: Mapping[str, object] = WHOLE, **fields: Any) -> None:
+    assert not ask(parts, name, limits, **fields)
+
+
+def kept(parts: OperatorParts) -> list[str]:
+    """Return the pods for which something is on hold."""
+    return sorted(name for _, name in parts.api.pods if parts.ledger.hold_of(f"uid-{name}"))
+
+
+def called(api: ApiServer) -> list[str]:
+    """Return the pods that were patched so that kube-scheduler tries them, in that order."""
+    assert all(list(call.body["metadata"]["annotations"]) == [WOKEN_ANNOTATION] for call in api.called(ANNOTATE))
+    return [call.path.rsplit("/", 1)[1] for call in api.called(ANNOTATE)]
+
+
+# Whose turn it is.
+
+
+async def test_room_goes_to_the_highest_priority_then_to_the_oldest_whatever_they_ask_for(parts: OperatorParts) -> None:
+    wait_for_room(parts, "young", created="2030-01-01T00:00:02Z")
+    wait_for_room(parts, "old", OF_MEMORY, created="2030-01-01T00:00:01Z")
+    wait_for_room(parts, "high", created="2030-01-01T00:00:03Z", priority=1)
+    kept_after_each = []
+    for card in CARDS:
+        await free(parts, card)
+        kept_after_each.append(kept(parts))
+    assert kept_after_each == [["high"], ["high", "old"], ["high", "old", "young"]]
+
+
+async def test_pods_of_one_second_take_turns_as_they_came_and_asking_again_loses_no_turn(parts: OperatorParts) -> None:
+    for name in ("b", "a", "b"):
+        wait_for_room(parts, name)
+    await free(parts, CARD)
+    assert kept(parts) == ["b"]
+
+
+async def test_who_does_not_fit_keeps_nobody_behind_it_waiting(parts: OperatorParts) -> None:
+    wait_for_room(parts, "large", TWO_CARDS, priority=1)
+    wait_for_room(parts, "small")
+    await free(parts, CARD)
+    assert kept(parts) == ["small"]
+    await free(parts, SECOND, THIRD)
+    assert kept(parts) == ["large", "small"]
+
+
+async def test_room_that_is_kept_for_a_pod_goes_to_nobody_else(parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    assert not ask(parts, "another")
+    assert ask(parts, "a")
+
+
+async def test_who_asks_just_as_room_appears_comes_after_those_who_wait(api: ApiServer, parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    api.put_card(CARD)
+    parts.watch()
+    assert not ask(parts, "another")
+    assert kept(parts) == ["a"]
+
+
+@pytest.mark.parametrize("woken", [False, True])
+async def test_a_higher_priority_takes_kept_room_and_who_had_it_waits_again(parts: OperatorParts, woken: bool) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    if woken:
+        await asyncio.sleep(2 * GRACE_S)
+    assert ask(parts, "high", priority=1)
+    if woken:  # it comes, because it was called
+        assert not ask(parts, "a")
+    await asyncio.sleep(2 * EARMARK_S)
+    assert kept(parts) == ["high"]
+    await free(parts, SECOND)
+    assert kept(parts) == ["a", "high"]
+
+
+async def test_kept_room_that_is_too_small_for_a_higher_priority_stays_whose_it_was(parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    wait_for_room(parts, "high", TWO_CARDS, priority=1)
+    await settle()
+    assert kept(parts) == ["a"]
+
+
+async def test_only_nodes_that_the_pod_can_go_to_count(parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, ELSEWHERE)
+    assert kept(parts) == []
+    await free(parts, CARD)
+    hold = parts.ledger.hold_of("uid-a")
+    assert hold is not None
+    assert hold.placement.node_name == "node-a"
+
+
+async def test_room_on_a_node_that_a_pod_cannot_go_to_any_more_goes_to_the_next(parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
+    await free(parts, CARD)
+    assert parts.filter("a", "node-b").node_names == []
+    await settle()
+    assert kept(parts) == ["b"]
+
+
+async def test_room_whose_pod_is_not_bound_in_time_goes_to_who_waits(parts: OperatorParts) -> None:
+    await free(parts, CARD)
+    assert ask(parts, "slow")
+    wait_for_room(parts, "a")
+    await asyncio.sleep(HOLD_TTL_S - 1)
+    assert kept(parts) == ["slow"]
+    await asyncio.sleep(1 + startup.HOLDS_CHECKED_S)
+    assert kept(parts) == ["a"]
+
+
+async def test_pods_that_were_refused_before_anybody_looked_get_room_on_any_node(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    pod = a_pod_object("a", WHOLE)
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    api.put_pod(pod)
+    await parts.observer.take_over()
+    await free(parts, ELSEWHERE)
+    assert kept(parts) == ["a"]
+
+
+# Who is called.
+
+
+async def test_a_pod_that_comes_by_itself_is_not_called(api: ApiServer, parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    await asyncio.sleep(0.9 * GRACE_S)
+    assert ask(parts, "a")
+    await parts.bind("a", "node-a")
+    await asyncio.sleep(10 * EARMARK_S)
+    assert called(api) == []
+
+
+async def test_a_pod_that_sleeps_is_called_once(api: ApiServer, parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    await asyncio.sleep(1.1 * GRACE_S)
+    assert called(api) == ["a"]
+    assert ask(parts, "a")
+    await parts.bind("a", "node-a")
+    await asyncio.sleep(10 * EARMARK_S)
+    assert called(api) == ["a"]
+    assert parts.counts.wake_ups == 1
+
+
+def is_gone(api: ApiServer) -> None:
+    api.delete_pod("a")
+
+
+def is_another_one(api: ApiServer) -> None:
+    api.put_pod(a_pod_object("a", WHOLE, uid="uid-of-another"))
+
+
+def may_not_be_patched(api: ApiServer) -> None:
+    api.queue(ANNOTATE, refuse_with(Denied("forbidden", 403)))
+
+
+@pytest.mark.parametrize("what_happened", [is_gone, is_another_one, may_not_be_patched])
+async def test_room_of_a_pod_that_cannot_be_called_goes_to_the_next(
+    api: ApiServer, parts: OperatorParts, what_happened: Callable[[ApiServer], None]
+) -> None:
+    wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
+    await free(parts, CARD)
+    what_happened(api)
+    await asyncio.sleep(1.1 * GRACE_S)
+    assert kept(parts) == ["b"]
+    assert parts.remembered("uid-a") == []
+
+
+async def test_a_pod_is_called_when_the_api_server_is_back(api: ApiServer, parts: OperatorParts) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    api.queue(ANNOTATE, *[lose_request()] * 6)
+    await asyncio.sleep(EARMARK_S + 2)
+    assert kept(parts) == ["a"]
+    assert called(api) == ["a"] * 7
+    assert WOKEN_ANNOTATION in api.pods["default", "a"]["metadata"]["annotations"]
+
+
+async def test_who_was_called_and_does_not_come_loses_the_room_and_is_not_called_until_it_was_refused_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
+    await free(parts, CARD)
+    await asyncio.sleep(GRACE_S + EARMARK_S + 0.1)
+    assert kept(parts) == ["b"]
+    await free(parts, SECOND)
+    await asyncio.sleep(1.1 * GRACE_S)
+    assert called(api) == ["a", "b"]
+    assert ask(parts, "another")
+    wait_for_room(parts, "a")
+    await free(parts, THIRD)
+    await asyncio.sleep(1.1 * GRACE_S)
+    assert called(api) == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("refusal", [None, NotFound("gone", 404)])
+async def test_the_late_answer_to_a_call_takes_nothing_from_a_pod_that_has_come(
+    api: ApiServer, parts: OperatorParts, refusal: NotFound | None
+) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    answer = asyncio.Event()
+    api.queue(ANNOTATE, Fault(before=answer, refusal=refusal))
+    await asyncio.sleep(2 * GRACE_S)
+    assert ask(parts, "a")
+    answer.set()
+    await asyncio.sleep(2 * EARMARK_S)
+    assert kept(parts) == ["a"]
+
+
+async def test_nobody_is_called_again_who_has_come_while_the_api_server_was_away(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    api.queue(ANNOTATE, lose_request())
+    await asyncio.sleep(GRACE_S + 0.01)
+    assert ask(parts, "a")
+    await asyncio.sleep(2 * EARMARK_S)
+    assert called(api) == ["a"]
+
+
+# What is left, and what it costs.
+
+
+@pytest.mark.parametrize("room_since_s", [None, 0.0, 2 * GRACE_S])
+async def test_a_pod_that_is_gone_leaves_nothing_behind(
+    api: ApiServer, parts: OperatorParts, room_since_s: float | None
+) -> None:
+    """It waits; room is kept for it; it was called."""
+    wait_for_room(parts, "a")
+    if room_since_s is not None:
+        await free(parts, CARD)
+        await asyncio.sleep(room_since_s)
+    before = called(api)
+    api.delete_pod("a")
+    await parts.idle()
+    assert (len(parts.waiting), parts.remembered("uid-a"), parts.shares_left("uid-a")) == (0, [], [])
+    await free(parts, SECOND)
+    await asyncio.sleep(2 * EARMARK_S)
+    assert called(api) == before
+
+
+async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_when_it_does(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        wait_for_room(parts, f"p{number}", TWO_CARDS if number % 2 else WHOLE)
+    parts.waiting.give_room()
+    compared: list[tuple[int, str]] = []
+    fits = parts.chooser.fits
+
+    def spy(shape: Shape, node_name: str) -> bool:
+        compared.append((shape[0].cards, node_name))
+        return fits(shape, node_name)
+
+    monkeypatch.setattr(parts.chooser, "fits", spy)
+    evaluations = parts.chooser.evaluations
+    for _ in range(9):
+        parts.waiting.give_room()
+    await asyncio.sleep(60.0)
+    assert (compared, parts.chooser.evaluations) == ([], evaluations)
+    parts.ledger.set_ready("node-b", False)
+    await settle()
+    assert sorted(compared) == [(1, "node-b"), (2, "node-b")]
+    assert parts.chooser.evaluations == evaluations
