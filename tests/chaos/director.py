@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from chaos.admin import MERGE_PATCH, Admin
@@ -32,6 +31,7 @@ from chaos.steps import (
     StartRival,
     Step,
 )
+from chaos.timeline import Task, Timeline
 from chaos.world import World
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
@@ -60,6 +60,8 @@ class Helpers:
     pods: Hands
     nodes: Hands
     plane: Hands
+    pods_admin: Admin
+    nodes_admin: Admin
 
 
 class Director:
@@ -71,17 +73,14 @@ class Director:
         pairs: Mapping[int, Pair],
         rival: Pair | None,
         world: World,
-        admin: Admin,
         helpers: Helpers,
     ) -> None:
         self._plane = plane
         self._pairs = pairs
         self._rival = rival
         self._world = world
-        self._admin = admin
         self._helpers = helpers
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
+        self._timeline = Timeline()
         self.done: list[Done] = []
         self.counts: Counter[str] = Counter()
 
@@ -89,19 +88,19 @@ class Director:
         """Do the steps, and what follows from them within this time; then wait until all of it is done."""
         begin_s = time.monotonic()
         for step in steps:
-            self._at(begin_s + step.at_s, lambda step=step: self._perform(step))  # type: ignore[misc]
+            self._timeline.at(begin_s + step.at_s, partial(self._perform, step))
         for second in range(1, int(seconds / LOOK_AFTER_S)):
-            self._at(begin_s + second * LOOK_AFTER_S, self._look_after)
-        while self._due and self._due[0][0] < begin_s + seconds:
-            at_s, _, do = heapq.heappop(self._due)
-            time.sleep(max(0.0, at_s - time.monotonic()))
-            do()
-        time.sleep(max(0.0, begin_s + seconds - time.monotonic()))
+            self._timeline.at(begin_s + second * LOOK_AFTER_S, self._look_after)
+        self._timeline.run(until_s=begin_s + seconds)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until all helpers have done what they were asked for. Raises the first error that they met."""
         for hands in (self._helpers.plane, self._helpers.pods, self._helpers.nodes):
             hands.wait()
 
-    def _at(self, at_s: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (at_s, next(self._numbers), do))
+    def _later(self, wait_s: float, task: Task) -> None:
+        self._timeline.at(time.monotonic() + wait_s, task)
 
     def _look_after(self) -> None:
         for pair in self._pairs.values():
@@ -117,11 +116,11 @@ class Director:
             case Delete():
                 pods.do(self._delete, step)
             case DeleteNamespace(namespace=namespace):
-                pods.do(self._admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
+                pods.do(self._helpers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
             case DeleteNode(node=node, collect_after_s=collect_after_s):
                 nodes.do(world.delete, node)
                 if collect_after_s is not None:
-                    self._at(time.monotonic() + collect_after_s, lambda: nodes.do(world.collect_pods, node))
+                    self._later(collect_after_s, partial(nodes.do, world.collect_pods, node))
             case AddNode(node=node):
                 nodes.do(world.add, node)
             case SetAgent(node=node, is_there=is_there):
@@ -153,7 +152,7 @@ class Director:
                 plane.do(self._plane.start_etcd)
             case StartRival(for_s=for_s) if self._rival is not None:
                 self._rival.start_all()
-                self._at(time.monotonic() + for_s, self._rival.stop_all)
+                self._later(for_s, self._rival.stop_all)
             case HoldWatch(resource=resource, for_s=for_s):
                 self._hold_watch(resource, for_s)
             case EndWatch(resource=resource, code=code):
@@ -163,34 +162,34 @@ class Director:
     def _hold_watch(self, resource: str, for_s: float) -> None:
         for pair in self._pairs.values():
             held = pair.api.arm(watching(resource), kinds.HoldEvents(), times=None)
-            self._at(time.monotonic() + for_s, lambda pair=pair, held=held: pair.api.disarm(held))  # type: ignore[misc]
+            self._later(for_s, partial(pair.api.disarm, held))
 
     # Requests of administrators and users.
 
     def _create(self, step: Create) -> None:
         pod = step.pod
-        if self._admin.try_to("POST", f"/api/v1/namespaces/{pod.namespace}/pods", body_of(pod)) == 409:
-            again_s = time.monotonic() + SAME_NAME_PAUSE_S  # the last pod of this name is still there
-            self._at(again_s, lambda: self._helpers.pods.do(self._create, step))
+        if self._helpers.pods_admin.try_to("POST", f"/api/v1/namespaces/{pod.namespace}/pods", body_of(pod)) == 409:
+            # The last pod of this name is still there.
+            self._later(SAME_NAME_PAUSE_S, partial(self._helpers.pods.do, self._create, step))
 
     def _delete(self, step: Delete) -> None:
         options = {"gracePeriodSeconds": 0} if step.by_force else {}
-        self._admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
+        self._helpers.pods_admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
 
     def _read_for_edit(self, step: StaleEdit) -> None:
-        cards = [card for _, card in sorted(self._admin.cards().items()) if card.get("status")]
+        cards = [card for _, card in sorted(self._helpers.nodes_admin.cards().items()) if card.get("status")]
         if cards:
             card = cards[step.card % len(cards)]
             edit = self._replace if step.what == "version" else self._write_totals
-            self._at(time.monotonic() + step.age_s, lambda: self._helpers.nodes.do(edit, card))
+            self._later(step.age_s, partial(self._helpers.nodes.do, edit, card))
 
     def _replace(self, card: Json) -> None:
         """Write the object as it was read: the API server refuses it if anything has changed since."""
-        status = self._admin.try_to("PUT", f"{ALLOCATIONS}/{card['metadata']['name']}/status", card)
+        status = self._helpers.nodes_admin.try_to("PUT", f"{ALLOCATIONS}/{card['metadata']['name']}/status", card)
         self.counts[f"stale version: {status or 'unchanged'}"] += 1
 
     def _write_totals(self, card: Json) -> None:
         """Write what was used as it was read: the API server refuses it unless it is still the sum."""
         path = f"{ALLOCATIONS}/{card['metadata']['name']}/status"
         change = {"status": {"used": card["status"]["used"]}}
-        self.counts[f"stale totals: {self._admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"] += 1
+        self.counts[f"stale totals: {self._helpers.nodes_admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"] += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from chaos.admin import MERGE_PATCH, Admin
 from chaos.arithmetic import has_ended, has_started, is_bound
 from chaos.history import Change
 from chaos.pods import END_AFTER, RUN, START_AFTER
+from chaos.timeline import Timeline
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
@@ -24,21 +23,16 @@ class KubeletPlayer:
 
     def __init__(self, plane: ControlPlane) -> None:
         self._admin = Admin(plane)
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
+        self._timeline = Timeline()
         self._planned: set[tuple[str, str]] = set()  # pod UID and what will be done to it
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
+        self._thread = threading.Thread(target=self._timeline.run, name="kubelets", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._timeline.close()
         self._thread.join()
         self._admin.close()
 
@@ -59,25 +53,9 @@ class KubeletPlayer:
 
     def _plan(self, pod: Json, what: str, wait_s: float, do: Callable[[Json], None]) -> None:
         key = (pod["metadata"]["uid"], what)
-        with self._changed:
-            if key not in self._planned:
-                self._planned.add(key)
-                heapq.heappush(self._due, (time.monotonic() + wait_s, next(self._numbers), lambda: do(pod)))
-                self._changed.notify()
-
-    def _run(self) -> None:
-        while (do := self._next()) is not None:
-            do()
-
-    def _next(self) -> Callable[[], None] | None:
-        """Wait for what is due next; None at the end."""
-        with self._changed:
-            while not self._stopping:
-                wait_s = self._due[0][0] - time.monotonic() if self._due else None
-                if wait_s is not None and wait_s <= 0:
-                    return heapq.heappop(self._due)[2]
-                self._changed.wait(wait_s)
-        return None
+        if key not in self._planned:
+            self._planned.add(key)
+            self._timeline.at(time.monotonic() + wait_s, lambda: do(pod))
 
     def _start(self, pod: Json) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

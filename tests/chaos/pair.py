@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -17,6 +16,8 @@ from control_plane import ControlPlaneError, ManagedProcess
 from faults.kinds import Rates, Weather
 from faults.proxy import Proxy
 from installation import Installation
+
+PROGRAMS: tuple[Program, ...] = ("operator", "scheduler")
 
 STARTS = 5
 """How often a program may end while it starts: the API server may be away."""
@@ -62,12 +63,11 @@ class Pair:
         """When the proxies' clocks began."""
         self.api = Proxy.before_api_server(installation.kubeconfig)
         self.extender = Proxy(installation.extender_url)
-        self.hands = {"operator": Hands("operator"), "scheduler": Hands("scheduler")}
+        self.hands = {program: Hands(program) for program in PROGRAMS}
         self.ended_by_itself = 0
         """How often a program has ended without being killed."""
         self._rates = {self.api: api_rates, self.extender: extender_rates}
         self._seed = seed
-        self._frozen: set[int] = set()
         self._kubeconfig = self.api.kubeconfig_from(installation.kubeconfig)
         self._log_begins = {path: path.stat().st_size if path.exists() else 0 for path in self.logs}
         self._stack = ExitStack()
@@ -78,20 +78,13 @@ class Pair:
             stack.enter_context(self.extender)
             for hands in self.hands.values():
                 stack.callback(hands.close)
-            stack.callback(self._kill_all)
-            for program in self.hands:
-                self.start(program)
+            stack.callback(self.wait)
+            stack.callback(self.stop_all)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _kill_all(self) -> None:
-        for program in self.hands:
-            with contextlib.suppress(ControlPlaneError):
-                self.hands[program].do(self._kill, program)
-                self.hands[program].wait()
 
     @property
     def logs(self) -> list[Path]:
@@ -108,9 +101,15 @@ class Pair:
 
     # Programs.
 
-    def start(self, program: Program) -> None:
-        """Have a program started, and started again whenever it ends by itself."""
-        self.hands[program].do(self._start, program)
+    def start_all(self) -> None:
+        """Have both programs started."""
+        for program in PROGRAMS:
+            self.hands[program].do(self._start, program)
+
+    def stop_all(self) -> None:
+        """Have both programs killed for good."""
+        for program in PROGRAMS:
+            self.hands[program].do(self._kill, program)
 
     def kill(self, program: Program, down_s: float) -> None:
         """Kill a program, and start it again after a while."""
@@ -126,7 +125,7 @@ class Pair:
 
     def look_after(self) -> None:
         """Start what has ended by itself, as a kubelet would. Call it now and then."""
-        for program in self.hands:
+        for program in PROGRAMS:
             self.hands[program].do(self._start_if_ended, program)
 
     def wait(self) -> None:
@@ -187,3 +186,13 @@ class Pair:
             if proxy.weather is not None:
                 counted |= proxy.weather.counts
         return counted
+
+    def exchanges(self) -> list[tuple[float, str, str]]:
+        """Return what has passed the proxies: when, by `time.monotonic`, which proxy, and what."""
+        names = {"API server": self.api, "extender": self.extender}
+        suffix = self.installation.settings_file.stem.removeprefix("settings")
+        return [
+            (self.begin_s + exchange.at_s, f"{name}{suffix}", str(exchange).partition("  ")[2])
+            for name, proxy in names.items()
+            for exchange in list(proxy.exchanges)
+        ]

@@ -13,16 +13,13 @@ from dataclasses import dataclass
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Json, container, pod, uuids
-from faults.faulty_cluster import FaultyCluster, faulty_cluster
+from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Hold
 from faults.proxy import Armed
 from faults.requests import binding, changing, entering, leaving, of_kind
 
 SETTINGS = {"hold_ttl_s": 2, "extender_timeout_s": 30, "release_delay_s": 2}
 """A hold that ends soon, and a kube-scheduler that waits for longer than that."""
-
-QUIET_S = 0.2
-"""How long the operator must be at rest. It has few nodes and pods to look after."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +215,24 @@ def test_a_pod_is_bound_wherever_the_operator_dies_while_it_gives_shares_back(
     held.wait()
     cluster.wait(lambda: states(cluster, uid) == point.states, f"the operator has come to: {point.name}")
     cluster.crash_operator()
+    cluster.wait_bound("walker")
+    cluster.settle(QUIET_S)
+    cluster.check_consistent()
+
+
+def test_a_filter_is_refused_while_the_shares_that_a_crash_has_left_are_given_back(cluster: FaultyCluster) -> None:
+    entered = cluster.api.arm(binding("walker"), Hold())
+    cluster.create(pod("walker", {COUNT: 2, MEMORY: 4000}))
+    entered.wait()
+    cluster.installation.kill_operator()
+    cluster.api.disarm(cut=True)
+    fenced = cluster.api.arm(fence, Hold())
+    cluster.start_operator()
+    fenced.wait()
+    nodes = [node["metadata"]["name"] for node in cluster.objects("nodes")]
+    answer = cluster.ask("filter", {"Pod": cluster.pod("walker"), "Nodes": None, "NodeNames": nodes})
+    assert "are being given back" in answer["Error"]
+    fenced.release()
     cluster.wait_bound("walker")
     cluster.settle(QUIET_S)
     cluster.check_consistent()

@@ -9,14 +9,13 @@ from itertools import pairwise
 import pytest
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, Json, RequestFailed, pod, uuids
-from faults.faulty_cluster import FaultyCluster, faulty_cluster
+from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
 from faults.proxy import Armed
 from faults.requests import BOUND, Match, binding, entering, leaving, ledger_write, listing, of_kind, watching
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 RETRY_AFTER_S = 3
-QUIET_S = 0.2
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from fakes.api_server import ApiServer, Json
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import RequestDefaults, ResourceNames, bound_node
+from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -153,7 +154,8 @@ class OperatorParts:
 
     def shares_left(self, uid: str) -> list[str]:
         """Return where a share of a pod counts: as an entry at the API server, as one in memory, or on hold."""
-        stored = [card["spec"]["uuid"] for card in self.api.cards.values() if f"'podUID': '{uid}'" in str(card)]
+        cards = (stored_card(card) for card in self.api.cards.values())
+        stored = [card.card.uuid for card in cards if uid in [holder.pod.uid for holder in card.holders or ()]]
         known = [entry.card.uuid for entry in self.ledger.entries() if uid in entry.holders or uid in entry.holds]
         return stored + known + ([f"hold of {uid}"] if self.ledger.hold_of(uid) else [])
 

@@ -16,6 +16,9 @@ from installation import Installation
 
 LAST_EXCHANGES = 30
 
+QUIET_S = 0.2
+"""How long the operator must be at rest. It has few nodes and pods to look after."""
+
 
 class FaultyCluster(Cluster):
     """A cluster with `api` between operator and API server, `extender` between kube-scheduler and operator."""
@@ -30,12 +33,17 @@ class FaultyCluster(Cluster):
         self.installation.start_operator(self._kubeconfig)
 
     def crash_operator(self) -> None:
-        """Kill the operator, cut all that is held, and start it again. kube-scheduler's questions wait meanwhile."""
+        """Kill the operator, cut all that is held, and start it again.
+
+        kube-scheduler's questions wait until the operator has looked through what it finds; else they are now and then
+        refused, and come again after seconds.
+        """
         self.installation.kill_operator()
         questions = [self.extender.arm(of_kind(kind), Hold(), times=None) for kind in ("filter", "bind")]
         self.extender.disarm(*(set(self.extender.armed) - set(questions)), cut=True)
         self.api.disarm(cut=True)
         self.start_operator()
+        self.settle(QUIET_S)
         self.extender.disarm(*questions)
 
     def calm(self) -> None:

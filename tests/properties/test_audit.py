@@ -209,7 +209,7 @@ def an_auditor(api: ApiServer) -> Auditor:
 
 def shares_in_use(api: ApiServer) -> dict[tuple[str, str], int]:
     """Return pod UID, card -> memory, for pods that run on the card's node and need all that they hold there."""
-    result = {}
+    result: dict[tuple[str, str], int] = {}
     for pod in api.pods.values():
         facts = pod_facts(pod, ResourceNames(), RequestDefaults())
         here = [

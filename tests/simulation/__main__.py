@@ -29,7 +29,7 @@ SEEDS_AT_ONCE = 200
 PARTS = 64
 """Tasks into which the lives of one scenario are divided, where there are many."""
 
-FAILURES_TOLD = 3
+FAILURES_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class Report:
     lives: int = 0
     steps: int = 0
     failures: list[tuple[str, Deviations, str]] = field(default_factory=list)
-    """Scenario, deviations and violation; the first few of a task."""
+    """Scenario, deviations and kind of violation; the first of each kind in a task."""
     violations: Counter[str] = field(default_factory=Counter)
+    """Kind of violation -> how often."""
 
     def add(self, other: "Report") -> None:
         """Take in another report."""
@@ -78,9 +79,9 @@ def work(task: Task) -> Report:
             report.lives += 1
             report.steps += len(life.offers)
             if life.violation:
-                report.violations[f"{life.scenario.name.partition(' ')[0]}…: {life.violation[:100]}"] += 1
-                if len(report.failures) < FAILURES_TOLD:
-                    report.failures.append((life.scenario.name, life.deviations, life.violation))
+                report.violations[life.kind] += 1
+                if report.violations[life.kind] == 1:
+                    report.failures.append((life.scenario.name, life.deviations, life.kind))
     return report
 
 
@@ -119,12 +120,11 @@ def explore(options: argparse.Namespace) -> int:
 
 def tell(report: Report) -> None:
     """Print each kind of failure once, as short as it can be."""
-    for violation, count in report.violations.most_common():
-        print(f"{count} times: {violation}")
+    for kind, count in report.violations.most_common():
+        print(f"{count} times: {kind}")
     told: set[str] = set()
     with prepared():
-        for name, deviations, violation in sorted(report.failures, key=lambda failure: len(failure[1])):
-            kind = violation[:40]
+        for name, deviations, kind in sorted(report.failures, key=lambda failure: len(failure[1])):
             if kind not in told and len(told) < FAILURES_TOLD:
                 told.add(kind)
                 life = shortened(live(named(name), Repeat(deviations)))

@@ -20,6 +20,9 @@ AMOUNTS = ("memoryMiB", "cores", "number")
 KEPT_AFTER_FORCE_S = 29.0
 """How long the share of a pod stays that was deleted by force while it ran; deadlines are whole seconds."""
 
+PROMPT_S = 60.0
+"""How long a pod may wait where there is room for it, once nothing goes wrong: back-off, and the time to be woken."""
+
 Devices = dict[str, dict[str, tuple[int, int]]]
 """Card -> container -> memory and cores."""
 
@@ -33,6 +36,7 @@ class Checker:
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self._since_s: dict[str, float] = {}  # UID of a pod that waits although there is room for it -> since when
         self._taken: dict[str, float] = {}  # UID of a pod deleted by force while it ran -> when
         world.api.listeners.append(self._take)
 
@@ -126,6 +130,23 @@ class Checker:
                 found.append(f"operator {slot.number} is dead")
         return found
 
+    def check_prompt(self) -> None:
+        """Check, now that nothing goes wrong any more, that no pod waits for long where there is room for it."""
+        now_s = self._world.clock.now_s
+        waiting = {uid for uid in self._waiting_with_room() if not self._is_put_off(uid)}
+        self._since_s = {uid: self._since_s.get(uid, now_s) for uid in sorted(waiting)}
+        for uid, since_s in self._since_s.items():
+            if now_s > since_s + PROMPT_S:
+                raise Violation(f"pod {uid} has waited for {now_s - since_s:.0f} s, and there is room for it")
+
+    def _waiting_with_room(self) -> list[str]:
+        pods = self._world.api.pods.values()
+        waiting = [pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")]
+        return [uid for uid in waiting if self._fits(self._world.wishes[uid])]
+
+    def _is_put_off(self, uid: str) -> bool:
+        return any(slot.process.is_put_off(uid) for slot in self._world.slots)
+
     def check_tasks(self) -> None:
         """Check that no task has failed without anybody looking at its error."""
         for slot in self._world.slots:
@@ -156,9 +177,7 @@ class Checker:
                 found.append(f"pod {uid} does not go")
             elif lives_bound(pod) and self._held(uid).keys() != devices(pod).keys():
                 found.append(f"pod {uid} is bound, and does not hold what its annotation names")
-            elif not pod["spec"].get("nodeName") and self._fits(self._world.wishes[uid]):
-                found.append(f"pod {uid} waits, and there is room for it")
-        return found
+        return found + [f"pod {uid} waits, and there is room for it" for uid in self._waiting_with_room()]
 
     def _fits(self, wish: Wish) -> bool:
         nodes = self._world.api.objects[Kind.NODE].values()

@@ -4,6 +4,7 @@ A life of a world is repeated from its scenario and its *deviations*: the steps 
 taken, and which one was. Nothing else is random, so they are all that a failure has to tell.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -25,6 +26,11 @@ class Life:
     offers: tuple[Offer, ...]
     """What there was to choose from, step by step."""
     violation: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The violation without names and numbers: what is the same in many lives."""
+        return re.sub(r"uid-[-\w]+|GPU-[-\w]+|gpu-[-\w]+|operator \d'*|\d+(\.\d+)?|node-\w", "…", self.violation)
 
     def __str__(self) -> str:
         return f"{self.scenario.name}: {self.violation or 'nothing wrong'}"
@@ -132,14 +138,14 @@ def _with_one_more(life: Life) -> Iterator[Deviations]:
 
 
 def shortened(life: Life) -> Life:
-    """Return a life that fails too, with as few deviations as can be found by leaving some out."""
+    """Return a life that fails in the same way, with as few deviations as can be found by leaving some out."""
     size = len(life.deviations) // 2
     while size:
         start = 0
         while start < len(life.deviations):
             fewer = life.deviations[:start] + life.deviations[start + size :]
             shorter = live(life.scenario, Repeat(fewer))
-            if shorter.violation and len(shorter.deviations) < len(life.deviations):
+            if shorter.kind == life.kind and len(shorter.deviations) < len(life.deviations):
                 life = shorter
             else:
                 start += size

@@ -9,7 +9,7 @@ SOON_S = 0.001
 """Delay of what happens as soon as nothing else is on its way."""
 
 LATE_S = 12.0
-"""Delay of what happens after everybody has stopped waiting for it; chosen again, it is twice as long."""
+"""Delay of what happens after everybody has stopped waiting for it."""
 
 SOON, LATE = "waits for all others", f"comes {LATE_S:.0f} s later"
 
@@ -29,6 +29,10 @@ class Item:
     def what(self) -> str:
         """Say what it is; two things that are on their way at once are told apart by it."""
         raise NotImplementedError
+
+    def is_routine(self) -> bool:
+        """Tell whether it is of no interest once nothing goes wrong any more."""
+        return False
 
     def ways(self) -> int:
         """Return how many ways there are."""

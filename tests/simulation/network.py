@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_READS = (
-    Operation.LIST_NODES,
-    Operation.LIST_CARDS,
-    Operation.LIST_PODS,
-    Operation.LIST_LEASES,
-    Operation.READ_CARD,
-    Operation.READ_POD,
-)
+_LISTS = (Operation.LIST_NODES, Operation.LIST_CARDS, Operation.LIST_PODS, Operation.LIST_LEASES)
+_READS = (*_LISTS, Operation.READ_CARD, Operation.READ_POD)
 
 _REFUSALS: dict[int, Callable[[], ApiError]] = {
     429: lambda: Unreachable("429: too many requests", 429, 1.0),
@@ -118,6 +112,9 @@ class Request(Item):
         late = "" if self.is_awaited() else " (nobody waits for it any more)"
         return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{late}"
 
+    def is_routine(self) -> bool:
+        return self.operation in _LISTS
+
     def is_awaited(self) -> bool:
         """Tell whether a client is there to hear the answer."""
         return self.process.alive and not self.future.done()
@@ -177,6 +174,9 @@ class Answer(Item):
 
     def is_void(self) -> bool:
         return not self.request.is_awaited()
+
+    def is_routine(self) -> bool:
+        return self.request.is_routine()
 
     def ways(self) -> int:
         return 4

@@ -80,6 +80,11 @@ class OperatorProcess:
             "tasks": [task.get_name() for task in tasks if _step(task) not in NEVER_ENDING],
         }
 
+    def is_put_off(self, uid: str) -> bool:
+        """Tell whether a pod has to wait because it could not be bound several times."""
+        failures = self.operator.placer._failures.get(uid)
+        return failures is not None and failures.put_off_until_s > self.loop.time()
+
     def waiting_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken to wait for room."""
         return self.operator.waiting.waiting()

@@ -64,6 +64,7 @@ class World:
         self._acts: list[Act] = list(scenario.acts)
         self._uids: dict[str, str] = {}  # pod UID -> key of the pod
         self._has_news = True
+        self._rests = False
         self.lease_holder = 1
         self.steps = 0
         self._create_cluster()
@@ -161,10 +162,13 @@ class World:
     def _come_to_rest(self) -> None:
         """Let everything happen as it should, until nothing is left to do and all is in order."""
         self._acts.clear()
+        self._rests = True
         self.note("from here on nothing goes wrong any more")
         end_s = self.clock.now_s
         while True:
             offer = Offer(len(self.items), 0, 0)
+            if not offer.items:
+                self.checker.check_prompt()
             if not offer.items and self.clock.now_s >= end_s + SETTLE_S:
                 unmet = self.checker.unmet()
                 if not unmet:
@@ -198,7 +202,7 @@ class World:
 
     def _happen(self, item: Item, way: int) -> None:
         self._has_news = True
-        if self.trace is not None:
+        if self.trace is not None and not (self._rests and item.is_routine()):
             wrong = item.way(way)
             self.note(item.what() + (f" -- {wrong}" if wrong else ""))
         item.happen(way)

@@ -147,7 +147,8 @@ def is_only_remembered(card: CardEntry, entry: Entry) -> bool:
 
     Somebody else may be taking that holder back at this moment; who relies on it has to have seen it after asking.
     """
-    return isinstance(entry, Add) and not entry.read_since and entry.subject in card.holders
+    asks = isinstance(entry, Add) and not entry.settled.done()
+    return asks and not entry.read_since and entry.subject in card.holders
 
 
 def _leaving(card: CardEntry, entries: Sequence[Entry]) -> set[str]:

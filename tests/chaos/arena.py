@@ -1,0 +1,100 @@
+"""One control plane for many runs: it is emptied after each, and each has its own operator and kube-scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, Self
+
+from chaos.admin import Admin
+from chaos.history import History
+from chaos.pair import Hands, Pair
+from chaos.plan import PRIORITIES, Plan
+from cluster.cluster import ALLOCATIONS
+from control_plane import ControlPlane
+from installation import Installation
+
+Json = dict[str, Any]
+
+RELEASE_DELAY_S = 6
+SETTINGS = {"release_delay_s": RELEASE_DELAY_S, "hold_ttl_s": 10}
+"""Shorter than the defaults, so that all of it happens within a run."""
+
+EMPTY_S = 30.0
+EVERYTHING = ("/api/v1/nodes", ALLOCATIONS, "/api/v1/namespaces/default/events")
+
+
+class Arena:
+    """A control plane with everything installed that a run needs: `with Arena() as arena:`."""
+
+    def __init__(self) -> None:
+        self.plane = ControlPlane(durable=True, json_storage=True)
+        self._installations: dict[tuple[str, bool], Installation] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.hands = Hands("control plane")
+            stack.callback(self.hands.close)
+            self.hands.do(self.plane.start)
+            stack.callback(self.plane.stop)
+            self.hands.wait()
+            self.admin = Admin(self.plane)
+            stack.callback(self.admin.close)
+            for name, value in PRIORITIES.items():
+                body = {"metadata": {"name": name}, "value": value}
+                self.admin.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+            self.history = stack.enter_context(History(self.plane.etcd_url))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def pairs(self, plan: Plan) -> Iterator[tuple[Mapping[int, Pair], Pair]]:
+        """Yield the operators and kube-schedulers of a run, started, and a rival, not started."""
+        names = ("one", "two") if plan.has_standby else ("",)
+        with ExitStack() as stack:
+            pairs = {
+                number: stack.enter_context(self._pair(plan, name, replicated=plan.has_standby))
+                for number, name in enumerate(names)
+            }
+            rival = stack.enter_context(self._pair(plan, "rival", replicated=False))
+            for pair in pairs.values():
+                pair.start_all()
+            yield pairs, rival
+
+    def _pair(self, plan: Plan, name: str, replicated: bool) -> Pair:
+        return Pair(self.installation(name, replicated), plan.api_rates, plan.extender_rates, plan.seed)
+
+    def installation(self, name: str, replicated: bool) -> Installation:
+        """Return an installation of that name."""
+        found = self._installations.get((name, replicated))
+        if found is None:
+            found = self._installations[name, replicated] = Installation(self.plane, SETTINGS, name, replicated)
+            found.install()
+        return found
+
+    def add_namespaces(self, names: tuple[str, ...]) -> None:
+        """Create namespaces, once earlier ones of that name are gone."""
+        for name in names:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            deadline = time.monotonic() + EMPTY_S
+            while self.admin.try_to("POST", "/api/v1/namespaces", body) and time.monotonic() < deadline:
+                time.sleep(0.2)
+
+    def clear(self, plan: Plan) -> None:
+        """Remove everything that a run has left, when its programs have ended. Raises RuntimeError if it stays."""
+        for name in plan.namespaces:
+            self.admin.try_to("DELETE", f"/api/v1/namespaces/{name}")
+        deadline = time.monotonic() + EMPTY_S
+        while self.history.objects("pod") or self.history.objects("card") or self.history.objects("node"):
+            for namespace in ("default", *plan.namespaces):
+                self.admin.try_to("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+            for path in EVERYTHING:
+                self.admin.try_to("DELETE", path)
+            if time.monotonic() > deadline:
+                raise RuntimeError("the control plane can't be emptied")
+            time.sleep(0.1)

@@ -1,0 +1,202 @@
+"""One run: a plan is carried out, then all faults stop, everything comes to rest, and is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.admin import Admin
+from chaos.arena import RELEASE_DELAY_S, Arena
+from chaos.arithmetic import is_bound
+from chaos.checker import Checker, Finding
+from chaos.director import Director, Done, Helpers
+from chaos.history import Change
+from chaos.kubelet import KubeletPlayer
+from chaos.pair import Hands, Pair
+from chaos.plan import Plan
+from chaos.rest import miscounted, unsettled
+from chaos.world import World
+
+Json = dict[str, Any]
+
+REST_S = 30.0
+"""How long everything has to come to rest."""
+
+LOOK_S = 0.5
+READY_S = 60.0
+BAD_LINES = ("Traceback (most recent call last)", "was never retrieved", "was never awaited", "Unclosed ")
+"""What must not be in an operator's log: an error that nobody has taken care of."""
+
+
+@dataclass
+class Outcome:
+    """What a run has shown."""
+
+    plan: Plan
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
+    checks: int = 0
+    chaos_s: float = 0.0
+    rest_s: float = 0.0
+    begin_s: float = 0.0
+    """When the chaos began, by `time.monotonic`."""
+    changes: list[Change] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    exchanges: list[tuple[float, str, str]] = field(default_factory=list)
+    """Time, proxy, and what has passed it."""
+    logs: dict[str, str] = field(default_factory=dict)
+
+
+def run(arena: Arena, plan: Plan) -> Outcome:
+    """Carry out a plan, and leave the arena empty."""
+    outcome = Outcome(plan)
+    try:
+        _Run(arena, outcome).go()
+    finally:
+        arena.history.listeners = ()
+        arena.clear(plan)
+    return outcome
+
+
+class _Run:
+    """The parts of one run."""
+
+    def __init__(self, arena: Arena, outcome: Outcome) -> None:
+        self._arena = arena
+        self._plan = outcome.plan
+        self._outcome = outcome
+        self._checker = Checker(RELEASE_DELAY_S)
+
+    def go(self) -> None:
+        """Do it all."""
+        arena, plan, outcome = self._arena, self._plan, self._outcome
+        with ExitStack() as stack:
+            kubelet = stack.enter_context(KubeletPlayer(arena.plane))
+            arena.history.listeners = (outcome.changes.append, self._checker.take, kubelet.take, self._count)
+            arena.add_namespaces(plan.namespaces)
+            pairs, rival = stack.enter_context(arena.pairs(plan))
+            helpers = self._helpers(stack)
+            world = World(helpers.nodes_admin, plan.nodes)
+            world.add_all()
+            self._wait_ready(pairs)
+            director = Director(arena.plane, pairs, rival, world, helpers)
+            self._storm(director, pairs, rival)
+            self._rest(pairs)
+            self._judge(pairs, rival)
+        outcome.done = director.done
+        outcome.counts += director.counts
+
+    def _helpers(self, stack: ExitStack) -> Helpers:
+        hands = {name: Hands(name) for name in ("pods", "nodes")}
+        admins = {name: Admin(self._arena.plane) for name in hands}
+        for name in hands:
+            stack.callback(admins[name].close)
+            stack.callback(hands[name].close)
+        return Helpers(hands["pods"], hands["nodes"], self._arena.hands, admins["pods"], admins["nodes"])
+
+    def _count(self, change: Change) -> None:
+        if change.kind != "pod":
+            self._outcome.counts[f"{change.kind} changes"] += 1
+        elif change.before is None:
+            self._outcome.counts["pods created"] += 1
+        elif change.now is None:
+            self._outcome.counts["pods deleted"] += 1
+        elif is_bound(change.now) and not is_bound(change.before):
+            self._outcome.counts["pods bound"] += 1
+
+    def _wait_ready(self, pairs: Mapping[int, Pair]) -> None:
+        """Wait until everything is there: the chaos begins from a cluster that works."""
+        wanted = {card.uuid for node in self._plan.nodes for card in node.cards}
+        deadline = time.monotonic() + READY_S
+        for pair in pairs.values():
+            pair.wait()
+        while True:
+            cards = self._arena.admin.cards()
+            if wanted <= {uuid for uuid, card in cards.items() if (card.get("status") or {}).get("phase") == "Ready"}:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError("the cards are not ready before the chaos begins")
+            time.sleep(0.1)
+
+    def _storm(self, director: Director, pairs: Mapping[int, Pair], rival: Pair) -> None:
+        outcome, everybody = self._outcome, [*pairs.values(), rival]
+        outcome.begin_s = time.monotonic()
+        for pair in everybody:
+            pair.storm()
+        director.direct(self._plan.steps, self._plan.seconds)
+        for pair in everybody:
+            pair.calm()
+        rival.stop_all()
+        for pair in everybody:
+            pair.wait()
+            pair.look_after()
+        outcome.chaos_s = time.monotonic() - outcome.begin_s
+
+    def _rest(self, pairs: Mapping[int, Pair]) -> None:
+        """Wait until nothing is out of order; what still is after some time is a finding."""
+        begin_s = time.monotonic()
+        while True:
+            found = self._unsettled(pairs)
+            self._outcome.rest_s = time.monotonic() - begin_s
+            if not found or self._outcome.rest_s > REST_S:
+                break
+            for pair in pairs.values():
+                pair.look_after()
+            time.sleep(LOOK_S)
+        self._outcome.findings += found
+
+    def _unsettled(self, pairs: Mapping[int, Pair]) -> list[Finding]:
+        admin = self._arena.admin
+        cards, pods, nodes = admin.cards(), admin.pods(), admin.nodes()
+        found = unsettled(cards, pods, nodes)
+        for pair in pairs.values():
+            found += miscounted(cards, pair.installation.metrics())
+        return found or self._restless(cards)
+
+    def _restless(self, cards: Mapping[str, Json]) -> list[Finding]:
+        """Tell which cards are still written, though nothing happens."""
+        time.sleep(2 * LOOK_S)
+        now = self._arena.admin.cards()
+        versions = [{uuid: card["metadata"]["resourceVersion"] for uuid, card in read.items()} for read in (cards, now)]
+        changed = sorted(uuid for uuid, version in versions[1].items() if versions[0].get(uuid) != version)
+        return [Finding("the ledger is written though nothing happens", ", ".join(changed))] if changed else []
+
+    def _judge(self, pairs: Mapping[int, Pair], rival: Pair) -> None:
+        outcome = self._outcome
+        outcome.findings = [*self._checker.findings, *outcome.findings, *self._audit(pairs[0])]
+        outcome.checks = self._checker.checks
+        for pair in [*pairs.values(), rival]:
+            outcome.counts["programs that ended by themselves"] += pair.ended_by_itself
+            for kind, count in pair.faults().items():
+                outcome.faults[kind] = outcome.faults.get(kind, 0) + count
+            for name, text in pair.log_texts():
+                outcome.logs[name] = text
+                if name.startswith("operator"):
+                    outcome.findings += _bad_lines(name, text)
+            outcome.exchanges += pair.exchanges()
+        if self._arena.history.failure is not None:
+            raise RuntimeError("the history has gaps") from self._arena.history.failure
+
+    def _audit(self, pair: Pair) -> list[Finding]:
+        """Ask `gpuledger audit` for a third opinion."""
+        installation = pair.installation
+        files = ["--settings", str(installation.settings_file), "--kubeconfig", str(installation.kubeconfig)]
+        command = [sys.executable, "-m", "gpuledger", "audit", "-o", "json", "--settle-s", "1", *files]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode not in (0, 1):
+            return [Finding("the audit fails", done.stderr[-2000:])]
+        return [Finding("the audit finds something", json.dumps(found)) for found in json.loads(done.stdout)]
+
+
+def _bad_lines(name: str, text: str) -> list[Finding]:
+    lines = text.splitlines()
+    bad = [number for number, line in enumerate(lines) if any(words in line for words in BAD_LINES)]
+    return [Finding("an error that nobody took care of", "\n".join([f"{name}:", *lines[n - 1 : n + 30]])) for n in bad[:3]]

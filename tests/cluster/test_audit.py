@@ -1,0 +1,493 @@
+"""`gpuledger audit` on a real cluster: each kind of difference made on purpose, shown, mended; and none made up."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import (
+    ALLOCATIONS,
+    COUNT,
+    DEVICES,
+    MEMORY,
+    PERCENT,
+    PODS,
+    Cluster,
+    Connection,
+    Json,
+    container,
+    devices,
+    pod,
+    uuids,
+)
+from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
+from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+
+AUDIT_TIMEOUT_S = 120.0
+PAST = "2026-01-01T00:00:00Z"
+SHARE_MIB = 4000
+SHARE = {COUNT: 1, MEMORY: SHARE_MIB}
+
+BURST_ROUNDS = 12
+BURST_PODS = 40
+AUDITS_AT_LEAST = 4
+
+
+@dataclass(frozen=True)
+class Audit:
+    """How a run of the command has ended."""
+
+    code: int
+    output: str
+    log: str
+
+    @property
+    def rows(self) -> list[Json]:
+        """The findings of `-o json`."""
+        return list(json.loads(self.output))
+
+    def kinds(self, mended: bool | None = None) -> list[str]:
+        """Return the kinds of the findings, of all or of those that were mended or left."""
+        return [row["kind"] for row in self.rows if mended in (None, row["mended"])]
+
+
+def run_audit(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Audit:
+    """Run the command as an administrator, or with another account."""
+    command = [
+        *(sys.executable, "-m", "gpuledger", "audit", "--settings", str(cluster.installation.settings_file)),
+        *("--kubeconfig", str(kubeconfig or cluster.plane.kubeconfig), *arguments),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_TIMEOUT_S, check=False)
+    return Audit(done.returncode, done.stdout, done.stderr)
+
+
+def audit(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Audit:
+    """Run the command for a script, with little patience: nothing moves."""
+    return run_audit(cluster, "-o", "json", "--settle-s", "0.2", *arguments, kubeconfig=kubeconfig)
+
+
+@pytest.fixture
+def still(cluster: Cluster) -> Iterator[Cluster]:
+    """Yield a cluster whose operator a test stops, so that only the audit mends anything."""
+    yield cluster
+    cluster.installation.kill_operator()
+    cluster.installation.start_operator()
+
+
+def stop_operator(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.installation.kill_operator()
+
+
+def enter(cluster: Cluster, uuid: str, holders: Sequence[Json]) -> None:
+    """Write a card's holders as an administrator, with a total that adds up."""
+    used = {amount: sum(holder[amount] for holder in holders) for amount in ("memoryMiB", "cores", "number")}
+    cluster.patch(f"{ALLOCATIONS}/{uuid.lower()}/status", {"status": {"holders": list(holders), "used": used}})
+
+
+def a_holder(name: str, uid: str, **fields: object) -> Json:
+    return {
+        "podUID": uid,
+        "namespace": "default",
+        "pod": name,
+        "memoryMiB": SHARE_MIB,
+        "cores": 0,
+        "number": 1,
+        "exclusive": False,
+        "priority": 0,
+        "containers": [{"name": "main", "memoryMiB": SHARE_MIB, "cores": 0}],
+        "state": "allocated",
+        **fields,
+    }
+
+
+def uid_of(cluster: Cluster, name: str) -> str:
+    return str(cluster.pod(name)["metadata"]["uid"])
+
+
+def annotate(cluster: Cluster, name: str, text: str | None) -> None:
+    cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {DEVICES: text}}})
+
+
+def told(uuid: str, memory_mib: int = SHARE_MIB) -> str:
+    return json.dumps({"main": [{"uuid": uuid, "memoryMiB": memory_mib, "cores": 0}]})
+
+
+def bound_by_hand(name: str, node: FakeNode, text: str | None, limits: Json | None = None) -> Json:
+    """Return a pod of our profile that no scheduler has bound."""
+    annotations = {} if text is None else {DEVICES: text}
+    return pod(name, limits or SHARE, annotations=annotations, nodeName=node.name)
+
+
+def set_register(cluster: Cluster, node: FakeNode, text: str) -> None:
+    cluster.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": {REGISTER_ANNOTATION: text}}})
+
+
+def check_mended(cluster: Cluster, *kinds: str, arguments: Sequence[str] = ()) -> Audit:
+    """See the audit find these kinds, mend them, and find nothing more."""
+    found = audit(cluster)
+    assert (found.code, sorted(found.kinds())) == (1, sorted(kinds)), found
+    mended = audit(cluster, "--fix", *arguments)
+    assert (mended.code, mended.kinds(mended=False)) == (0, []), mended
+    assert set(kinds) <= set(mended.kinds(mended=True))
+    again = audit(cluster, "--fix", *arguments)
+    assert (again.code, again.rows) == (0, []), again
+    return found
+
+
+def check_left(cluster: Cluster, *kinds: str) -> Audit:
+    """See the audit find these kinds, and leave them though it is told to mend all that it can."""
+    found = audit(cluster)
+    assert (found.code, sorted(found.kinds())) == (1, sorted(kinds)), found
+    before = cluster.cards()
+    left = audit(cluster, "--fix")
+    assert (left.code, left.rows) == (1, found.rows), left
+    assert cluster.cards() == before
+    return found
+
+
+# Holders.
+
+
+def test_holders_of_pods_without_a_right_to_them(still: Cluster) -> None:
+    """Gone, finished, not bound, and a release that nobody has ended; the operator's own account may mend them."""
+    (node,) = still.add_nodes(1, gpus=2)
+    first, second = (card.uuid for card in node.cards)
+    still.create(pod("runs", SHARE), pod("finishes", SHARE))
+    runs, _ = still.wait_bound("runs", "finishes")
+    stop_operator(still)
+    still.finish("finishes")
+    still.create(pod("waits", SHARE))
+    waiting = a_holder("waits", uid_of(still, "waits"))
+    late = a_holder("late", "uid-late", state="releasing", deadline=PAST)
+    enter(still, first, [*still.holders()[first], a_holder("gone", "uid-gone"), waiting])
+    enter(still, second, [*still.holders()[second], late])
+    found = audit(still)
+    assert found.code == 1
+    assert {(row["kind"], row["pod"], row["card"]) for row in found.rows} == {
+        ("pod-gone", "default/gone", first),
+        ("pod-finished", "default/finishes", first),
+        ("pod-not-bound", "default/waits", first),
+        ("overdue", "default/late", second),
+    }
+    mended = audit(still, "--fix", kubeconfig=still.installation.kubeconfig)
+    assert (mended.code, mended.kinds(mended=False)) == (0, []), mended
+    held = {holder["pod"]: holder["state"] for holders in still.holders().values() for holder in holders}
+    assert held == {"runs": "allocated", "gone": "releasing"}
+    assert uuids(runs) == [first]
+    assert (audit(still).code, audit(still).rows) == (0, [])
+    assert not still.pod("waits")["spec"].get("nodeName")
+
+
+def test_holders_that_a_pod_does_not_need(still: Cluster) -> None:
+    here, there = still.add_nodes(2, gpus=2)
+    still.create(pod("share", SHARE))
+    (share,) = still.wait_bound("share")
+    other = there if share["spec"]["nodeName"] == here.name else here
+    (own,) = uuids(share)
+    (beside,) = (c.uuid for node in (here, there) if node is not other for c in node.cards if c.uuid != own)
+    stop_operator(still)
+    holder = a_holder("share", share["metadata"]["uid"])
+    for uuid in (beside, other.cards[0].uuid):
+        enter(still, uuid, [holder])
+    found = check_mended(still, "spare-holder", "spare-holder")
+    assert {row["card"] for row in found.rows} == {beside, other.cards[0].uuid}
+    assert [uuid for uuid, holders in still.holders().items() if holders] == [own]
+
+
+def test_holders_of_which_nothing_says_whether_they_are_needed(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=2)
+    still.create(pod("share", SHARE))
+    (share,) = still.wait_bound("share")
+    stop_operator(still)
+    for card in node.cards:
+        enter(still, card.uuid, [a_holder("share", share["metadata"]["uid"])])
+    both = [{"uuid": card.uuid, "memoryMiB": SHARE_MIB, "cores": 0} for card in node.cards]
+    annotate(still, "share", json.dumps({"main": both}))
+    check_left(still, "holds-more")
+
+
+def test_a_holder_on_another_node_alone_is_kept_until_the_pods_cards_are_entered(still: Cluster) -> None:
+    here, there = still.add_nodes(2, gpus=1)
+    still.create(pod("share", SHARE))
+    (share,) = still.wait_bound("share")
+    (own,) = uuids(share)
+    (away,) = (card.uuid for node in (here, there) for card in node.cards if card.uuid != own)
+    stop_operator(still)
+    enter(still, own, [])
+    enter(still, away, [a_holder("share", share["metadata"]["uid"])])
+    check_left(still, "other-node", "not-entered")
+    adopted = audit(still, "--fix", "--adopt")
+    assert (adopted.code, set(adopted.kinds(mended=True))) == (0, {"not-entered", "spare-holder"}), adopted
+    assert {uuid: len(holders) for uuid, holders in still.holders().items()} == {own: 1, away: 0}
+    still.check_consistent()
+
+
+# Pods.
+
+
+def test_pods_that_are_bound_without_holders_are_entered_in_a_migration(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=2)
+    still.create(pod("two", {COUNT: 2, MEMORY: SHARE_MIB}))
+    still.wait_bound("two")
+    stop_operator(still)
+    still.create(bound_by_hand("old", node, told(node.cards[0].uuid)))
+    enter(still, node.cards[1].uuid, [])
+    check_left(still, "not-entered", "partly-entered")
+    adopted = audit(still, "--fix", "--adopt", kubeconfig=still.installation.kubeconfig)
+    assert (adopted.code, sorted(adopted.kinds(mended=True))) == (0, ["not-entered", "partly-entered"]), adopted
+    still.check_consistent()
+    assert [h["pod"] for h in still.holders()[node.cards[0].uuid]] == ["two", "old"]
+
+
+def test_a_share_that_does_not_fit_is_a_conflict_until_its_pod_is_gone(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=1)
+    (card,) = node.cards
+    still.create(pod("whole", {COUNT: 1}))
+    still.wait_bound("whole")
+    stop_operator(still)
+    still.create(bound_by_hand("late", node, told(card.uuid)))
+    adopted = audit(still, "--fix", "--adopt")
+    assert (adopted.code, adopted.kinds()) == (1, ["conflict"]), adopted
+    status = still.cards()[card.uuid]["status"]
+    assert [(c["pod"], c["memoryMiB"]) for c in status["conflicts"]] == [("late", SHARE_MIB)]
+    assert [h["pod"] for h in status["holders"]] == ["whole"]
+    assert status["used"]["memoryMiB"] == card.capacity.memory_mib
+    again = audit(still, "--fix", "--adopt")
+    assert (again.code, again.kinds()) == (1, ["conflict"]), again
+    assert still.cards()[card.uuid]["status"] == status
+    still.delete("late")
+    check_mended(still, "conflict-over")
+    assert not still.cards()[card.uuid]["status"]["conflicts"]
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        None,
+        "nonsense",
+        "[" * 10_000,
+        '{"main": [{"uuid": "UUID", "memoryMiB": -4000, "cores": 0}]}',
+        '{"main": [{"uuid": "UUID", "memoryMiB": 1e30, "cores": 0}]}',
+        '{"main": [{"uuid": "GPU-nowhere", "memoryMiB": 4000, "cores": 0}]}',
+        '{"main": [{"uuid": "ELSEWHERE", "memoryMiB": 4000, "cores": 0}]}',
+        '{"other\\u001b[31m": [{"uuid": "UUID", "memoryMiB": 4000, "cores": 0}]}',
+    ],
+    ids=["none", "no JSON", "deep", "negative", "absurd", "no such card", "another node's card", "another container"],
+)
+def test_an_annotation_that_can_not_be_used_is_a_finding(still: Cluster, annotation: str | None) -> None:
+    here, there = still.add_nodes(2, gpus=1)
+    stop_operator(still)
+    if annotation is not None:
+        annotation = annotation.replace("UUID", here.cards[0].uuid).replace("ELSEWHERE", there.cards[0].uuid)
+    still.create(bound_by_hand("old", here, annotation))
+    check_left(still, "not-adoptable")
+    adopted = audit(still, "--fix", "--adopt")
+    assert (adopted.code, adopted.kinds()) == (1, ["not-adoptable"]), adopted
+    assert not any(still.holders().values())
+    assert "\x1b" not in run_audit(still, "--settle-s", "0.2").output
+
+
+def test_more_than_the_card_has_is_a_conflict_whatever_the_annotation_says(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=1)
+    stop_operator(still)
+    still.create(bound_by_hand("greedy", node, told(node.cards[0].uuid, 1_000_000)))
+    adopted = audit(still, "--fix", "--adopt")
+    assert (adopted.code, adopted.kinds()) == (1, ["conflict"]), adopted
+    assert not any(still.holders().values())
+
+
+def test_a_bound_pod_whose_request_can_not_be_read_is_a_finding(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=1)
+    stop_operator(still)
+    still.create(bound_by_hand("bad", node, told(node.cards[0].uuid), {COUNT: 1, MEMORY: "4Gi"}))
+    found = check_left(still, "unreadable-pod")
+    assert "4Gi has a unit of bytes" in found.rows[0]["detail"]
+
+
+@pytest.mark.parametrize("text", [None, "nonsense", "{}", '{"main": [{"uuid": "GPU-1", "memoryMiB": 1, "cores": 0}]}'])
+def test_an_annotation_that_differs_is_written_from_the_ledger(still: Cluster, text: str | None) -> None:
+    still.add_nodes(1, gpus=1)
+    still.create(pod("share", container(SHARE), container({COUNT: 1, PERCENT: 10}, "second")))
+    (share,) = still.wait_bound("share")
+    stop_operator(still)
+    before = still.holders()
+    annotate(still, "share", text)
+    check_mended(still, "annotation-differs")
+    assert devices(still.pod("share")) == devices(share)
+    assert still.holders() == before
+
+
+# Cards and nodes.
+
+
+def test_a_card_that_has_shrunk_below_its_holders_is_shown(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=1)
+    names = [f"pod-{number}" for number in range(3)]
+    still.create(*(pod(name, SHARE) for name in names))
+    still.wait_bound(*names)
+    stop_operator(still)
+    smaller = {"spec": {"capacity": {"memoryMiB": 6000, "number": 2}}}
+    still.patch(f"{ALLOCATIONS}/{node.cards[0].object_name}", smaller)
+    found = check_left(still, "over-capacity", "too-many-slots")
+    assert found.rows[0]["detail"].startswith("12000 MiB of 6000; pods default/pod-")
+
+
+def test_cards_whose_node_is_gone_or_does_not_report_them(still: Cluster) -> None:
+    gone, fewer = still.add_nodes(2, gpus=3)
+    still.create(pod("share", {COUNT: 1, MEMORY: SHARE_MIB}, nodeSelector={"kubernetes.io/hostname": gone.name}))
+    (share,) = still.wait_bound("share")
+    (held,) = uuids(share)
+    stop_operator(still)
+    still.request("DELETE", f"/api/v1/nodes/{gone.name}")
+    set_register(still, fewer, register_of(fewer.cards[:1]))
+    found = audit(still)
+    assert sorted(found.kinds()) == ["abandoned-card"] * 4 + ["abandoned-holders"], found
+    mended = audit(still, "--fix")
+    assert (mended.code, mended.kinds(mended=False)) == (1, ["abandoned-holders"]), mended
+    assert set(still.cards()) == {held, fewer.cards[0].uuid}
+    still.delete("share")
+    mended = audit(still, "--fix")
+    assert (mended.code, mended.kinds(mended=True)) == (1, ["pod-gone"])  # it is releasing, and keeps its card
+    assert mended.kinds(mended=False) == ["abandoned-holders"]
+
+
+def test_what_nodes_report_and_the_ledger_does_not_have(still: Cluster) -> None:
+    """Two nodes with one card, a card that has moved, a new node, and a register that can't be read."""
+    here, there = still.add_nodes(2, gpus=2)
+    stop_operator(still)
+    both, moved = here.cards
+    set_register(still, here, register_of([both]))
+    set_register(still, there, register_of([both, moved, *there.cards]))
+    still.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "broken"}})
+    still.patch("/api/v1/nodes/broken", {"metadata": {"annotations": {REGISTER_ANNOTATION: "nonsense"}}})
+    (new,) = fake_nodes("new-node", count=1, gpus=1, model="A100-40GB")
+    still.register(new)
+    found = check_left(still, "two-nodes", "moved-card", "not-in-ledger", "unreadable-register")
+    rows = {row["kind"]: row for row in found.rows}
+    assert rows["two-nodes"]["card"] == both.uuid
+    assert rows["two-nodes"]["detail"].startswith(f"nodes {here.name} and {there.name} report it")
+    assert (rows["moved-card"]["card"], rows["not-in-ledger"]["card"]) == (moved.uuid, new.cards[0].uuid)
+    assert rows["unreadable-register"]["node"] == "broken"
+
+
+# The command.
+
+
+def test_the_table_has_whole_uuids_and_says_what_to_do(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=1)
+    (card,) = node.cards
+    stop_operator(still)
+    enter(still, card.uuid, [a_holder("gone", "uid-gone")])
+    still.create(bound_by_hand("old", node, None))
+    table = run_audit(still, "--settle-s", "0.2")
+    assert table.code == 1
+    assert re.search(
+        rf"^ *{node.name} +{card.uuid} +default/gone +4000 MiB, 0 % cores, 1 slot$", table.output, re.MULTILINE
+    )
+    assert re.search(
+        rf"^ *{node.name} +default/old +it asks for 1 cards and holds 0; no annotation", table.output, re.MULTILINE
+    )
+    assert "pod-gone: --fix releases the share" in table.output
+    assert table.output.endswith("2 found: 2 left.\n")
+    mended = run_audit(still, "--settle-s", "0.2", "--fix")
+    assert mended.code == 1
+    assert mended.output.endswith("2 found: 1 mended, 1 left.\n")
+
+
+def test_a_consistent_cluster_has_no_finding_and_is_not_written_to(cluster: Cluster) -> None:
+    cluster.add_nodes(2)
+    names = [f"pod-{number}" for number in range(20)]
+    cluster.create(*(pod(name, {COUNT: 1, PERCENT: 30}) for name in names))
+    cluster.wait_bound(*names)
+    cluster.settle()
+    before = cluster.cards(), cluster.pods()
+    for arguments in ((), ("--fix",), ("--fix", "--adopt")):
+        found = run_audit(cluster, *arguments)
+        assert (found.code, found.output) == (0, "Ledger, pods and nodes agree.\n"), found
+    assert (cluster.cards(), cluster.pods()) == before
+
+
+def test_without_an_api_server_or_a_crd_there_is_no_verdict(cluster: Cluster, tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    text = cluster.plane.kubeconfig.read_text()
+    nowhere.write_text(re.sub(r"server: \S+", "server: https://127.0.0.1:1", text))
+    found = audit(cluster, kubeconfig=nowhere)
+    assert (found.code, found.output) == (2, "")
+    assert found.log.startswith("Error: ")
+
+
+def test_an_account_without_rights_is_told_so(still: Cluster) -> None:
+    """It may read, and not write: what it can't mend is left."""
+    still.add_nodes(1, gpus=1)
+    still.create(pod("share", SHARE))
+    still.wait_bound("share")
+    stop_operator(still)
+    annotate(still, "share", "{}")
+    plane = still.plane
+    plane.kubectl("create", "serviceaccount", "reader", "-n", "default")
+    plane.kubectl(
+        "create", "clusterrole", "reader", "--verb=get,list", "--resource=nodes,pods,gpuallocations.gpuledger.dev"
+    )
+    plane.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader")
+    reader = plane.kubeconfig_of_service_account("default", "reader")
+    found = audit(still, "--fix", kubeconfig=reader)
+    assert (found.code, found.kinds(mended=False)) == (1, ["annotation-differs"]), found
+    assert "403" in found.log
+
+
+# A cluster that moves.
+
+
+def come_and_go(cluster: Cluster, ended: threading.Event, counts: list[int]) -> None:
+    """Create pods as fast as it goes, and delete each as soon as it is bound; let some finish first."""
+    connection = Connection(cluster.plane)
+    number = 0
+    try:
+        while not ended.is_set():
+            for _ in range(BURST_PODS):
+                limits = ({COUNT: 1, PERCENT: 25}, {COUNT: 2, MEMORY: 6000}, {COUNT: 1})[number % 3]
+                connection.request("POST", PODS, pod(f"burst-{number}", limits))
+                number += 1
+            bound = [p for p in connection.request("GET", PODS)["items"] if p["spec"].get("nodeName")]
+            for position, found in enumerate(bound):
+                path = f"{PODS}/{found['metadata']['name']}"
+                if position % 4 == 0:
+                    succeeded = {"status": {"phase": "Succeeded"}}
+                    connection.request("PATCH", f"{path}/status", succeeded, "application/merge-patch+json")
+                connection.request("DELETE", path, {"gracePeriodSeconds": 0})
+            counts.append(len(bound))
+    finally:
+        connection.close()
+
+
+def test_pods_that_come_and_go_are_never_a_finding(cluster: Cluster) -> None:
+    """No audit may cry wolf, and none may mend what is not broken, while holders, Bindings and ends are under way."""
+    cluster.add_nodes(10)
+    ended, counts = threading.Event(), list[int]()
+    burst = threading.Thread(target=come_and_go, args=(cluster, ended, counts))
+    burst.start()
+    try:
+        cluster.wait(lambda: sum(counts) > BURST_PODS, "pods come and go")
+        audits = 0
+        while audits < AUDITS_AT_LEAST or len(counts) < BURST_ROUNDS:
+            bound = sum(counts)
+            found = run_audit(cluster, "-o", "json", *(["--fix"] if audits % 2 else []))
+            assert (found.code, found.rows) == (0, []), found
+            assert sum(counts) > bound, "nothing has moved while the audit ran"
+            audits += 1
+    finally:
+        ended.set()
+        burst.join()
+    names = list(cluster.pods())
+    cluster.delete(*names)
+    cluster.wait(lambda: not any(cluster.holders().values()), "all shares are released")
+    assert (audit(cluster).code, audit(cluster).rows) == (0, [])
