@@ -43,6 +43,10 @@ class Settings:
     release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 
+    adopt_pods: bool = option(
+        False, "Enter bound pods that lack shares by their annotation, which users can write: only while migrating."
+    )
+
     listen_host: str = option("127.0.0.1", "Where the extender listens: kube-scheduler is in the same pod.")
     listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
@@ -64,7 +68,8 @@ class Settings:
             if name not in known:
                 raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
             kind = type(known[name].default)
-            if isinstance(value, bool) or not isinstance(value, int | float if kind is float else kind):
+            wanted = int | float if kind is float else kind
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, wanted):
                 raise ValueError(f"settings: {name} must be a {kind.__name__}, not {value!r}")
             clean[name] = float(value) if kind is float and isinstance(value, int) else value
         result = replace(self, **clean)

@@ -57,6 +57,7 @@ class History:
         self._address = urlsplit(etcd_url).netloc
         self._revision = 0
         self._objects: dict[tuple[str, str], Json] = {}
+        self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
@@ -70,7 +71,8 @@ class History:
 
     def objects(self, kind: str) -> dict[str, Json]:
         """Return key -> object of what is there now, as far as it was seen."""
-        return {key: found for (its_kind, key), found in list(self._objects.items()) if its_kind == kind}
+        with self._turn:
+            return {key: found for (its_kind, key), found in self._objects.items() if its_kind == kind}
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -108,9 +110,10 @@ class History:
             self._revision = revision
 
     def _note(self, revision: int, at_s: float, kind: str, key: str, now: Json | None) -> None:
-        before = self._objects.pop((kind, key), None)
-        if now is not None:
-            self._objects[kind, key] = now
+        with self._turn:
+            before = self._objects.pop((kind, key), None)
+            if now is not None:
+                self._objects[kind, key] = now
         change = Change(revision, at_s, kind, key, before, now)
         for listener in self.listeners:
             listener(change)

@@ -24,6 +24,7 @@ class KubeletPlayer:
     def __init__(self, plane: ControlPlane) -> None:
         self._admin = Admin(plane)
         self._timeline = Timeline()
+        self._is_calm = False
         self._planned: set[tuple[str, str]] = set()  # pod UID and what will be done to it
         self._thread = threading.Thread(target=self._timeline.run, name="kubelets", daemon=True)
 
@@ -35,6 +36,10 @@ class KubeletPlayer:
         self._timeline.close()
         self._thread.join()
         self._admin.close()
+
+    def calm(self) -> None:
+        """Let no pod end by itself any more."""
+        self._is_calm = True
 
     def take(self, change: Change) -> None:
         """See a pod, in the history's thread."""
@@ -62,7 +67,8 @@ class KubeletPlayer:
         self._set_status(pod, {"phase": "Running", "startTime": now})
 
     def _finish(self, pod: Json) -> None:
-        self._set_status(pod, {"phase": "Succeeded"})
+        if not self._is_calm:
+            self._set_status(pod, {"phase": "Succeeded"})
 
     def _end(self, pod: Json) -> None:
         if has_started(pod) and not has_ended(pod):

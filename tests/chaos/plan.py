@@ -156,7 +156,7 @@ def _arrivals(dice: Random, seconds: float) -> list[float]:
 def _life(dice: Random, at_s: float, seconds: float, namespace: str, name: str) -> Iterator[Step]:
     """Yield what happens to one name: a pod, its end, and sometimes another pod of that name."""
     while at_s < seconds:
-        fate = dice.choices(("stays", "ends", "is deleted", "is killed"), (10, 40, 25, 25))[0]
+        fate = dice.choices(("stays", "ends", "is deleted", "is killed"), (5, 45, 25, 25))[0]
         yield Create(at_s, _pod(dice, namespace, name, run_s=dice.uniform(0.3, 8) if fate == "ends" else None))
         if fate in ("stays", "ends"):
             return

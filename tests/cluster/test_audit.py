@@ -80,6 +80,7 @@ def still(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     cluster.installation.kill_operator()
     cluster.installation.start_operator()
+    cluster.settle()
 
 
 def stop_operator(cluster: Cluster) -> None:

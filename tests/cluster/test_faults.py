@@ -44,6 +44,15 @@ def is_bound_once(cluster: FaultyCluster, name: str) -> None:
     cluster.check_consistent()
 
 
+def test_a_bind_without_faults_is_one_request_for_each_card_and_one_for_the_pod(cluster: FaultyCluster) -> None:
+    cluster.settle(QUIET_S)
+    before = list(cluster.api.exchanges)
+    cluster.create(pod("pod", {COUNT: 2, MEMORY: 4000}))
+    is_bound_once(cluster, "pod")
+    sent = [exchange.request.rsplit(" ", 1)[0] for exchange in list(cluster.api.exchanges)[len(before) :]]
+    assert sent == ["ledger write", "ledger write", "binding"]
+
+
 def test_a_ledger_write_whose_answer_is_lost_is_not_repeated(cluster: FaultyCluster) -> None:
     lost, writes = cluster.api.arm(entering("pod"), LoseAnswer()), counted(cluster, entering("pod"))
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))

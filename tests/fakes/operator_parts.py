@@ -17,6 +17,7 @@ from gpuledger.model.share import Holder, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.settings import Settings
+from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
@@ -75,12 +76,14 @@ class OperatorParts:
             lambda node, text: self.told.append((node, text)),
             self.leadership.is_active,
         )
+        self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, adopt_pods=False)
         self.observer = ClusterObserver(
             self.ledger,
             self.inventory,
             self.releaser,
             self.placer,
             self.waiting,
+            self.adopter,
             self.api.store,
             settings.request,
             ResourceNames().count,

@@ -201,10 +201,10 @@ class Checker:
 
     def _unmet_pods_in_memory(self, process: OperatorProcess) -> list[str]:
         pods = self._world.api.pods.values()
-        pending = {pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")}
+        bound = {pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName")}
         living = {pod["metadata"]["uid"] for pod in pods if lives_bound(pod)}
-        waiting = process.waiting_pods() - pending
-        seen = process.known_pods() - living
+        waiting = process.waiting_pods() & bound
+        seen = process.known_pods() - living if process.is_active() else None
         found = [f"{process.name} lets {sorted(waiting)} wait"] if waiting else []
         return found + ([f"{process.name} takes {sorted(seen)} for bound and alive"] if seen else [])
 

@@ -13,6 +13,9 @@ from simulation.checker import Violation
 from simulation.scenario import Scenario
 from simulation.world import Choose, Offer, World
 
+WRONG_WAYS = 9
+"""The most ways in which one thing can go wrong."""
+
 Deviations = tuple[tuple[int, int], ...]
 """Step and choice, for each step at which the choice is not 0."""
 
@@ -80,7 +83,11 @@ class Repeat:
 
 
 class Moody:
-    """Chooses at random, each seed in a mood of its own: calm or hectic, faithful or full of faults."""
+    """Chooses at random, each seed in a mood of its own.
+
+    Calm or hectic, faithful or full of faults; and most moods know a few kinds of faults only, so that two that need
+    each other meet more often.
+    """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
@@ -88,6 +95,7 @@ class Moody:
         self._faults = self._random.choice((0, 1, 2, 5, 20, 100))
         weights = [self._random.choice((0.0, 1.0, 4.0)) for _ in range(2)]
         self._weights = (weights[0], weights[1], self._random.choice((0.1, 0.5, 2.0)))
+        self._ways = self._random.sample(range(WRONG_WAYS), self._random.choice((1, 2, 3, WRONG_WAYS)))
 
     def __call__(self, offer: Offer) -> int:
         if self._random.random() < self._calm:
@@ -95,7 +103,7 @@ class Moody:
         firsts = max(1, offer.items)
         parts = (
             (1, firsts - 1),
-            (firsts, offer.wrong_ways if self._faults else 0),
+            (firsts, offer.wrong_ways if self._faults and min(self._ways) < offer.wrong_ways else 0),
             (firsts + offer.wrong_ways, offer.acts),
         )
         weights = [weight if count else 0.0 for weight, (_, count) in zip(self._weights, parts, strict=True)]
@@ -104,6 +112,8 @@ class Moody:
         (part,) = self._random.choices(range(3), weights)
         self._faults -= part == 1
         first, count = parts[part]
+        if part == 1:
+            return first + self._random.choice([way for way in self._ways if way < count])
         return first + self._random.randrange(count)
 
 

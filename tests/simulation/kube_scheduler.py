@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuledger.formats.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
-from simulation.item import SOON, SOON_S, Item
+from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.network import Watch
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ class KubeScheduler:
 
     def _enqueue(self, uid: str) -> None:
         pod = self.pods.get(uid)
-        self.attempts.pop(uid, None) if pod is None else None
         if not self.active or pod is None or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             self.attempts.pop(uid, None)
             return
@@ -102,7 +101,10 @@ class KubeScheduler:
         self.world.pend(FilterQuestion(self, attempt))
 
     def filter(self, attempt: _Attempt, node_names: list[str]) -> None:
-        """Ask where a pod can go, and go on from there."""
+        """Ask where a pod can go, and go on from there.
+
+        Nodes that the scheduler itself has left out come back after a while, and it tries the pod again then.
+        """
         pod = self.pods[attempt.uid]
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             del self.attempts[attempt.uid]
@@ -117,12 +119,10 @@ class KubeScheduler:
             self.world.pend(BindQuestion(self, attempt, found[0]))
         else:
             self.world.note("    answer: no node")
-            self._sleep(attempt)
-
-    def _sleep(self, attempt: _Attempt) -> None:
-        attempt.asleep = True
-        self._tell(attempt, "Unschedulable", "no node")
-        self.world.environment.call_later(FLUSH_S, self._again, attempt)
+            attempt.asleep = True
+            self._tell(attempt, "Unschedulable", "no node")
+            wait_s = FLUSH_S if len(node_names) == len(self.world.node_names) else LATE_S
+            self.world.environment.call_later(wait_s, self._again, attempt)
 
     def bind(self, attempt: _Attempt, node_name: str) -> None:
         """Ask to bind a pod, and wait for the answer for so long."""

@@ -85,6 +85,10 @@ class OperatorProcess:
         failures = self.operator.placer._failures.get(uid)
         return failures is not None and failures.put_off_until_s > self.loop.time()
 
+    def is_active(self) -> bool:
+        """Tell whether the operator takes itself for the one that writes."""
+        return self.operator.leadership.is_active()
+
     def waiting_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken to wait for room."""
         return self.operator.waiting.waiting()

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
 from gpuledger.workflows.wake_up import WaitingPods
@@ -24,10 +25,16 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(
-        self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts, waiting: WaitingPods
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        counts: Counts,
+        journal: JournalCounts,
+        waiting: WaitingPods,
+        adopter: Adopter,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting))
+        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting, adopter))
         self.filter_seconds = Histogram(
             "gpuledger_filter_seconds", "Time to answer a Filter", buckets=SECONDS, registry=self._registry
         )
@@ -42,13 +49,20 @@ class Metrics:
 
 class _Collector(Collector):
     def __init__(
-        self, ledger: Ledger, chooser: Chooser, counts: Counts, journal: JournalCounts, waiting: WaitingPods
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        counts: Counts,
+        journal: JournalCounts,
+        waiting: WaitingPods,
+        adopter: Adopter,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._counts = counts
         self._journal = journal
         self._waiting = waiting
+        self._adopter = adopter
 
     def collect(self) -> Iterator[Metric]:
         counts, journal = self._counts, self._journal
@@ -80,3 +94,5 @@ class _Collector(Collector):
         yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
         yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
+        text = "Bound pods that lack shares in the ledger, as of the last comparison with full lists"
+        yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(self._adopter))

@@ -28,6 +28,7 @@ from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
+from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
@@ -95,18 +96,20 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, placement, counts, clock)
     inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
+    adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
     observer = ClusterObserver(
         ledger,
         inventory,
         releaser,
         placer,
         waiting,
+        adopter,
         store,
         placement.request,
         settings.resource_count,
         settings.scheduler_name,
     )
-    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting)
+    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter)
     server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
     room_has_changed = asyncio.Event()
     ledger.on_change = room_has_changed.set

@@ -57,7 +57,7 @@ def filter_answer(node_names: Sequence[str], refused: Mapping[str, str]) -> dict
         "Nodes": None,
         "NodeNames": list(node_names),
         "FailedNodes": {},
-        # A percent sign, as a user's own words in a refusal can have, would garble the pod's event: it is a format there.
+        # A percent sign, such as in a user's own words, would garble the pod's event: its text is a format there.
         "FailedAndUnresolvableNodes": {name: text.replace("%", " percent") for name, text in refused.items()},
         "Error": "",
     }

@@ -13,6 +13,7 @@ from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
+from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
@@ -49,6 +50,7 @@ class ClusterObserver:
         releaser: PodReleaser,
         placer: PodPlacer,
         waiting: WaitingPods,
+        adopter: Adopter,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
         count_resource: str,
@@ -59,6 +61,7 @@ class ClusterObserver:
         self._releaser = releaser
         self._placer = placer
         self._waiting = waiting
+        self._adopter = adopter
         self._reader = reader
         self._read_request = read_request
         self._count_resource = count_resource
@@ -175,5 +178,7 @@ class ClusterObserver:
                 if bound_node(pod):
                     suspects.discard(pod["metadata"]["uid"])
                     self.pod(pod, gone=False)
+                    self._adopter.observe(pod)
+        self._adopter.listed()
         for uid in suspects:
             self._releaser.recheck(uid)

@@ -20,6 +20,7 @@ from gpuledger.formats.pod import (
     ResourceNames,
     bound_node,
     created_at,
+    pod_facts,
     pod_identity,
     pod_request,
     resource_version,
@@ -35,6 +36,7 @@ from gpuledger.model.errors import (
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, covers
+from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
@@ -68,6 +70,10 @@ class PlacementSettings:
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
         return pod_request(pod, self.names, self.defaults)
+
+    def facts(self, pod: Mapping[str, Any]) -> PodFacts:
+        """Return what concerns the ledger of a pod, readable or not."""
+        return pod_facts(pod, self.names, self.defaults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class World:
         ledger = Ledger()
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
-        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting)
+        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()))
         self.server = ExtenderServer(cast(PodPlacer, self.placer), metrics, self.counts, lambda: self.ready)
 
 

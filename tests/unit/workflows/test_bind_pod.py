@@ -75,10 +75,12 @@ def preconditions(api: ApiServer) -> list[tuple[str, str]]:
 # All is well.
 
 
-async def test_a_pod_is_entered_into_the_ledger_before_it_is_bound(api: ApiServer, parts: OperatorParts) -> None:
+async def test_a_pod_is_entered_into_the_ledger_then_bound_and_nothing_is_read(
+    api: ApiServer, parts: OperatorParts
+) -> None:
     parts.filter("a", "node-a")
     await parts.bind("a", "node-a")
-    assert api.writes() == [WRITE, BIND]
+    assert [call.operation for call in api.calls] == [WRITE, BIND]
     assert api.holders_of(CARD) == ["uid-a"]
     assert api.node_of("a") == "node-a"
     assert parts.ledger.hold_of("uid-a") is None

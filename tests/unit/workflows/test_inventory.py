@@ -1,6 +1,7 @@
 """What nodes report becomes the cards of the ledger; what is equal costs nothing, what is unreadable loses nothing."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import orjson
@@ -16,6 +17,7 @@ from gpuledger.formats.stored_card import NODE_LABEL
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Unreachable
+from gpuledger.model.share import Holder
 
 CARDS = cards_of("node-a", 2)
 CARD, SECOND = CARDS
@@ -175,6 +177,81 @@ async def test_a_card_that_was_put_into_another_node_moves_there(api: ApiServer)
     assert api.card(CARD).card == moved
     assert api.cards[CARD.object_name]["metadata"]["labels"] == {NODE_LABEL: "node-b"}
     assert parts.told == []
+
+
+COPY = replace(CARD, node_name="node-b", index=1)
+"""The first card of node-a, as node-b reports it."""
+
+
+async def reported_twice(api: ApiServer, *holders: Holder) -> OperatorParts:
+    """Return an operator that has seen node-a with a card, then node-b with the same one, and left that out."""
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    for holder in holders:
+        await parts.add(holder.pod.uid, holder.share)
+    api.put_node(a_node_object("node-b", [a_card(0, "node-b"), COPY]))
+    await parts.idle()
+    assert api.card(CARD).card == CARD
+    return parts
+
+
+async def node_goes(parts: OperatorParts) -> None:
+    parts.api.delete_node("node-a")
+
+
+async def card_goes(parts: OperatorParts) -> None:
+    await report(parts, SECOND)
+
+
+async def last_holder_leaves(parts: OperatorParts) -> None:
+    await report(parts, SECOND)
+    await parts.idle()
+    assert parts.api.card(CARD).card == CARD
+    await parts.journal.remove(CARD.uuid, "a")
+
+
+@pytest.mark.parametrize(
+    ("what_happens", "holders"),
+    [(node_goes, []), (card_goes, []), (last_holder_leaves, [a_holder("a", a_share(CARD))])],
+)
+async def test_a_card_that_two_nodes_report_goes_to_the_second_when_the_first_gives_it_up(
+    api: ApiServer, what_happens: Callable[[OperatorParts], Awaitable[None]], holders: list[Holder]
+) -> None:
+    parts = await reported_twice(api, *holders)
+    await what_happens(parts)
+    await parts.idle()
+    assert api.card(CARD).card == COPY
+    assert phase_of(api, CARD) == ("Ready", "")
+
+
+async def test_a_card_that_the_second_node_reports_no_more_stays_away_when_the_first_gives_it_up(
+    api: ApiServer,
+) -> None:
+    parts = await reported_twice(api)
+    api.put_node(a_node_object("node-b", [a_card(0, "node-b")]))
+    await parts.idle()
+    await node_goes(parts)
+    await parts.idle()
+    assert CARD.object_name not in api.cards
+
+
+@pytest.mark.parametrize("first_is_there", [True, False])
+async def test_a_card_whose_node_was_not_shown_yet_is_left_to_it_until_all_were_shown(
+    api: ApiServer, first_is_there: bool
+) -> None:
+    """The operator has started, and of the two nodes that report the card the watch shows the wrong one first."""
+    api.put_card(CARD)
+    parts = OperatorParts(api)
+    parts.read_cards()
+    api.put_node(a_node_object("node-b", [COPY]))
+    parts.watch()
+    await parts.inventory.worker.idle()
+    assert api.card(CARD).card == CARD
+    if first_is_there:
+        api.put_node(a_node_object("node-a", [CARD]))
+    await parts.observer.resync()
+    await parts.idle()
+    assert api.card(CARD).card == (CARD if first_is_there else COPY)
 
 
 async def test_a_node_that_is_gone_loses_its_free_cards_and_keeps_the_held_ones(api: ApiServer) -> None:

@@ -14,7 +14,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import Denied, DoesNotFit, Invalid, Unreachable
-from gpuledger.model.share import HolderState
+from gpuledger.model.share import Holder, HolderState
 from gpuledger.workflows.journal import WRITES_AT_ONCE
 
 CARD = a_card()
@@ -35,6 +35,10 @@ async def add_while_a_patch_is_in_flight(api: ApiServer, parts: OperatorParts, *
     await settle()
     answer.set()
     return tasks
+
+
+def releasing(holder: Holder) -> Holder:
+    return replace(holder, state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z")
 
 
 def refuse_pod(api: ApiServer, pod_uid: str) -> None:
@@ -209,7 +213,7 @@ async def test_a_stale_index_never_changes_another_pod(api: ApiServer) -> None:
     api.put_card(CARD, mine, other)
     parts = an_operator(api)
     api.put_card(CARD, other, mine)
-    await parts.journal.change(replace(mine, state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
+    await parts.journal.change(releasing(mine))
     states = {holder.pod.uid: holder.state for holder in api.card(CARD).holders or ()}
     assert states == {"other": HolderState.ALLOCATED, "mine": HolderState.RELEASING}
 
@@ -219,8 +223,109 @@ async def test_a_change_of_a_pod_that_has_left_unseen_does_not_overwrite_who_cam
     api.put_card(CARD, mine)
     parts = an_operator(api)
     api.put_card(CARD, other)
-    await parts.journal.change(replace(mine, state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
+    await parts.journal.change(releasing(mine))
     assert api.card(CARD).holders == (other,)
+
+
+async def test_a_holder_that_is_only_remembered_is_entered_again(api: ApiServer) -> None:
+    """Another operator has taken it back, and we have not seen that."""
+    api.put_card(CARD, a_holder("a", a_share(CARD)))
+    parts = an_operator(api)
+    api.put_card(CARD)
+    api.queue(READ, lose_request(), lose_request())
+    await parts.add("a", a_share(CARD))
+    assert api.holders_of(CARD) == ["a"]
+
+
+async def test_a_holder_that_is_remembered_costs_one_look_and_one_that_is_new_costs_none(api: ApiServer) -> None:
+    api.put_card(CARD, a_holder("old", a_share(CARD)))
+    parts = an_operator(api)
+    await asyncio.gather(parts.add("old", a_share(CARD)), parts.add("new", a_share(CARD)))
+    assert len(api.called(READ)) == 1
+    await parts.add("newer", a_share(CARD))
+    await settle()
+    assert len(api.called(READ)) == 1
+
+
+async def test_nothing_is_entered_for_a_pod_whose_share_is_being_given_back(api: ApiServer) -> None:
+    """It is known so at the API server alone."""
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, holder)
+    parts = an_operator(api)
+    api.put_card(CARD, releasing(holder))
+    with pytest.raises(DoesNotFit, match="is being given back"):
+        await parts.add("a", a_share(CARD))
+    assert api.patches() == []
+
+
+async def test_a_change_is_tried_until_it_is_done(api: ApiServer) -> None:
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, holder)
+    parts = an_operator(api)
+    api.rules.append(lambda _: False)
+    api.queue(WRITE, lose_request(), lose_request(), refuse_with(Denied("forbidden", 403)))
+    change = start(parts.journal.change(releasing(holder)))
+    await asyncio.sleep(20.0)
+    assert not change.done()
+    api.rules.clear()
+    await change
+    assert api.card(CARD).holders == (releasing(holder),)
+
+
+async def test_a_removal_of_what_is_releasing_leaves_what_a_newer_attempt_has_entered(api: ApiServer) -> None:
+    """Memory knows the older one, at the same place on the card."""
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, releasing(holder))
+    parts = an_operator(api)
+    api.put_card(CARD, holder)
+    await parts.journal.remove(CARD.uuid, "a", HolderState.RELEASING)
+    assert api.card(CARD).holders == (holder,)
+    assert len(api.patches()) == 1
+
+
+async def test_a_removal_of_what_is_releasing_that_arrives_late_leaves_a_newer_attempt_alone(api: ApiServer) -> None:
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, releasing(holder))
+    parts = an_operator(api)
+    late = asyncio.Event()
+    api.queue(WRITE, deliver_late(late))
+    await parts.journal.remove(CARD.uuid, "a", HolderState.RELEASING)
+    await parts.journal.add(holder, 10.0)
+    late.set()
+    await settle()
+    assert api.card(CARD).holders == (holder,)
+
+
+async def test_a_removal_of_what_is_releasing_makes_room_and_one_of_what_is_not_makes_none(api: ApiServer) -> None:
+    leaves, stays = (a_holder(uid, a_share(CARD, 8_000)) for uid in ("leaves", "stays"))
+    api.put_card(CARD, releasing(leaves), stays)
+    parts = an_operator(api)
+    results = await asyncio.gather(
+        *(parts.journal.remove(CARD.uuid, uid, HolderState.RELEASING) for uid in ("leaves", "stays")),
+        *(parts.add(uid, a_share(CARD, 8_000)) for uid in ("one", "two")),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), type(None), type(None), DoesNotFit]
+    assert api.holders_of(CARD) == ["stays", "one"]
+
+
+@pytest.mark.parametrize("while_it_is_away", [True, False])
+async def test_a_card_that_came_back_is_opened_without_what_was_releasing(
+    api: ApiServer, while_it_is_away: bool
+) -> None:
+    leaves, stays = (a_holder(uid, a_share(CARD)) for uid in ("leaves", "stays"))
+    api.put_card(CARD, releasing(leaves), stays)
+    parts = an_operator(api)
+    removals = [parts.journal.remove(CARD.uuid, uid, HolderState.RELEASING) for uid in ("leaves", "stays")]
+    api.delete_card(CARD)
+    parts.watch()
+    if while_it_is_away:
+        await asyncio.gather(*removals)
+    api.put_card(CARD, opened=False)
+    parts.watch()
+    opening = [] if while_it_is_away else removals
+    await asyncio.gather(*opening, parts.journal.describe(CARD.uuid, "Ready", ""))
+    assert api.card(CARD).holders == (stays,)
 
 
 async def test_a_change_of_a_pod_that_has_left_is_nothing_to_do(api: ApiServer) -> None:

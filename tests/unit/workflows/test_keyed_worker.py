@@ -117,3 +117,26 @@ async def test_stopping_drops_what_is_not_done() -> None:
     await worker.stop()
     await worker.idle()
     assert work.runs == {"running": 1}
+
+
+async def test_what_is_marked_while_not_active_is_never_done() -> None:
+    work, active = Work(), False
+    work.gate.set()
+    worker = KeyedWorker(work, parallel=1, is_active=lambda: active)
+    worker.mark("a")
+    active = True
+    worker.mark("b")
+    await worker.idle()
+    assert work.runs == {"b": 1}
+
+
+async def test_whoever_is_not_active_any_more_begins_nothing_and_repeats_nothing() -> None:
+    work, active = Work(failures=1), True
+    worker = KeyedWorker(work, parallel=1, is_active=lambda: active)
+    worker.mark("fails")
+    worker.mark("waits")
+    await settle()
+    active = False
+    work.gate.set()
+    await worker.idle()
+    assert work.runs == {"fails": 1}

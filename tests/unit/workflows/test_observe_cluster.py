@@ -2,14 +2,16 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Operation, lose_request
-from fakes.objects import a_node_object, a_pod_object
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts
 from gpuledger.model.share import Pod
+from gpuledger.workflows.release_pod import SUSPECT_DELAY_S
 
 CARDS = cards_of("node-a", 5)
 CARD = CARDS[0]
@@ -145,3 +147,55 @@ async def test_resyncs_go_on_after_an_error(api: ApiServer, parts: OperatorParts
     await asyncio.sleep(300.0)
     assert parts.inventory.known_nodes() == {"node-a"}
     task.cancel()
+
+
+async def test_holders_are_not_suspected_before_everything_was_read(api: ApiServer, parts: OperatorParts) -> None:
+    """The watches show cards and pods in any order, and the first comparison judges all holders."""
+    reads = len(api.called(Operation.READ_POD))
+    starting = OperatorParts(api)
+    starting.read_cards()
+    await asyncio.sleep(2 * SUSPECT_DELAY_S)
+    assert len(api.called(Operation.READ_POD)) == reads
+
+
+# Pods without a node.
+
+
+def refused(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod as kube-scheduler leaves one that it found no node for."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    return {**pod, "status": {**pod["status"], "conditions": [condition]}}
+
+
+async def test_who_takes_over_remembers_the_pods_that_others_have_refused_and_no_more(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("not-tried-yet"))
+    api.put_pod(refused(a_pod_object("waits")))
+    api.put_pod(refused(a_pod_object("without-gpu", {"cpu": "1"})))
+    api.put_pod(refused(a_pod_object("makes-no-sense", {GPU: "1", MEMORY: "4Gi"})))
+    api.put_pod(refused(a_pod_object("theirs", scheduler_name="default-scheduler")))
+    await parts.observer.take_over()
+    assert parts.waiting.waiting() == {"uid-waits"}
+
+
+async def test_who_takes_over_keeps_what_is_known_of_a_pod(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(refused(a_pod_object("waits")))
+    assert parts.filter("waits", "full").node_names == []
+    await parts.observer.take_over()
+    parts.waiting.give_room()
+    assert parts.ledger.hold_of("uid-waits") is None, "it can't go to the nodes that have room"
+
+
+async def test_pods_that_went_unseen_are_forgotten_and_those_that_came_meanwhile_are_not(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    for name, node_name in (("waits", "full"), ("waited", "full"), ("was-held", "node-a")):
+        api.put_pod(a_pod_object(name))
+        parts.filter(name, node_name)
+    listed = parts.observer.pending_listing()
+    api.put_pod(a_pod_object("new"))
+    parts.filter("new", "full")
+    listed({"uid-waits"})
+    assert parts.waiting.waiting() == {"uid-waits", "uid-new"}
+    assert parts.shares_left("uid-was-held") == []

@@ -9,14 +9,17 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, whole_share
-from fakes.api_server import ApiServer, Operation, hold_answer, hold_request, lose_request
+from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_request, lose_request
+from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.formats.extender import FilterArguments
 from gpuledger.formats.pod import DEVICES_ANNOTATION
-from gpuledger.model.errors import BindFailed, DoesNotFit, Invalid
+from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Pod, Share
+from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
+from gpuledger.workflows.place_pod import FAILURES_FREE
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
@@ -414,3 +417,81 @@ async def test_a_bind_costs_one_ledger_write_for_each_card_one_binding_and_no_re
     parts.filter("both", "node-a")
     await parts.bind("both", "node-a")
     assert [call.operation for call in api.calls] == [WRITE, WRITE, BIND]
+
+
+# A pod that can't be bound is put off.
+
+
+async def fail_to_bind(parts: OperatorParts, *faults: Fault) -> None:
+    """Place pod `a`, and have its Binding refused: if nothing else is said, for a reason of its own."""
+    parts.filter("a", "node-a")
+    parts.api.queue(BIND, *(faults or [refuse_with(Denied("a policy", 403))]))
+    with pytest.raises(BindFailed):
+        await parts.bind("a", "node-a")
+
+
+def is_put_off(parts: OperatorParts) -> bool:
+    try:
+        return not parts.filter("a", "node-a").node_names
+    except BindFailed:
+        return True
+
+
+async def test_a_pod_whose_bindings_are_always_refused_is_put_off_for_longer_each_time(parts: OperatorParts) -> None:
+    for _ in range(FAILURES_FREE):
+        await fail_to_bind(parts)
+        assert not is_put_off(parts)
+    for pause_s in (20.0, 40.0, 80.0, 160.0, 300.0, 300.0):
+        await fail_to_bind(parts)
+        await asyncio.sleep(pause_s - 1)
+        assert is_put_off(parts)
+        await asyncio.sleep(2)
+        assert not is_put_off(parts)
+
+
+async def test_others_are_bound_while_a_pod_is_put_off(api: ApiServer, parts: OperatorParts) -> None:
+    for _ in range(FAILURES_FREE + 1):
+        await fail_to_bind(parts)
+    assert is_put_off(parts)
+    assert parts.shares_left("uid-a") == []
+    api.put_pod(a_pod_object("both", BOTH))
+    assert parts.filter("both", "node-a").node_names == ["node-a"]
+    await parts.bind("both", "node-a")
+    assert api.node_of("both") == "node-a"
+
+
+@pytest.mark.parametrize("status", [0, 429, 503, 504])
+async def test_an_api_server_that_is_away_puts_nobody_off(parts: OperatorParts, status: int) -> None:
+    away = refuse_with(Unreachable("away", status))
+    for _ in range(2 * FAILURES_FREE):
+        await fail_to_bind(parts, *[away] * BINDING_ATTEMPTS)
+    assert not is_put_off(parts)
+
+
+async def test_who_was_too_late_for_a_card_is_not_put_off(api: ApiServer, parts: OperatorParts) -> None:
+    for _ in range(2 * FAILURES_FREE):
+        parts.filter("a", "node-a")
+        for card in CARDS:
+            api.put_card(card, a_holder("other", whole_share(card)))
+        with pytest.raises(BindFailed):
+            await parts.bind("a", "node-a")
+        for card in CARDS:
+            api.put_card(card)
+        parts.watch()
+    assert not is_put_off(parts)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+async def test_a_pod_that_is_bound_or_gone_leaves_nothing_behind(
+    api: ApiServer, parts: OperatorParts, bound: bool
+) -> None:
+    for _ in range(FAILURES_FREE):
+        await fail_to_bind(parts)
+    parts.filter("a", "node-a")
+    if bound:
+        await parts.bind("a", "node-a")
+    else:
+        api.delete_pod("a")
+        parts.watch()
+        assert parts.shares_left("uid-a") == []
+    assert parts.remembered("uid-a") == []

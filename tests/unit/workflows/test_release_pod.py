@@ -3,23 +3,31 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from builders import a_card, a_holder, a_share
-from fakes.api_server import ApiServer, Operation, hold_answer, hold_request, lose_request
-from fakes.objects import a_pod_object
+from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, hold_request, lose_request
+from fakes.api_server import refuse as refuse_with
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
-from fakes.virtual_time import settle
+from fakes.virtual_time import LoopDatetime, settle
 from gpuledger.formats.pod import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod
+from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
+from gpuledger.workflows.release_pod import RELEASED_ANNOTATION, SUSPECT_DELAY_S
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
-TWO_CARDS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1k"}
+ELSEWHERE = a_card(0, "node-b")
+WRITE, ANNOTATE, BIND = Operation.WRITE_STATUS, Operation.ANNOTATE, Operation.BIND
+READ_POD = Operation.READ_POD
+ONE_CARD = {GPU: "1", MEMORY: "1k"}
+TWO_CARDS = {GPU: "2", MEMORY: "1k"}
 Json = dict[str, Any]
 
 
@@ -102,7 +110,7 @@ async def test_leaving_the_watch_alone_releases_nothing(api: ApiServer, parts: O
     await show(parts, running())
     parts.observer.pod(running(), gone=True)
     await parts.releaser.worker.idle()
-    assert len(api.called(Operation.READ_POD)) == 1
+    assert len(api.called(READ_POD)) == 1
     assert api.holders_of(CARD) == ["uid-a"]
 
 
@@ -181,13 +189,13 @@ async def test_nothing_is_judged_while_a_bind_is_in_progress(api: ApiServer, par
     """The entries are there and the Binding is not: a sweep would take them for left-overs of a crash."""
     api.put_pod(a_pod_object("b"))
     gate = asyncio.Event()
-    api.queue(Operation.BIND, hold_request(gate))
+    api.queue(BIND, hold_request(gate))
     binding = asyncio.create_task(parts.bind("b", "node-a"))
     await settle()
-    reads = len(api.called(Operation.READ_POD))
+    reads = len(api.called(READ_POD))
     parts.releaser.recheck("uid-b")
     await parts.releaser.worker.idle()
-    assert len(api.called(Operation.READ_POD)) == reads
+    assert len(api.called(READ_POD)) == reads
     gate.set()
     await binding
     assert "uid-b" in api.holders_of(CARD)
@@ -197,10 +205,10 @@ async def test_a_judgement_that_a_bind_has_overtaken_is_dropped(api: ApiServer, 
     """The pod was read as unbound; when the answer comes, its Bind has begun."""
     api.put_pod(a_pod_object("a"))
     answer, gate = asyncio.Event(), asyncio.Event()
-    api.queue(Operation.READ_POD, hold_answer(answer))
+    api.queue(READ_POD, hold_answer(answer))
     parts.releaser.recheck("uid-a")
     await settle()
-    api.queue(Operation.BIND, hold_request(gate))
+    api.queue(BIND, hold_request(gate))
     binding = asyncio.create_task(parts.bind("a", "node-a"))
     await settle()
     answer.set()
@@ -211,8 +219,8 @@ async def test_a_judgement_that_a_bind_has_overtaken_is_dropped(api: ApiServer, 
 
 
 async def test_a_release_goes_on_after_errors(api: ApiServer, parts: OperatorParts) -> None:
-    api.queue(Operation.READ_POD, *[lose_request()] * 3)
-    api.queue(Operation.WRITE_STATUS, *[lose_request()] * 3)
+    api.queue(READ_POD, *[lose_request()] * 3)
+    api.queue(WRITE, *[lose_request()] * 3)
     parts.releaser.recheck("uid-a")
     await parts.idle()
     await asyncio.sleep(RELEASE_DELAY_S + 2)
@@ -224,9 +232,9 @@ async def test_a_bind_that_comes_during_a_release_ends_with_its_shares_in_the_le
     api: ApiServer, parts: OperatorParts
 ) -> None:
     """Left-overs of a crash are being swept when the scheduler binds the pod to the same card."""
-    api.put_pod(a_pod_object("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"}))
+    api.put_pod(a_pod_object("a", ONE_CARD))
     gate = asyncio.Event()
-    api.queue(Operation.WRITE_STATUS, lose_request(), hold_request(gate))
+    api.queue(WRITE, lose_request(), hold_request(gate))
     parts.releaser.recheck("uid-a")
     await settle()
     binding = asyncio.create_task(parts.bind("a", "node-a"))
@@ -238,3 +246,363 @@ async def test_a_bind_that_comes_during_a_release_ends_with_its_shares_in_the_le
     await parts.bind("a", "node-a")
     assert api.pods["default", "a"]["spec"]["nodeName"] == "node-a"
     assert "uid-a" in api.holders_of(CARD) + api.holders_of(SECOND)
+
+
+# The fence.
+
+
+async def sweep(parts: OperatorParts) -> None:
+    """Have the shares of pod `a` judged, until nothing is left to do."""
+    parts.releaser.recheck("uid-a")
+    await parts.idle()
+
+
+async def crash() -> None:
+    """End whatever runs, at once. What was sent has been sent."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_share_is_marked_then_its_pod_changed_then_the_share_removed(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("a"))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    assert states(api) == [HolderState.RELEASING]
+    assert len(api.patches()) == 1
+    fence.set()
+    await parts.idle()
+    assert api.writes() == [WRITE, ANNOTATE, WRITE]
+    (call,) = api.called(ANNOTATE)
+    assert (call.body["metadata"]["uid"], *call.body["metadata"]["annotations"]) == ("uid-a", RELEASED_ANNOTATION)
+    assert states(api) == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_pod_that_nobody_can_bind_any_more_is_not_changed(
+    api: ApiServer, parts: OperatorParts, deleted: bool
+) -> None:
+    pod = a_pod_object("a", phase="Pending" if deleted else "Failed", node_name="" if deleted else "node-a")
+    pod["metadata"] |= {"deletionTimestamp": "2030-01-01T00:00:00Z"} if deleted else {}
+    api.put_pod(pod)
+    await sweep(parts)
+    assert api.writes() == [WRITE]
+    assert states(api) == []
+
+
+async def test_shares_of_a_pod_that_turns_out_to_be_bound_are_allocated_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("a", ONE_CARD))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    assert states(api) == [HolderState.RELEASING]
+    api.put_pod(annotated(a_pod_object("a", ONE_CARD, node_name="node-a")))
+    fence.set()
+    await parts.idle()
+    assert api.card(CARD).holders == (held(),)
+
+
+async def test_a_binding_that_arrives_after_the_fence_is_refused_and_nothing_is_left(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("b", ONE_CARD))
+    late = asyncio.Event()
+    api.queue(BIND, deliver_late(late), *[lose_request()] * (BINDING_ATTEMPTS - 1))
+    with pytest.raises(BindFailed):
+        await parts.bind("b", "node-a")
+    late.set()
+    await parts.idle()
+    assert api.node_of("b") == ""
+    assert parts.shares_left("uid-b") == []
+
+
+async def test_a_binding_that_arrives_just_before_the_fence_keeps_its_shares(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("b", ONE_CARD))
+    late, fence = asyncio.Event(), asyncio.Event()
+    api.queue(BIND, deliver_late(late), *[lose_request()] * (BINDING_ATTEMPTS - 1))
+    api.queue(ANNOTATE, hold_request(fence))
+    binding = asyncio.create_task(parts.bind("b", "node-a"))
+    await asyncio.sleep(2.5)
+    late.set()
+    await settle()
+    fence.set()
+    with pytest.raises(BindFailed):
+        await binding
+    await parts.idle()
+    assert api.node_of("b") == "node-a"
+    assert [h.state for h in api.card(CARD).holders or () if h.pod.uid == "uid-b"] == [HolderState.ALLOCATED]
+
+
+@pytest.mark.parametrize(
+    ("never_sent", "left"),
+    [
+        ((WRITE, 0), [HolderState.ALLOCATED]),
+        ((ANNOTATE, 0), [HolderState.RELEASING]),
+        ((WRITE, 1), [HolderState.RELEASING]),
+    ],
+)
+async def test_after_a_crash_at_any_step_a_new_operator_takes_the_share_back(
+    api: ApiServer, parts: OperatorParts, never_sent: tuple[Operation, int], left: list[HolderState]
+) -> None:
+    operation, requests_before = never_sent
+    api.put_pod(a_pod_object("a"))
+    api.queue(operation, *[None] * requests_before, hold_request(asyncio.Event()))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    await crash()
+    assert states(api) == left
+    await sweep(an_operator(api))
+    assert states(api) == []
+
+
+async def test_a_policy_that_refuses_the_fence_delays_the_release_and_loses_nothing(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("a"))
+    api.queue(ANNOTATE, *[refuse_with(Invalid("a policy", 422))] * 3)
+    parts.releaser.recheck("uid-a")
+    await settle()
+    assert states(api) == [HolderState.RELEASING]
+    await sweep(parts)
+    assert states(api) == []
+
+
+@pytest.mark.parametrize("what_happened", [is_gone, is_another_one])
+async def test_a_pod_that_goes_while_it_is_fenced_is_released_after_a_while(
+    api: ApiServer, parts: OperatorParts, what_happened: Callable[[ApiServer], None]
+) -> None:
+    """It may have been bound and have run in between, and nobody has seen it."""
+    api.put_pod(a_pod_object("a"))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    what_happened(api)
+    fence.set()
+    await parts.releaser.worker.idle()
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(RELEASE_DELAY_S + 3)
+    assert states(api) == []
+
+
+async def test_a_share_that_a_newer_attempt_has_entered_meanwhile_stays(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(a_pod_object("a"))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    api.put_card(SECOND, held(SECOND))
+    parts.watch()
+    fence.set()
+    await parts.releaser.worker.idle()
+    assert (states(api, CARD), states(api, SECOND)) == ([], [HolderState.ALLOCATED])
+
+
+async def test_an_attempt_to_bind_that_comes_during_the_fence_does_not_rely_on_the_share(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("a", ONE_CARD))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    other = an_operator(api)
+    parts.releaser.recheck("uid-a")
+    await settle()
+    with pytest.raises(DoesNotFit, match="is being given back"):
+        await other.journal.add(held(), 10.0)
+    fence.set()
+    await parts.idle()
+    assert states(api) == []
+
+
+async def test_a_failed_bind_gives_its_shares_back_however_long_the_api_server_takes(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(a_pod_object("b", ONE_CARD))
+    api.queue(BIND, *[lose_request()] * BINDING_ATTEMPTS)
+    later = refuse_with(Unreachable("later", 503))
+    api.queue(READ_POD, *[None] * BINDING_ATTEMPTS, later, later)
+    api.queue(ANNOTATE, later, later)
+    with pytest.raises(BindFailed):
+        await parts.bind("b", "node-a")
+    await asyncio.sleep(10.0)
+    assert parts.shares_left("uid-b") == []
+    assert not parts.placer.is_binding("uid-b")
+
+
+# A bound pod keeps what it is bound with, and nothing else.
+
+
+async def test_shares_of_a_bound_pod_on_other_nodes_are_given_back(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_card(ELSEWHERE, held(ELSEWHERE))
+    parts.watch()
+    await show(parts, running())
+    assert [states(api, card) for card in (CARD, ELSEWHERE)] == [[HolderState.ALLOCATED], []]
+
+
+async def test_of_more_shares_than_it_asks_for_a_bound_pod_keeps_those_it_was_bound_with(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_card(SECOND, held(SECOND))
+    parts.watch()
+    await show(parts, annotated(a_pod_object("a", ONE_CARD, node_name="node-a", started=True), SECOND))
+    assert [states(api, card) for card in CARDS] == [[], [HolderState.ALLOCATED]]
+
+
+UNREADABLE = "{"
+NONE_OF_ITS_CARDS = devices_annotation([held(ELSEWHERE).share])
+ONE_OF_ITS_CARDS = devices_annotation([held().share])
+
+
+@pytest.mark.parametrize("text", [UNREADABLE, NONE_OF_ITS_CARDS, ONE_OF_ITS_CARDS])
+async def test_no_annotation_that_a_user_writes_changes_what_a_pod_holds(api: ApiServer, text: str) -> None:
+    for card in CARDS:
+        api.put_card(card, held(card))
+    parts = an_operator(api)
+    pod = a_pod_object("a", TWO_CARDS, node_name="node-a", phase="Running", started=True)
+    await show(parts, annotated(pod, *CARDS))
+    pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: text}
+    await show(parts, pod)
+    assert [states(api, card) for card in CARDS] == [[HolderState.ALLOCATED]] * 2
+    assert api.writes() == []
+
+
+@pytest.mark.parametrize("text", [UNREADABLE, NONE_OF_ITS_CARDS])
+async def test_shares_too_many_are_kept_where_the_annotation_does_not_say_which(
+    api: ApiServer, parts: OperatorParts, text: str
+) -> None:
+    api.put_card(SECOND, held(SECOND))
+    parts.watch()
+    pod = a_pod_object("a", ONE_CARD, node_name="node-a", started=True)
+    pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: text}
+    await show(parts, pod)
+    assert [states(api, card) for card in CARDS] == [[HolderState.ALLOCATED]] * 2
+
+
+async def test_a_bound_pod_whose_share_is_marked_gets_it_back_without_a_mark(api: ApiServer) -> None:
+    """An operator has crashed between the mark and the fence, and the pod was bound."""
+    api.put_card(CARD, held(state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
+    parts = an_operator(api)
+    await show(parts, running())
+    assert api.card(CARD).holders == (held(),)
+
+
+# What nobody has told us about.
+
+
+async def synced(parts: OperatorParts) -> None:
+    """Let the operator have read everything: a node with two cards that nobody holds."""
+    parts.api.put_node(a_node_object("node-a", CARDS))
+    for card in CARDS:
+        parts.api.put_card(card)
+    await parts.observer.resync()
+    await parts.idle()
+
+
+async def test_an_entry_of_an_abandoned_attempt_that_is_written_late_is_found(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await synced(parts)
+    api.put_pod(a_pod_object("b", ONE_CARD))
+    late = asyncio.Event()
+    api.queue(WRITE, deliver_late(late))
+    api.queue(BIND, refuse_with(Denied("forbidden", 403)))
+    with pytest.raises(BindFailed):
+        await parts.bind("b", "node-a")
+    assert parts.shares_left("uid-b") == []
+    late.set()
+    await settle()
+    parts.watch()
+    await asyncio.sleep(SUSPECT_DELAY_S - 1)
+    assert api.holders_of(CARD) == ["uid-b"]
+    await asyncio.sleep(2)
+    assert parts.shares_left("uid-b") == []
+
+
+async def test_a_pod_that_is_bound_in_time_is_not_looked_at(api: ApiServer, parts: OperatorParts) -> None:
+    await synced(parts)
+    api.put_card(CARD, held())
+    parts.watch()
+    await asyncio.sleep(SUSPECT_DELAY_S / 2)
+    await show(parts, running())
+    await asyncio.sleep(2 * SUSPECT_DELAY_S)
+    assert api.called(READ_POD) == []
+
+
+async def test_a_card_that_changes_often_costs_one_look_at_a_suspect(api: ApiServer, parts: OperatorParts) -> None:
+    """The pod is bound, and its watch has not shown it yet."""
+    await synced(parts)
+    api.put_pod(running())
+    for number in range(50):
+        api.put_card(CARD, held(), phase="Ready" if number % 2 else "Unhealthy")
+        parts.observer.allocation(api.cards[CARD.object_name], gone=False)
+        await asyncio.sleep(SUSPECT_DELAY_S / 100)
+    await asyncio.sleep(0.9 * SUSPECT_DELAY_S)
+    assert len(api.called(READ_POD)) == 1
+
+
+@pytest.mark.parametrize("end", [is_gone, is_another_one])
+async def test_after_a_restart_a_pod_that_is_gone_is_released_after_a_while(
+    api: ApiServer, parts: OperatorParts, end: Callable[[ApiServer], None]
+) -> None:
+    """Nobody knows whether it ran."""
+    api.put_pod(running())
+    end(api)
+    await sweep(parts)
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(RELEASE_DELAY_S - 1)
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(3)
+    assert states(api) == []
+
+
+async def test_a_pod_that_is_released_leaves_nothing_behind(api: ApiServer, parts: OperatorParts) -> None:
+    await force_delete(api, parts)
+    await asyncio.sleep(RELEASE_DELAY_S + 3)
+    assert parts.remembered("uid-a") == []
+
+
+# A clock that is set while a share is releasing.
+
+
+async def test_a_clock_that_goes_forwards_releases_early_by_no_more_than_its_step(
+    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await force_delete(api, parts)
+    monkeypatch.setattr(LoopDatetime, "stepped", timedelta(seconds=RELEASE_DELAY_S / 2))
+    await asyncio.sleep(RELEASE_DELAY_S / 2 - 1)
+    await sweep(parts)
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(2)
+    await sweep(parts)
+    assert states(api) == []
+
+
+async def test_a_clock_that_goes_forwards_an_hour_leaves_nothing_for_ever(
+    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await force_delete(api, parts)
+    monkeypatch.setattr(LoopDatetime, "stepped", timedelta(hours=1))
+    await asyncio.sleep(RELEASE_DELAY_S + 3)
+    assert states(api) == []
+
+
+async def test_a_clock_that_goes_backwards_an_hour_releases_an_hour_late(
+    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await force_delete(api, parts)
+    monkeypatch.setattr(LoopDatetime, "stepped", -timedelta(hours=1))
+    await asyncio.sleep(3_600 + RELEASE_DELAY_S - 1)
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(5)
+    assert states(api) == []
+    assert parts.remembered("uid-a") == []

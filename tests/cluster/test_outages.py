@@ -1,0 +1,265 @@
+"""API server, etcd or a node are away for a while, and pods go at the wrong moment.
+
+etcd writes to the disk before it answers, as it would in production.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from chaos.admin import Admin
+from cluster.bursts import burst
+from cluster.cluster import COUNT, DEADLINE_S, DEVICES, MEMORY, NODES, PERCENT, PODS, Cluster, Json, pod, uuids
+from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
+from faults.kinds import Drop, EndWatch, Hold
+from faults.proxy import Armed
+from faults.requests import Match, binding, entering, listing, watching
+
+ANYTHING = Match("request", lambda _: True)
+WATCHES = Match("watch", lambda request: request.is_watch)
+
+BURST_NODES, BURST_PODS = 6, 90
+INTERRUPTED_AT = 30
+"""Pods that are bound when the server is killed."""
+
+NAMESPACE_PODS = 500
+AWAY_S = 20.0
+IDLE_S = 10.0
+KINDS = ("pods", "nodes", "gpuallocations")
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[FaultyCluster]:
+    with faulty_cluster({"release_delay_s": 2}, durable=True) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(module_cluster: FaultyCluster) -> Iterator[FaultyCluster]:
+    """Yield a cluster without nodes and pods, and leave it so, and without faults."""
+    yield module_cluster
+    module_cluster.calm()
+    module_cluster.clear()
+
+
+def start_running(cluster: Cluster, *names: str) -> None:
+    """Show pods as their kubelet does that has taken them up."""
+    for name in names:
+        cluster.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+    cluster.settle(QUIET_S)
+
+
+def states(cluster: Cluster, uuid: str) -> list[tuple[str, str]]:
+    """Return UID and state of each holder of a card."""
+    return [(holder["podUID"], holder["state"]) for holder in cluster.holders()[uuid]]
+
+
+def bound(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    """Return pod name -> its node and its cards."""
+    return {
+        name: (found["spec"]["nodeName"], found["metadata"]["annotations"][DEVICES])
+        for name, found in cluster.pods().items()
+        if found["spec"].get("nodeName")
+    }
+
+
+@contextmanager
+def operator_cut_off(cluster: FaultyCluster) -> Iterator[Armed]:
+    """Let nothing through between the operator and the API server; yield what counts its requests."""
+    dropped = cluster.api.arm(ANYTHING, Drop(), times=None)
+    ended = cluster.api.arm(WATCHES, EndWatch(None), times=None)
+    yield dropped
+    cluster.api.disarm(dropped, ended)
+
+
+@contextmanager
+def created_meanwhile(cluster: Cluster, pods: Sequence[Json]) -> Iterator[None]:
+    """Create pods in a thread, however often the API server is away."""
+
+    def create() -> None:
+        admin = Admin(cluster.plane)
+        for body in pods:
+            admin.try_to("POST", PODS, body)
+        admin.close()
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+# A pod goes while it is bound.
+
+
+@pytest.mark.parametrize(
+    ("match", "what"),
+    [(entering("pod"), "request"), (entering("pod"), "answer"), (binding("pod"), "request"), (binding("pod"), "answer")],
+    ids=lambda value: str(value),
+)
+def test_a_pod_that_is_deleted_while_it_is_bound_leaves_nothing_in_the_ledger(
+    cluster: FaultyCluster, match: Match, what: str
+) -> None:
+    cluster.add_nodes(1, gpus=1)
+    held = cluster.api.arm(match, Hold("answer" if what == "answer" else "request"))
+    cluster.create(pod("pod", {COUNT: 1}))
+    held.wait()
+    cluster.delete("pod")
+    cluster.settle(QUIET_S)  # the operator has seen it
+    held.release()
+    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free", DEADLINE_S)
+    cluster.create(pod("next", {COUNT: 1}))
+    cluster.wait_bound("next")
+    cluster.check_consistent()
+
+
+# A pod goes while it runs.
+
+
+def test_a_pod_created_anew_at_once_waits_until_its_predecessor_has_left_the_card(cluster: FaultyCluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=1)
+    (uuid,) = (card.uuid for card in node.cards)
+    cluster.create(pod("twin", {COUNT: 1}))
+    (first,) = cluster.wait_bound("twin")
+    start_running(cluster, "twin")
+    cluster.delete("twin")
+    cluster.create(pod("twin", {COUNT: 1}))
+    cluster.wait(lambda: states(cluster, uuid) == [(first["metadata"]["uid"], "releasing")], "the first is releasing")
+    cluster.wait_refused("twin", "no card entirely free")
+    (second,) = cluster.wait_bound("twin")
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    cluster.check_consistent()
+
+
+def test_running_pods_of_a_node_that_is_gone_free_their_cards_when_they_are_deleted(cluster: FaultyCluster) -> None:
+    nodes = cluster.add_nodes(2, gpus=1)
+    cluster.create(*(pod(name, {COUNT: 1, PERCENT: 50}) for name in ("first", "second")))
+    found = cluster.wait_bound("first", "second")
+    start_running(cluster, "first", "second")
+    (uuid,) = {card for each in found for card in uuids(each)}
+    (lost,) = {each["spec"]["nodeName"] for each in found}
+    cluster.request("DELETE", f"{NODES}/{lost}")
+    cluster.wait(lambda: cluster.cards()[uuid]["status"]["phase"] == "Unavailable", "its card is unavailable")
+    cluster.delete("first", "second")  # as Kubernetes does with the pods of a node that is gone
+    uids = [each["metadata"]["uid"] for each in found]
+    cluster.wait(lambda: sorted(states(cluster, uuid)) == sorted((uid, "releasing") for uid in uids), "they are leaving")
+    kept = {card.uuid for node in nodes for card in node.cards} - {uuid}
+    cluster.wait(lambda: set(cluster.cards()) == kept, "the card is gone with its holders")
+
+
+def test_the_end_of_a_namespace_frees_the_shares_of_all_its_pods_in_few_writes(cluster: FaultyCluster) -> None:
+    cluster.add_nodes(4, number=20)
+    path = "/api/v1/namespaces"
+    cluster.request("POST", path, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}})
+    for number in range(NAMESPACE_PODS):
+        body = pod(f"pod-{number}", {COUNT: 1, PERCENT: 5}, terminationGracePeriodSeconds=0)
+        body["metadata"]["namespace"] = "crowd"
+        cluster.request("POST", f"{path}/crowd/pods", body)
+    cluster.wait(lambda: cluster.metric("gpuledger_holders") == NAMESPACE_PODS, "all are entered", 3 * DEADLINE_S)
+    cluster.settle()
+    writes = cluster.metric("gpuledger_ledger_patches_total")
+    cluster.request("DELETE", f"{path}/crowd")
+    cluster.wait(lambda: not any(cluster.holders().values()), "all shares are free", 3 * DEADLINE_S)
+    assert cluster.metric("gpuledger_ledger_patches_total") - writes < NAMESPACE_PODS / 2
+
+
+# Servers that go and come back.
+
+
+@pytest.mark.parametrize("server", ["api_server", "etcd"])
+def test_a_server_that_is_killed_in_a_burst_loses_no_share_and_no_binding(cluster: FaultyCluster, server: str) -> None:
+    restart: Callable[[], None] = getattr(cluster.plane, f"restart_{server}")
+    cluster.add_nodes(BURST_NODES)
+    pods = burst()[:BURST_PODS]
+    with created_meanwhile(cluster, pods):
+        cluster.wait(lambda: len(bound(cluster)) >= INTERRUPTED_AT, "some pods are bound")
+        before = bound(cluster)
+        restart()
+        cluster.close()
+    assert len(before) < BURST_PODS, "nothing was left to be interrupted"
+    cluster.wait_bound(*(body["metadata"]["name"] for body in pods), timeout_s=3 * DEADLINE_S)
+    assert before.items() <= bound(cluster).items()
+    cluster.settle()
+    cluster.check_consistent()
+
+
+def test_what_happens_while_the_api_server_is_away_is_caught_up_with_and_then_there_is_rest(
+    cluster: FaultyCluster,
+) -> None:
+    (node,) = cluster.add_nodes(1, gpus=4)
+    running = ["deleted", "finished", "stays"]
+    cluster.create(*(pod(name, {COUNT: 1}) for name in (*running, "forced")))
+    cluster.wait_bound(*running, "forced")
+    start_running(cluster, "forced")
+    with operator_cut_off(cluster) as requests:
+        begin_s = time.monotonic()
+        requests.wait()
+        cluster.delete("deleted", "forced")
+        cluster.finish("finished")
+        names = [f"new-{number}" for number in range(4)]
+        cluster.create(*(pod(name, {COUNT: 1, MEMORY: 30000}) for name in names))
+        time.sleep(AWAY_S - (time.monotonic() - begin_s))
+        assert not bound(cluster).keys() & set(names), "the operator knew of room"
+    cluster.wait_bound(*names[:3])
+    cluster.wait_refused(names[3], "no card with 30000 MiB free")
+    cluster.delete("finished")
+    cluster.settle()
+    cluster.check_consistent()
+    offset = cluster.plane.audit_offset()
+    time.sleep(IDLE_S)
+    assert cluster.our_writes(offset, KINDS) == []
+    assert len(node.cards) == 4
+
+
+def test_an_operator_that_starts_before_the_api_server_answers_waits_for_it(cluster: FaultyCluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    cluster.create(*(pod(name, {COUNT: 1}) for name in ("gone", "stays")))
+    cluster.wait_bound("gone", "stays")
+    cluster.installation.kill_operator()
+    cluster.delete("gone")
+    cluster.create(pod("next", {COUNT: 1}))
+    away = cluster.api.arm(ANYTHING, Drop(), times=None)
+
+    def come_back() -> None:
+        while away.seen < 10 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        cluster.api.disarm(away)
+
+    deadline_s = time.monotonic() + DEADLINE_S
+    thread = threading.Thread(target=come_back)
+    thread.start()
+    cluster.start_operator()
+    thread.join()
+    assert away.seen >= 10
+    cluster.wait_bound("next")
+    cluster.check_consistent()
+
+
+def test_nothing_is_written_about_cards_before_the_ledger_is_read(cluster: FaultyCluster) -> None:
+    """An operator that starts sees the nodes first: their cards are in the ledger, it only does not know yet."""
+    cluster.add_nodes(2, gpus=2)
+    cluster.create(pod("running", {COUNT: 1}))
+    cluster.wait_bound("running")
+    cluster.settle(QUIET_S)
+    cluster.installation.kill_operator()
+    offset = cluster.plane.audit_offset()
+    unread = cluster.api.arm(listing("gpuallocations"), Hold(), times=None)
+    nodes_seen = cluster.api.arm(watching("nodes"), Hold())
+
+    def read() -> None:
+        nodes_seen.wait()
+        time.sleep(QUIET_S)
+        cluster.api.disarm(nodes_seen, unread)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    cluster.start_operator()
+    thread.join()
+    cluster.settle()
+    assert cluster.our_writes(offset, KINDS) == []
