@@ -24,7 +24,7 @@ def test_a_whole_number_stands_for_seconds_too() -> None:
 
 
 def test_a_name_that_does_not_exist_is_answered_with_those_that_do() -> None:
-    with pytest.raises(ValueError, match=r"no option 'scheduler'; options are bind_timeout_s, .*scheduler_name"):
+    with pytest.raises(ValueError, match=r"no option 'scheduler'; options are adopt_pods, bind_timeout_s, .*scheduler_name"):
         Settings().changed({"scheduler": "mine"})
 
 
@@ -39,6 +39,7 @@ def test_a_name_that_does_not_exist_is_answered_with_those_that_do() -> None:
         ({"scheduler_name": 3}, "scheduler_name must be a str, not 3"),
         ({"scheduler_name": None}, "scheduler_name must be a str, not None"),
         ({"node_policy": ["spread"]}, "node_policy must be a str"),
+        ({"adopt_pods": 1}, "adopt_pods must be a bool, not 1"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: str) -> None:
