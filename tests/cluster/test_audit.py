@@ -270,60 +270,55 @@ def test_a_share_that_does_not_fit_is_a_conflict_until_its_pod_is_gone(still: Cl
     assert not still.cards()[card.uuid]["status"]["conflicts"]
 
 
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        None,
-        "nonsense",
-        "[" * 10_000,
-        '{"main": [{"uuid": "UUID", "memoryMiB": -4000, "cores": 0}]}',
-        '{"main": [{"uuid": "UUID", "memoryMiB": 1e30, "cores": 0}]}',
-        '{"main": [{"uuid": "GPU-nowhere", "memoryMiB": 4000, "cores": 0}]}',
-        '{"main": [{"uuid": "ELSEWHERE", "memoryMiB": 4000, "cores": 0}]}',
-        '{"other\\u001b[31m": [{"uuid": "UUID", "memoryMiB": 4000, "cores": 0}]}',
-    ],
-    ids=["none", "no JSON", "deep", "negative", "absurd", "no such card", "another node's card", "another container"],
-)
-def test_an_annotation_that_can_not_be_used_is_a_finding(still: Cluster, annotation: str | None) -> None:
+def test_an_annotation_that_can_not_be_used_is_a_finding(still: Cluster) -> None:
     here, there = still.add_nodes(2, gpus=1)
+    own, away = here.cards[0].uuid, there.cards[0].uuid
+    annotations = {
+        "none": None,
+        "no-json": "nonsense",
+        "deep": "[" * 10_000,
+        "negative": told(own, -SHARE_MIB),
+        "absurd": told(own, 10**30),
+        "no-such-card": told("GPU-nowhere"),
+        "another-nodes-card": told(away),
+        "another-container": told(own).replace("main", "other\u001b[31m"),
+    }
     stop_operator(still)
-    if annotation is not None:
-        annotation = annotation.replace("UUID", here.cards[0].uuid).replace("ELSEWHERE", there.cards[0].uuid)
-    still.create(bound_by_hand("old", here, annotation))
-    check_left(still, "not-adoptable")
-    adopted = audit(still, "--fix", "--adopt")
-    assert (adopted.code, adopted.kinds()) == (1, ["not-adoptable"]), adopted
+    still.create(*(bound_by_hand(name, here, text) for name, text in annotations.items()))
+    found = check_left(still, *["not-adoptable"] * len(annotations))
+    assert {row["pod"] for row in found.rows} == {f"default/{name}" for name in annotations}
+    adopted = run_audit(still, "--settle-s", "0.2", "--fix", "--adopt")
+    assert adopted.code == 1
+    assert adopted.output.endswith(f"{len(annotations)} found: {len(annotations)} left.\n")
+    assert "\x1b" not in adopted.output
     assert not any(still.holders().values())
-    assert "\x1b" not in run_audit(still, "--settle-s", "0.2").output
 
 
-def test_more_than_the_card_has_is_a_conflict_whatever_the_annotation_says(still: Cluster) -> None:
+def test_requests_and_annotations_beyond_any_card_are_findings(still: Cluster) -> None:
     (node,) = still.add_nodes(1, gpus=1)
+    (card,) = node.cards
     stop_operator(still)
-    still.create(bound_by_hand("greedy", node, told(node.cards[0].uuid, 1_000_000)))
+    still.create(bound_by_hand("greedy", node, told(card.uuid, 1_000_000)))
+    still.create(bound_by_hand("bad", node, told(card.uuid), {COUNT: 1, MEMORY: "4Gi"}))
     adopted = audit(still, "--fix", "--adopt")
-    assert (adopted.code, adopted.kinds()) == (1, ["conflict"]), adopted
+    assert (adopted.code, adopted.kinds()) == (1, ["unreadable-pod", "conflict"]), adopted
+    assert "4Gi has a unit of bytes" in adopted.rows[0]["detail"]
+    assert adopted.rows[1]["pod"] == "default/greedy"
     assert not any(still.holders().values())
 
 
-def test_a_bound_pod_whose_request_can_not_be_read_is_a_finding(still: Cluster) -> None:
-    (node,) = still.add_nodes(1, gpus=1)
-    stop_operator(still)
-    still.create(bound_by_hand("bad", node, told(node.cards[0].uuid), {COUNT: 1, MEMORY: "4Gi"}))
-    found = check_left(still, "unreadable-pod")
-    assert "4Gi has a unit of bytes" in found.rows[0]["detail"]
-
-
-@pytest.mark.parametrize("text", [None, "nonsense", "{}", '{"main": [{"uuid": "GPU-1", "memoryMiB": 1, "cores": 0}]}'])
-def test_an_annotation_that_differs_is_written_from_the_ledger(still: Cluster, text: str | None) -> None:
-    still.add_nodes(1, gpus=1)
-    still.create(pod("share", container(SHARE), container({COUNT: 1, PERCENT: 10}, "second")))
-    (share,) = still.wait_bound("share")
+def test_an_annotation_that_differs_is_written_from_the_ledger(still: Cluster) -> None:
+    (node,) = still.add_nodes(1, gpus=2)
+    annotations = {"missing": None, "no-json": "nonsense", "empty": "{}", "other": told(node.cards[1].uuid, 1)}
+    second = container({COUNT: 1, PERCENT: 10}, "second")
+    still.create(*(pod(name, container(SHARE), second) for name in annotations))
+    bound = still.wait_bound(*annotations)
     stop_operator(still)
     before = still.holders()
-    annotate(still, "share", text)
-    check_mended(still, "annotation-differs")
-    assert devices(still.pod("share")) == devices(share)
+    for name, text in annotations.items():
+        annotate(still, name, text)
+    check_mended(still, *["annotation-differs"] * len(annotations))
+    assert [devices(still.pod(name)) for name in annotations] == [devices(found) for found in bound]
     assert still.holders() == before
 
 

@@ -282,6 +282,8 @@ def test_a_bind_that_comes_when_another_pod_has_the_cards_is_refused_clearly(clu
     late = held_until_its_cards_are_gone(cluster)
     written = cluster.api.arm(entering("walker"), Hold())
     late.release()
+    late.wait_done()
+    assert late.statuses == [200], "kube-scheduler has given up the Bind before it arrived"
     node = cluster.pod("taker")["spec"]["nodeName"]
     cluster.wait_refused("walker", f"node {node}: no card entirely free")
     assert written.seen == 0
@@ -299,6 +301,8 @@ def test_a_bind_that_comes_when_another_pod_has_the_cards_gets_others(cluster: F
     cluster.create(pod("small", {COUNT: 1}))
     (small,) = cluster.wait_bound("small")
     late.release()
+    late.wait_done()
+    assert late.statuses == [200], "kube-scheduler has given up the Bind before it arrived"
     (walker,) = cluster.wait_bound("walker")
     assert walker["spec"]["nodeName"] == small["spec"]["nodeName"]
     assert not set(uuids(walker)) & set(uuids(small))

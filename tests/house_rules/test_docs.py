@@ -47,9 +47,13 @@ def request_of(pod: dict[str, Any]) -> PodRequest:
     return request
 
 
+def in_yaml(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
 def test_every_setting_is_documented_with_its_default() -> None:
     documented = dict(first_columns(ROOT / "docs" / "settings.md"))
-    assert documented == {option.name: str(option.default) for option in fields(Settings)}
+    assert documented == {option.name: in_yaml(option.default) for option in fields(Settings)}
 
 
 def test_every_reason_that_is_given_is_in_the_readme() -> None:

@@ -1,0 +1,190 @@
+"""A simulation that finds nothing proves nothing. Here the program is broken, one safeguard at a time, and must fail.
+
+Each break says which scenario shows it, and by which words the checker must call it.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.share import HolderState, Pod, Share
+from gpuledger.workflows import bind_pod, journal, journal_entries
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.wake_up import WaitingPods
+from simulation import card_checks
+from simulation.explorers import Life, all_lives, random_lives
+from simulation.prepared import prepared
+from simulation.scenarios import BY_NAME
+
+Json = dict[str, Any]
+Patch = pytest.MonkeyPatch
+
+LOST = "has lost its share"
+NOTHING = "on which it holds nothing"
+LEFT = "is not a living bound pod"
+
+
+@dataclass(frozen=True)
+class Break:
+    """A safeguard that is taken away."""
+
+    what: str
+    take_away: Callable[[Patch], None]
+    scenario: str
+    symptom: str
+    lives: int = 1_500
+
+
+def no_give_back(patch: Patch) -> None:
+    async def give_back(self: PodReleaser, pod: Pod, shares: list[Share], may_run: bool) -> None:
+        """Leave them."""
+
+    async def judge(self: PodReleaser, pod_uid: str) -> None:
+        """Find nothing wrong."""
+
+    patch.setattr(PodReleaser, "give_back", give_back)
+    patch.setattr(PodReleaser, "_judge", judge)
+
+
+def give_back_without_fence(patch: Patch) -> None:
+    async def fence(self: PodReleaser, pod: Pod) -> Json | None:
+        return await self._read(pod)
+
+    patch.setattr(PodReleaser, "_fence", fence)
+
+
+def no_sweep(patch: Patch) -> None:
+    async def judge(self: PodReleaser, pod_uid: str) -> None:
+        """Find nothing wrong."""
+
+    patch.setattr(PodReleaser, "_judge", judge)
+
+
+def without_precondition(*names: str) -> Callable[[Patch], None]:
+    def take_away(patch: Patch) -> None:
+        from simulation.api_server import ApiServer
+
+        bind = ApiServer._bind
+
+        def forgetful(self: ApiServer, pod: Json, binding: Json) -> Json:
+            metadata = {key: value for key, value in binding["metadata"].items() if key not in names}
+            return bind(self, pod, {**binding, "metadata": metadata})
+
+        patch.setattr(ApiServer, "_bind", forgetful)
+
+    return take_away
+
+
+def no_totals(patch: Patch) -> None:
+    patch.setattr(card_checks, "_broken_total", lambda *_: None)
+
+
+def untested_removals(patch: Patch) -> None:
+    def patch_of(*arguments: Any) -> list[Json]:
+        return [operation for operation in journal_entries.patch_of(*arguments) if operation["op"] != "test"]
+
+    patch.setattr(journal, "patch_of", patch_of)
+
+
+def old_news_believed(patch: Patch) -> None:
+    load = Ledger.load
+
+    def believe(self: Ledger, stored: Any) -> bool:
+        entry = self.entry(stored.card.uuid)
+        if entry is not None:
+            entry.resource_version = min(entry.resource_version, stored.resource_version - 1)
+        return load(self, stored)
+
+    patch.setattr(Ledger, "load", believe)
+
+
+def memory_believed(patch: Patch) -> None:
+    patch.setattr(journal, "is_only_remembered", lambda *_: False)
+
+
+def marked_shares_used(patch: Patch) -> None:
+    settle = journal_entries._settle_add
+
+    def careless(card: Any, entry: Any, staying: Any) -> bool:
+        present = card.holders.get(entry.holder.pod.uid)
+        if present is not None and present.state is HolderState.RELEASING:
+            card.holders[entry.holder.pod.uid] = replace(present, state=HolderState.ALLOCATED, deadline=None)
+        return settle(card, entry, staying)
+
+    patch.setattr(journal_entries, "_settle_add", careless)
+
+
+def no_holds(patch: Patch) -> None:
+    place = PodPlacer._place
+
+    def forgetful(self: PodPlacer, *arguments: Any) -> Any:
+        result = place(self, *arguments)
+        for uid in list(self._ledger._holds):
+            self._drop_hold(uid)
+        return result
+
+    patch.setattr(PodPlacer, "_place", forgetful)
+
+
+def no_wake_up(patch: Patch) -> None:
+    patch.setattr(WaitingPods, "give_room", lambda self: None)
+
+
+def unclear_is_failed(patch: Patch) -> None:
+    """Give the shares back without looking at the pod."""
+
+    async def settle(self: PodReleaser, pod: Pod, found: Json | None, may_run: bool) -> None:
+        await self._remove(pod.uid)
+
+    patch.setattr(PodReleaser, "_settle", settle)
+
+
+def bound_before_entered(patch: Patch) -> None:
+    async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> None:
+        for share in placement.shares:
+            self._journal._submit(share.uuid, journal.Add(holder=journal.Holder(pod, share)))
+
+    patch.setattr(bind_pod.PodBinder, "_enter", enter)
+
+
+def no_release(patch: Patch) -> None:
+    patch.setattr(PodReleaser, "observe", lambda self, pod: None)
+    patch.setattr(PodReleaser, "forget", lambda self, pod: None)
+
+
+BREAKS = [
+    Break("giving back and sweeping", no_give_back, "two pods for one card", LEFT),
+    Break("the fence", give_back_without_fence, "two operators, one pod", f"{NOTHING}|{LOST}"),
+    Break("the sweep", no_sweep, "one pod", LEFT),
+    Break("the look at the pod", unclear_is_failed, "one pod", LOST),
+    Break("all preconditions of the Binding", without_precondition("uid", "resourceVersion"), "a name returns", "."),
+    Break("the version in the Binding", without_precondition("resourceVersion"), "two operators, one pod", NOTHING),
+    Break("the rule on totals", no_totals, "two operators, two pods", "over-allocated"),
+    Break("the test in removals", untested_removals, "two pods on one card", LOST),
+    Break("the age of news", old_news_believed, "two pods on one card", "."),
+    Break("asking the API server again", memory_believed, "two operators, one pod", f"{NOTHING}|{LOST}"),
+    Break("marks on shares", marked_shares_used, "two operators, one pod", f"{NOTHING}|{LOST}"),
+    Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
+    Break("the release", no_release, "two pods for one card", "."),
+    Break("the wake-up", no_wake_up, "two pods for one card", "there is room for it"),
+]
+
+
+def lives(broken: Break) -> Iterator[Life]:
+    scenario = BY_NAME[broken.scenario]
+    return chain(all_lives(scenario, 1), random_lives(scenario, range(broken.lives)))
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.what)
+def test_a_missing_safeguard_is_noticed(broken: Break, monkeypatch: Patch) -> None:
+    broken.take_away(monkeypatch)
+    with prepared():
+        assert any(re.search(broken.symptom, life.violation) for life in lives(broken))
