@@ -38,6 +38,15 @@ test: $(READY) control-plane ## run all tests: the pure ones first, then those o
 	@echo "==> tests"
 	$(BIN)/python -m pytest --durations=10 --durations-min=0.5
 
+.PHONY: chaos
+chaos: $(READY) control-plane ## try to break it, seed after seed (SEED=1 MINUTES=30; MINUTES=0: that seed only; AGAIN=1)
+	@PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}tests:tools" $(BIN)/python -m chaos --seed $(or $(SEED),1) \
+		--minutes $(or $(MINUTES),30) $(if $(AGAIN),--again)
+
+.PHONY: chaos-report
+chaos-report: $(READY) ## show what the seeds have found so far
+	@PYTHONPATH=tests:tools $(BIN)/python -m chaos --report
+
 .PHONY: lint
 lint: $(READY) ## check style, types and the direction of imports
 	@echo "==> ruff"

@@ -170,6 +170,7 @@ class ControlPlane:
     directory: Path
     kubeconfig: Path
     server: str
+    etcd_url: str
 
     def __init__(self, durable: bool = False, json_storage: bool = False) -> None:
         """Make one that is not started.
@@ -364,11 +365,6 @@ class ControlPlane:
         self.stop_api_server()
         self.start_api_server()
 
-    @property
-    def etcd_url(self) -> str:
-        """Where etcd listens, without TLS."""
-        return self._etcd_url
-
     def stop_etcd(self) -> None:
         """Kill etcd, as a crash would. Its data stays."""
         self._components.remove(self._etcd)
@@ -376,10 +372,10 @@ class ControlPlane:
 
     def start_etcd(self) -> None:
         """Start etcd again on its old addresses with its old data, and wait until it answers."""
-        port = int(self._etcd_url.rsplit(":", 1)[1])
+        port = int(self.etcd_url.rsplit(":", 1)[1])
         self._etcd = self._spawn("etcd", self._etcd_argv(port))
         self._components.append(self._etcd)
-        self._etcd.url = self._etcd_url
+        self._etcd.url = self.etcd_url
         self._etcd.wait_until(lambda: _etcd_is_healthy(port), COMPONENT_TIMEOUT_S)
 
     def restart_etcd(self) -> None:
@@ -447,7 +443,7 @@ class ControlPlane:
     def _start_etcd(self) -> None:
         self._peer_url = f"http://127.0.0.1:{free_port()}"
         self._etcd = self._start_listening("etcd", self._etcd_argv, _etcd_is_healthy)
-        self._etcd.url = self._etcd_url = str(self._etcd.url).replace("https", "http")
+        self._etcd.url = self.etcd_url = str(self._etcd.url).replace("https", "http")
         self._components.append(self._etcd)
 
     def _etcd_argv(self, port: int) -> list[str]:
@@ -468,7 +464,7 @@ class ControlPlane:
         key = self.directory / "certificates" / "apiserver.key"
         return [
             str(self._binaries / "kube-apiserver"),
-            f"--etcd-servers={self._etcd_url}",
+            f"--etcd-servers={self.etcd_url}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             f"--secure-port={port}",

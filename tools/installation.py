@@ -29,7 +29,7 @@ class Installation:
     """The product on a control plane: installed, started, stopped, killed, asked for its metrics.
 
     A second one on the same control plane needs a name, which its files and programs then carry. With `replicated`,
-    that is also the host name of its kube-scheduler, and one of them is active at a time, as replicas of the Deployment.
+    that is also the host name of its kube-scheduler, and one of them is active at a time, as the Deployment's replicas.
     """
 
     def __init__(

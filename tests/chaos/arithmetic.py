@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Json = Mapping[str, Any]
+Json = dict[str, Any]
 
 COUNT, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
 PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"

@@ -176,7 +176,9 @@ class Checker:
         if {name for containers in cards.values() for name in containers} - {ask.container for ask in asks}:
             yield "a container has cards and asks for none"
         for ask in asks:
-            given = {uuid: containers[ask.container] for uuid, containers in cards.items() if ask.container in containers}
+            given = {
+                uuid: containers[ask.container] for uuid, containers in cards.items() if ask.container in containers
+            }
             if len(given) != ask.cards:
                 yield f"container {ask.container} asks for {ask.cards} cards and has {len(given)}"
             for uuid, amounts in given.items():
@@ -184,9 +186,7 @@ class Checker:
                 if amounts not in right:
                     yield f"container {ask.container} has {amounts} of card {uuid}, and asks for {right}"
 
-    def _check(
-        self, holds: bool, rule: str, text: str, pods: Iterable[str] = (), cards: Iterable[str] = ()
-    ) -> None:
+    def _check(self, holds: bool, rule: str, text: str, pods: Iterable[str] = (), cards: Iterable[str] = ()) -> None:
         self.checks += 1
         if holds or self._change is None or len(self.findings) == FINDINGS_LIMIT:
             return

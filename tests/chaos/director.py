@@ -156,8 +156,8 @@ class Director:
             case HoldWatch(resource=resource, for_s=for_s):
                 self._hold_watch(resource, for_s)
             case EndWatch(resource=resource, code=code):
-                for pair in self._pairs.values():
-                    pair.api.arm(watching(resource), kinds.EndWatch(code))
+                for each in self._pairs.values():
+                    each.api.arm(watching(resource), kinds.EndWatch(code))
 
     def _hold_watch(self, resource: str, for_s: float) -> None:
         for pair in self._pairs.values():
@@ -192,4 +192,6 @@ class Director:
         """Write what was used as it was read: the API server refuses it unless it is still the sum."""
         path = f"{ALLOCATIONS}/{card['metadata']['name']}/status"
         change = {"status": {"used": card["status"]["used"]}}
-        self.counts[f"stale totals: {self._helpers.nodes_admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"] += 1
+        self.counts[
+            f"stale totals: {self._helpers.nodes_admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"
+        ] += 1

@@ -27,7 +27,10 @@ from chaos.world import World
 Json = dict[str, Any]
 
 REST_S = 30.0
-"""How long everything has to come to rest."""
+"""How long everything has to come to rest. It begins anew whenever something is put right: on a busy machine, that many
+pods are bound one after the other can take longer."""
+
+LONGEST_REST_S = 120.0
 
 LOOK_S = 0.5
 QUIET_S = 1.0
@@ -61,15 +64,13 @@ class Outcome:
     logs: dict[str, str] = field(default_factory=dict)
 
 
-def run(arena: Arena, plan: Plan) -> Outcome:
+def run(arena: Arena, outcome: Outcome) -> None:
     """Carry out a plan, and leave the arena empty."""
-    outcome = Outcome(plan)
     try:
         _Run(arena, outcome).go()
     finally:
         arena.history.listeners = ()
-        arena.clear(plan)
-    return outcome
+        arena.clear(outcome.plan)
 
 
 class _Run:
@@ -153,16 +154,21 @@ class _Run:
 
     def _rest(self, pairs: Mapping[int, Pair]) -> None:
         """Wait until nothing is out of order; what still is after some time is a finding."""
-        begin_s = time.monotonic()
+        begin_s = progress_s = time.monotonic()
+        before: set[tuple[str, ...]] = set()
         while True:
-            found = self._unsettled(pairs)
-            self._outcome.rest_s = time.monotonic() - begin_s
-            self._outcome.looks.append((time.monotonic(), found))
-            if not found or self._outcome.rest_s > REST_S:
+            found, now_s = self._unsettled(pairs), time.monotonic()
+            self._outcome.looks.append((now_s, found))
+            subjects = {(finding.rule, *finding.pods, *finding.cards) for finding in found}
+            if before - subjects:
+                progress_s = now_s
+            before = subjects
+            if not found or now_s - progress_s > REST_S or now_s - begin_s > LONGEST_REST_S:
                 break
             for pair in pairs.values():
                 pair.look_after()
             time.sleep(LOOK_S)
+        self._outcome.rest_s = time.monotonic() - begin_s
         self._outcome.findings += found
 
     def _unsettled(self, pairs: Mapping[int, Pair]) -> list[Finding]:
@@ -208,4 +214,6 @@ class _Run:
 def _bad_lines(name: str, text: str) -> list[Finding]:
     lines = text.splitlines()
     bad = [number for number, line in enumerate(lines) if any(words in line for words in BAD_LINES)]
-    return [Finding("an error that nobody took care of", "\n".join([f"{name}:", *lines[n - 1 : n + 30]])) for n in bad[:3]]
+    return [
+        Finding("an error that nobody took care of", "\n".join([f"{name}:", *lines[n - 1 : n + 30]])) for n in bad[:3]
+    ]

@@ -72,7 +72,9 @@ class World:
             if pod["spec"].get("nodeName") == name:
                 metadata = pod["metadata"]
                 options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-                self._admin.try_to("DELETE", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}", options)
+                self._admin.try_to(
+                    "DELETE", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}", options
+                )
 
     def set_agent(self, name: str, is_there: bool) -> None:
         """Let the GPU agent of a node go or come back."""

@@ -224,6 +224,7 @@ def test_a_filter_is_refused_while_the_shares_that_a_crash_has_left_are_given_ba
     entered = cluster.api.arm(binding("walker"), Hold())
     cluster.create(pod("walker", {COUNT: 2, MEMORY: 4000}))
     entered.wait()
+    cluster.extender.arm(of_kind("filter"), Hold(), times=None)  # kube-scheduler asks when it is over
     cluster.installation.kill_operator()
     cluster.api.disarm(cut=True)
     fenced = cluster.api.arm(fence, Hold())
@@ -233,6 +234,8 @@ def test_a_filter_is_refused_while_the_shares_that_a_crash_has_left_are_given_ba
     answer = cluster.ask("filter", {"Pod": cluster.pod("walker"), "Nodes": None, "NodeNames": nodes})
     assert "are being given back" in answer["Error"]
     fenced.release()
+    cluster.settle(QUIET_S)
+    cluster.extender.disarm()
     cluster.wait_bound("walker")
     cluster.settle(QUIET_S)
     cluster.check_consistent()

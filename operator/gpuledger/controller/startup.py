@@ -182,10 +182,12 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then."""
     while True:
-        await _until_it_works(operator.observer.resync)
-        logger.info("the ledger is read; ready")
-        await operator.leadership.wait_active()
+        if not operator.leadership.is_active():
+            await _until_it_works(operator.observer.resync)
+            logger.info("the ledger is read; ready to take over")
+            await operator.leadership.wait_active()
         await _until_it_works(operator.observer.take_over)
+        logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         await _first_to_end(operator.leadership.wait_passive(), operator.observer.resync_every(interval_s))
 

@@ -15,7 +15,7 @@ from fakes.virtual_time import LoopDatetime
 from gpuledger.controller.audit import audit_settings
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.settings import Settings
-from gpuledger.workflows import audit
+from gpuledger.workflows import audit, release_pod
 from gpuledger.workflows.audit import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
@@ -88,8 +88,9 @@ class Traffic:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(audit, "datetime", LoopDatetime)
-    api = SlowApiServer(random.Random(seed))
+    for module in (audit, release_pod):
+        monkeypatch.setattr(module, "datetime", LoopDatetime)
+    api = SlowApiServer(random.Random(seed))  # noqa: S311 - nothing secret
     for node in NODES:
         api.put_node(a_node_object(node, cards_of(node)))
         for card in cards_of(node):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,14 +151,16 @@ async def test_kept_room_that_is_too_small_for_a_higher_priority_stays_whose_it_
     assert kept(parts) == ["a"]
 
 
-async def test_only_nodes_that_the_pod_can_go_to_count(parts: OperatorParts) -> None:
-    wait_for_room(parts, "a")
-    await free(parts, ELSEWHERE)
-    assert kept(parts) == []
-    await free(parts, CARD)
-    hold = parts.ledger.hold_of("uid-a")
-    assert hold is not None
-    assert hold.placement.node_name == "node-a"
+async def test_only_nodes_that_the_pod_can_go_to_count(api: ApiServer, parts: OperatorParts) -> None:
+    for name, node_name in (("a", "node-a"), ("b", "node-b")):
+        api.put_pod(a_pod_object(name, WHOLE))
+        assert parts.filter(name, node_name).node_names == []
+    for card in (SECOND, ELSEWHERE):
+        api.put_card(card)
+    parts.watch()
+    await settle()
+    holds = [parts.ledger.hold_of(uid) for uid in ("uid-a", "uid-b")]
+    assert [hold and hold.placement.node_name for hold in holds] == ["node-a", "node-b"]
 
 
 async def test_room_on_a_node_that_a_pod_cannot_go_to_any_more_goes_to_the_next(parts: OperatorParts) -> None:
@@ -179,14 +182,20 @@ async def test_room_whose_pod_is_not_bound_in_time_goes_to_who_waits(parts: Oper
     assert kept(parts) == ["a"]
 
 
+@pytest.mark.parametrize("room_is_there", [True, False])
 async def test_pods_that_were_refused_before_anybody_looked_get_room_on_any_node(
-    api: ApiServer, parts: OperatorParts
+    api: ApiServer, parts: OperatorParts, room_is_there: bool
 ) -> None:
+    wait_for_room(parts, "large", TWO_CARDS)
     pod = a_pod_object("a", WHOLE)
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
     api.put_pod(pod)
+    if room_is_there:
+        await free(parts, ELSEWHERE)
     await parts.observer.take_over()
-    await free(parts, ELSEWHERE)
+    parts.waiting.give_room()
+    if not room_is_there:
+        await free(parts, ELSEWHERE)
     assert kept(parts) == ["a"]
 
 
@@ -200,6 +209,19 @@ async def test_a_pod_that_comes_by_itself_is_not_called(api: ApiServer, parts: O
     assert ask(parts, "a")
     await parts.bind("a", "node-a")
     await asyncio.sleep(10 * EARMARK_S)
+    assert called(api) == []
+
+
+async def test_a_pod_that_came_and_gets_other_room_has_its_whole_time_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    await asyncio.sleep(0.9 * GRACE_S)
+    assert parts.filter("a", "node-b").node_names == []
+    await free(parts, ELSEWHERE)
+    assert kept(parts) == ["a"]
+    await asyncio.sleep(0.9 * GRACE_S)
     assert called(api) == []
 
 
@@ -323,19 +345,18 @@ async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_
         wait_for_room(parts, f"p{number}", TWO_CARDS if number % 2 else WHOLE)
     parts.waiting.give_room()
     compared: list[tuple[int, str]] = []
-    fits = parts.chooser.fits
+    fits, best = parts.chooser.fits, Mock(wraps=parts.chooser.best)
 
     def spy(shape: Shape, node_name: str) -> bool:
         compared.append((shape[0].cards, node_name))
         return fits(shape, node_name)
 
     monkeypatch.setattr(parts.chooser, "fits", spy)
-    evaluations = parts.chooser.evaluations
+    monkeypatch.setattr(parts.chooser, "best", best)
     for _ in range(9):
         parts.waiting.give_room()
     await asyncio.sleep(60.0)
-    assert (compared, parts.chooser.evaluations) == ([], evaluations)
-    parts.ledger.set_ready("node-b", False)
-    await settle()
+    assert (compared, best.call_count) == ([], 0)
+    await free(parts, ELSEWHERE)
     assert sorted(compared) == [(1, "node-b"), (2, "node-b")]
-    assert parts.chooser.evaluations == evaluations
+    assert best.call_count == 0, "it fits one of them, but none of those who wait can go there"
