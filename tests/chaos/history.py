@@ -94,7 +94,10 @@ class History:
         connection.request("POST", "/v3/watch", json.dumps({"create_request": request}))
         response = connection.getresponse()
         while not self._stopping.is_set() and (line := response.readline()):
-            yield json.loads(line)["result"]
+            answer = json.loads(line)
+            if "result" not in answer:  # it says so when it goes down
+                raise ConnectionError(str(answer))
+            yield answer["result"]
 
     def _take(self, answer: Json) -> None:
         if answer.get("canceled"):

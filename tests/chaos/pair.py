@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -64,8 +65,8 @@ class Pair:
         self.api = Proxy.before_api_server(installation.kubeconfig)
         self.extender = Proxy(installation.extender_url)
         self.hands = {program: Hands(program) for program in PROGRAMS}
-        self.ended_by_itself = 0
-        """How often a program has ended without being killed."""
+        self.ended: Counter[str] = Counter()
+        """How often each program has ended without being killed."""
         self._rates = {self.api: api_rates, self.extender: extender_rates}
         self._seed = seed
         self._kubeconfig = self.api.kubeconfig_from(installation.kubeconfig)
@@ -145,14 +146,14 @@ class Pair:
                 self.installation.start_scheduler(self.extender.url)
                 return
             except ControlPlaneError:  # it ends when it finds no API server
-                self.ended_by_itself += 1
+                self.ended[program] += 1
                 if attempt == STARTS - 1:
                     raise
 
     def _start_if_ended(self, program: Program) -> None:
         process = self._process(program)
         if process is not None and not process.alive:
-            self.ended_by_itself += 1
+            self.ended[program] += 1
             self._start(program)
 
     def _kill(self, program: Program) -> None:

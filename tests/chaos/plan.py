@@ -108,7 +108,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         seconds=seconds,
         nodes=nodes,
         namespaces=namespaces,
-        steps=tuple(sorted(steps, key=lambda step: step.at_s)),
+        steps=tuple(sorted((step for step in steps if step.at_s < seconds), key=lambda step: step.at_s)),
         api_rates=api_rates(_dice(seed, "API weather"), severity),
         extender_rates=extender_rates(_dice(seed, "extender weather"), severity),
         has_standby=has_standby,

@@ -149,7 +149,6 @@ class _Run:
         rival.stop_all()
         for pair in everybody:
             pair.wait()
-            pair.look_after()
         outcome.chaos_s = time.monotonic() - outcome.begin_s
 
     def _rest(self, pairs: Mapping[int, Pair]) -> None:
@@ -188,7 +187,8 @@ class _Run:
         outcome.findings = [*self._checker.findings, *outcome.findings, *self._audit(pairs[0])]
         outcome.checks = self._checker.checks
         for pair in [*pairs.values(), rival]:
-            outcome.counts["programs that ended by themselves"] += pair.ended_by_itself
+            for program, times in pair.ended.items():
+                outcome.counts[f"{program} ended by itself"] += times
             for kind, count in pair.faults().items():
                 outcome.faults[kind] = outcome.faults.get(kind, 0) + count
             for name, text in pair.log_texts():

@@ -77,7 +77,7 @@ def work(task: Task) -> Report:
     with prepared():
         for life in task.lives():
             report.lives += 1
-            report.steps += len(life.offers)
+            report.steps += len(life.sizes)
             if life.violation:
                 report.violations[life.kind] += 1
                 if report.violations[life.kind] == 1:

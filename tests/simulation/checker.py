@@ -37,6 +37,7 @@ class Checker:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._since_s: dict[str, float] = {}  # UID of a pod that waits although there is room for it -> since when
+        self._versions: dict[tuple[str, str], int] = {}  # operator and card UUID -> version that it has seen
         self._taken: dict[str, float] = {}  # UID of a pod deleted by force while it ran -> when
         world.api.listeners.append(self._take)
 
@@ -117,6 +118,15 @@ class Checker:
             for holder in holders_of(card)
             if holder["podUID"] == uid
         }
+
+    def check_memory(self) -> None:
+        """Check that no operator has gone back to an older state of a card."""
+        for slot in self._world.slots:
+            for entry in slot.process.ledger.entries():
+                key, version = (slot.process.name, entry.card.uuid), entry.resource_version
+                if version < self._versions.get(key, 0):
+                    raise Violation(f"{slot.process.name} has gone back to an older state of card {entry.card.uuid}")
+                self._versions[key] = version
 
     # In the end.
 

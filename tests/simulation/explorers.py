@@ -26,8 +26,8 @@ class Life:
 
     scenario: Scenario
     deviations: Deviations
-    offers: tuple[Offer, ...]
-    """What there was to choose from, step by step."""
+    sizes: tuple[int, ...]
+    """How many choices there were, step by step."""
     violation: str = ""
 
     @property
@@ -44,14 +44,14 @@ class _Recorder:
 
     def __init__(self, choose: Choose) -> None:
         self._choose = choose
-        self.offers: list[Offer] = []
+        self.sizes: list[int] = []
         self.deviations: list[tuple[int, int]] = []
 
     def __call__(self, offer: Offer) -> int:
         choice = self._choose(offer)
         if choice:
-            self.deviations.append((len(self.offers), choice))
-        self.offers.append(offer)
+            self.deviations.append((len(self.sizes), choice))
+        self.sizes.append(offer.size)
         return choice
 
 
@@ -66,7 +66,7 @@ def live(scenario: Scenario, choose: Choose, trace: list[str] | None = None) -> 
         world.note(f"VIOLATION: {found}")
     finally:
         world.end()
-    return Life(scenario, tuple(recorder.deviations), tuple(recorder.offers), violation)
+    return Life(scenario, tuple(recorder.deviations), tuple(recorder.sizes), violation)
 
 
 class Repeat:
@@ -85,36 +85,44 @@ class Repeat:
 class Moody:
     """Chooses at random, each seed in a mood of its own.
 
-    Calm or hectic, faithful or full of faults; and most moods know a few kinds of faults only, so that two that need
-    each other meet more often.
+    Calm or hectic, faithful or full of faults; most moods know a few kinds of faults only, so that two that need each
+    other meet more often. In some, things lag behind: once overtaken, a thing stays behind for long.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
-        self._calm = self._random.choice((0.3, 0.6, 0.8, 0.9, 0.97))
-        self._faults = self._random.choice((0, 1, 2, 5, 20, 100))
-        weights = [self._random.choice((0.0, 1.0, 4.0)) for _ in range(2)]
-        self._weights = (weights[0], weights[1], self._random.choice((0.1, 0.5, 2.0)))
-        self._ways = self._random.sample(range(WRONG_WAYS), self._random.choice((1, 2, 3, WRONG_WAYS)))
+        random = self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
+        self._faults = random.choice((0, 1, 2, 5, 20))
+        self._fault_rate = random.choice((0.01, 0.03, 0.1, 0.3))
+        self._act_rate = random.choice((0.0, 0.02, 0.1, 0.3))
+        self._swap_rate = random.choice((0.0, 0.0, 0.1, 0.5))
+        self._lag_rate = random.choice((0.0, 0.05, 0.2, 0.5))
+        self._catch_up_rate = random.choice((0.02, 0.1, 0.3))
+        self._ways = random.sample(range(WRONG_WAYS), random.choice((1, 2, 3, WRONG_WAYS)))
+        self._lags: dict[int, bool] = {}  # number of a thing -> whether it lags behind
 
     def __call__(self, offer: Offer) -> int:
-        if self._random.random() < self._calm:
+        random = self._random
+        if offer.acts and random.random() < self._act_rate:
+            return offer.first_act + random.randrange(offer.acts)
+        if offer.wrong_ways and self._faults and random.random() < self._fault_rate:
+            ways = [way for way in self._ways if way < offer.wrong_ways]
+            if ways:
+                self._faults -= 1
+                return offer.first_wrong + random.choice(ways)
+        return self._order(offer) if len(offer.things) > 1 else 0
+
+    def _order(self, offer: Offer) -> int:
+        random = self._random
+        if random.random() < self._swap_rate:
+            return random.randrange(len(offer.things))
+        if not self._lag_rate or random.random() < self._catch_up_rate:
             return 0
-        firsts = max(1, offer.items)
-        parts = (
-            (1, firsts - 1),
-            (firsts, offer.wrong_ways if self._faults and min(self._ways) < offer.wrong_ways else 0),
-            (firsts + offer.wrong_ways, offer.acts),
-        )
-        weights = [weight if count else 0.0 for weight, (_, count) in zip(self._weights, parts, strict=True)]
-        if not any(weights):
-            return 0
-        (part,) = self._random.choices(range(3), weights)
-        self._faults -= part == 1
-        first, count = parts[part]
-        if part == 1:
-            return first + self._random.choice([way for way in self._ways if way < count])
-        return first + self._random.randrange(count)
+        return next((place for place, thing in enumerate(offer.things) if not self._lags_behind(thing.number)), 0)
+
+    def _lags_behind(self, number: int) -> bool:
+        if number not in self._lags:
+            self._lags[number] = self._random.random() < self._lag_rate
+        return self._lags[number]
 
 
 def random_lives(scenario: Scenario, seeds: range) -> Iterator[Life]:
@@ -142,8 +150,8 @@ def all_lives(scenario: Scenario, bound: int, part: int = 0, parts: int = 1) -> 
 
 def _with_one_more(life: Life) -> Iterator[Deviations]:
     first = life.deviations[-1][0] + 1 if life.deviations else 0
-    for step in range(first, len(life.offers)):
-        for choice in range(1, life.offers[step].size):
+    for step in range(first, len(life.sizes)):
+        for choice in range(1, life.sizes[step]):
             yield (*life.deviations, (step, choice))
 
 

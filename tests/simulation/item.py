@@ -17,10 +17,12 @@ SOON, LATE = "waits for all others", f"comes {LATE_S:.0f} s later"
 class Item:
     """One such thing. Its ways are numbered; 0 is how it goes when nothing is wrong."""
 
-    __slots__ = ("world",)
+    __slots__ = ("number", "world")
 
     def __init__(self, world: "World") -> None:
         self.world = world
+        self.number = 0
+        """Set by the world, in the order in which things were first on their way."""
 
     def is_void(self) -> bool:
         """Tell whether it can't happen any more."""

@@ -17,6 +17,12 @@ SMALL = (
     Scenario("one pod", ONE_CARD, (A,), (Crash(), Touch("a"))),
     Scenario("two pods for one card", ONE_CARD, (A, B), (Crash(), Delete("a"), ForceDelete("a"), Finish("a"))),
     Scenario("two pods on one card", ONE_CARD, (Wish("a", HALF_MIB), Wish("b", HALF_MIB)), (Crash(), Delete("a"))),
+    Scenario(
+        "equal pods come and go",
+        ONE_CARD,
+        (Wish("a", HALF_MIB), Wish("b", HALF_MIB), Wish("c", HALF_MIB)),
+        (Delete("a"), ForceDelete("b"), Crash()),
+    ),
     Scenario("a pod on two cards", TWO_CARDS, (Wish("a", cards=2), Wish("b")), (Crash(), Delete("a"), Delete("b"))),
     Scenario("two nodes", TWO_NODES, (A, B), (Crash(), AgentAway("node-a"), Delete("a"))),
     Scenario("a name returns", ONE_CARD, (A,), (ForceDelete("a"), Create(Wish("a", HALF_MIB)), Crash())),

@@ -5,7 +5,7 @@ oldest thing on its way happens, or, if there is none, time passes until the nex
 thing first, the oldest thing going wrong, or an act of the scenario.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpuledger.formats.extender import BindArguments
@@ -32,17 +32,27 @@ STEPS_LIMIT = 20_000
 class Offer:
     """The choices of one step: numbers from 0, in this order."""
 
-    items: int
-    """Things that can happen as they should, oldest first; 0: time passes."""
+    things: Sequence[Item]
+    """What can happen as it should, oldest first; if there is nothing, time passes."""
     wrong_ways: int
     """Ways in which the oldest thing can go wrong."""
     acts: int
     """Acts of the scenario that are possible."""
 
     @property
+    def first_wrong(self) -> int:
+        """The choice that is the first of the wrong ways."""
+        return max(1, len(self.things))
+
+    @property
+    def first_act(self) -> int:
+        """The choice that is the first of the acts."""
+        return self.first_wrong + self.wrong_ways
+
+    @property
     def size(self) -> int:
         """Number of choices."""
-        return max(1, self.items) + self.wrong_ways + self.acts
+        return self.first_act + self.acts
 
 
 Choose = Callable[[Offer], int]
@@ -61,6 +71,7 @@ class World:
         self.wishes: dict[str, Wish] = {}  # pod UID -> what it asks for, of every pod there has been
         self.items: list[Item] = []  # what is on its way, oldest first
         self._new: list[Item] = []
+        self._last_number = 0
         self._acts: list[Act] = list(scenario.acts)
         self._uids: dict[str, str] = {}  # pod UID -> key of the pod
         self._has_news = True
@@ -85,7 +96,7 @@ class World:
         trace, self.trace = self.trace, None
         self._settle()
         while self.items:
-            self._take(Offer(len(self.items), 0, 0), 0)
+            self._take(Offer(self.items, 0, 0), 0)
         self.trace = trace
         for slot in self.slots:
             if not self.scenario.follows_lease or slot.number == self.lease_holder:
@@ -148,7 +159,7 @@ class World:
         while self.clock.now_s < until_s:
             offer = self._offer()
             choice = choose(offer) if offer.size > 1 else 0
-            if choice == 0 and not offer.items and not self.checker.unmet():
+            if choice == 0 and not offer.things and not self.checker.unmet():
                 break
             self._take(offer, choice)
         self._come_to_rest()
@@ -166,22 +177,21 @@ class World:
         self.note("from here on nothing goes wrong any more")
         end_s = self.clock.now_s
         while True:
-            offer = Offer(len(self.items), 0, 0)
-            if not offer.items:
+            if not self.items:
                 self.checker.check_prompt()
-            if not offer.items and self.clock.now_s >= end_s + SETTLE_S:
-                unmet = self.checker.unmet()
-                if not unmet:
-                    break
-                if self.clock.now_s > end_s + PATIENCE_S:
-                    raise Violation("in the end: " + "; ".join(unmet))
-            self._take(offer, 0)
+                if self.clock.now_s >= end_s + SETTLE_S:
+                    unmet = self.checker.unmet()
+                    if not unmet:
+                        break
+                    if self.clock.now_s > end_s + PATIENCE_S:
+                        raise Violation("in the end: " + "; ".join(unmet))
+            self._take(Offer(self.items, 0, 0), 0)
         self.checker.check_tasks()
 
     def _offer(self) -> Offer:
-        items = len(self.items)
+        items = self.items
         acts = len(self._possible_acts()) if self._acts and (items or self._has_news) else 0
-        return Offer(items, self.items[0].ways() - 1 if items else 0, acts)
+        return Offer(items, items[0].ways() - 1 if items else 0, acts)
 
     def _possible_acts(self) -> list[Act]:
         return [act for act in dict.fromkeys(self._acts) if act.can(self)]
@@ -190,15 +200,17 @@ class World:
         self.steps += 1
         if self.steps > STEPS_LIMIT:
             raise Violation(f"still busy after {STEPS_LIMIT} steps")
-        if choice >= max(1, offer.items) + offer.wrong_ways:
-            self._act(choice - max(1, offer.items) - offer.wrong_ways)
-        elif offer.items == 0:
-            self._let_time_pass()
-        elif choice < offer.items:
+        if choice >= offer.first_act:
+            self._act(choice - offer.first_act)
+        elif choice >= offer.first_wrong:
+            way = choice - offer.first_wrong + 1
+            self._happen(self.items.pop(0), way)
+        elif self.items:
             self._happen(self.items.pop(choice), 0)
         else:
-            self._happen(self.items.pop(0), choice - offer.items + 1)
+            self._let_time_pass()
         self._settle()
+        self.checker.check_memory()
 
     def _happen(self, item: Item, way: int) -> None:
         self._has_news = True
@@ -241,4 +253,7 @@ class World:
             self._new.clear()
             if len(new) > 1:
                 new.sort(key=lambda item: item.what())  # so that no order of a set shows
+            for item in new:
+                if not item.number:
+                    self._last_number = item.number = self._last_number + 1
             self.items += new

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import aiohttp
 import kopf
 
+from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.formats.gpu_allocation import GROUP, PLURAL, VERSION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
@@ -52,13 +54,15 @@ def build_settings(scheduler_name: str) -> kopf.OperatorSettings:
     return settings
 
 
-def build_registry(client: KubeClient, observer: ClusterObserver, counts: Counts) -> kopf.OperatorRegistry:
+def build_registry(
+    client: KubeClient, observer: ClusterObserver, counts: Counts, lists: KopfLists
+) -> kopf.OperatorRegistry:
     """Return the handlers. Each takes one object in and returns None."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
-        return await connection(client)
+    async def log_in(**_: Any) -> kopf.AiohttpSession:
+        return session(await connection(client), lists)
 
     @kopf.on.event("", "v1", "nodes", registry=registry)
     async def node(event: kopf.RawEvent, **_: Any) -> None:
@@ -77,6 +81,14 @@ def build_registry(client: KubeClient, observer: ClusterObserver, counts: Counts
             logger.error("%s", error)
 
     return registry
+
+
+def session(info: kopf.ConnectionInfo, lists: KopfLists) -> kopf.AiohttpSession:
+    """Return a connection for Kopf, which closes it, that tells of its lists."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())
+    headers = info.as_http_headers()
+    opened = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[lists.trace()])
+    return kopf.AiohttpSession(server=info.server, aiohttp_session=opened)
 
 
 async def connection(client: KubeClient) -> kopf.ConnectionInfo:

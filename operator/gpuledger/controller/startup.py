@@ -16,6 +16,7 @@ from aiohttp import web
 
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.kopf_handlers import build_registry, build_settings
+from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.pod import RequestDefaults, ResourceNames
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 START_PAUSE_S = 1.0
 
 HOLDS_CHECKED_S = 1.0
-"""How often holds are looked at whose time may be over, while pods wait for room."""
+"""How often holds are looked at whose time may be over."""
 
 
 class KubeStore(KubeReads, KubeWrites):
@@ -55,6 +56,7 @@ class Operator:
     """The parts that run."""
 
     client: KubeClient
+    kopf_lists: KopfLists
     leadership: Leadership
     observer: ClusterObserver
     placer: PodPlacer
@@ -113,7 +115,9 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
     room_has_changed = asyncio.Event()
     ledger.on_change = room_has_changed.set
-    return Operator(client, leadership, observer, placer, waiting, room_has_changed, counts, server, settings)
+    return Operator(
+        client, KopfLists(), leadership, observer, placer, waiting, room_has_changed, counts, server, settings
+    )
 
 
 class NodeEvents:
@@ -180,7 +184,11 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 
 
 async def _keep_in_sync(operator: Operator) -> None:
-    """Read everything once, at the start and whenever this operator becomes active; then compare now and then."""
+    """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
+
+    What Kopf watches is read after its lists: else what changes in between would be seen by nobody.
+    """
+    await operator.kopf_lists.first.wait()
     while True:
         if not operator.leadership.is_active():
             await _until_it_works(operator.observer.resync)
@@ -189,7 +197,8 @@ async def _keep_in_sync(operator: Operator) -> None:
         await _until_it_works(operator.observer.take_over)
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
-        await _first_to_end(operator.leadership.wait_passive(), operator.observer.resync_every(interval_s))
+        comparing = operator.observer.resync_every(interval_s, operator.kopf_lists.again)
+        await _first_to_end(operator.leadership.wait_passive(), comparing)
 
 
 async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
@@ -217,7 +226,7 @@ async def _give_room(operator: Operator) -> None:
     """Give room to those who wait as soon as there is some."""
     while True:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLDS_CHECKED_S if len(operator.waiting) else None):
+            async with asyncio.timeout(HOLDS_CHECKED_S):
                 await operator.room_has_changed.wait()
         operator.room_has_changed.clear()
         if operator.observer.synced and operator.leadership.is_active():
@@ -227,7 +236,7 @@ async def _give_room(operator: Operator) -> None:
 
 async def _watch(operator: Operator) -> None:
     await kopf.operator(
-        registry=build_registry(operator.client, operator.observer, operator.counts),
+        registry=build_registry(operator.client, operator.observer, operator.counts, operator.kopf_lists),
         settings=build_settings(operator.settings.scheduler_name),
         clusterwide=True,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from gpuledger.formats.node import node_facts
@@ -22,6 +23,9 @@ from gpuledger.workflows.wake_up import WaitingPods
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+
+
+NEEDED_PAUSE_S = 1.0
 
 
 class ClusterReader(Protocol):
@@ -141,14 +145,19 @@ class ClusterObserver:
         await self._resync_pods()
         self.synced = True
 
-    async def resync_every(self, interval_s: float) -> None:
-        """Resync for ever. An error of the API server waits for the next time."""
+    async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
+        """Resync for ever, and soon after it is said to be needed. After an error, soon again."""
         while True:
-            await asyncio.sleep(interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await needed.wait()
+                    await asyncio.sleep(NEEDED_PAUSE_S)  # several watches may have broken at once
+            needed.clear()
             try:
                 await self.resync()
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
-                logger.warning("comparing with the API server failed: %r; next time in %.0f s", error, interval_s)
+                logger.warning("comparing with the API server failed, trying again: %r", error)
+                needed.set()
 
     async def _resync_allocations(self) -> None:
         known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}

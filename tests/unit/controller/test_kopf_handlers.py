@@ -13,6 +13,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.controller.kopf_handlers import NoDiffBase, build_registry, build_settings, connection
+from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.formats.stored_card import new_allocation
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.workflows.counts import Counts
@@ -35,7 +36,7 @@ class StubObserver:
 
 
 def registry(observer: object, counts: Counts | None = None) -> kopf.OperatorRegistry:
-    return build_registry(cast(KubeClient, None), cast(ClusterObserver, observer), counts or Counts())
+    return build_registry(cast(KubeClient, None), cast(ClusterObserver, observer), counts or Counts(), KopfLists())
 
 
 def handlers(of: kopf.OperatorRegistry) -> dict[str, Callable[..., Any]]:

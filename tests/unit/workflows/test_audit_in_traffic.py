@@ -20,7 +20,7 @@ from gpuledger.workflows.audit import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
 PODS_PER_S = 100
-AUDITS = 12
+AUDITS = 3
 SETTLE_S = 2.0
 LIFETIMES_S = (0.0, 0.1, SETTLE_S - 0.2, SETTLE_S, SETTLE_S + 0.2, 3.0)
 """Also about as long as the time between two reads: then both fall into a moment of change."""
@@ -86,7 +86,7 @@ class Traffic:
         self.api.delete_pod(name)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for module in (audit, release_pod):
         monkeypatch.setattr(module, "datetime", LoopDatetime)

@@ -138,14 +138,25 @@ async def test_an_event_that_a_card_is_gone_which_came_back_meanwhile_changes_no
     assert parts.entry(CARD).stored
 
 
-async def test_resyncs_go_on_after_an_error(api: ApiServer, parts: OperatorParts) -> None:
+async def test_a_resync_that_fails_is_repeated_soon(api: ApiServer, parts: OperatorParts) -> None:
     api.delete_node("node-b")
     api.queue(Operation.LIST_NODES, lose_request(), lose_request())
-    task = asyncio.create_task(parts.observer.resync_every(300.0))
-    await asyncio.sleep(650.0)
+    task = asyncio.create_task(parts.observer.resync_every(300.0, asyncio.Event()))
+    await asyncio.sleep(299.0)
     assert parts.inventory.known_nodes() == {"node-a", "node-b"}
-    await asyncio.sleep(300.0)
+    await asyncio.sleep(10.0)
     assert parts.inventory.known_nodes() == {"node-a"}
+    task.cancel()
+
+
+async def test_a_resync_comes_soon_after_a_watch_had_a_gap(api: ApiServer, parts: OperatorParts) -> None:
+    needed = asyncio.Event()
+    task = asyncio.create_task(parts.observer.resync_every(300.0, needed))
+    await asyncio.sleep(1.0)
+    lists = len(api.called(Operation.LIST_PODS))
+    needed.set()
+    await asyncio.sleep(5.0)
+    assert len(api.called(Operation.LIST_PODS)) == lists + 1
     task.cancel()
 
 

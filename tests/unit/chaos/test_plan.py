@@ -1,0 +1,38 @@
+"""A seed decides everything."""
+
+from itertools import pairwise
+
+from chaos.plan import CHAOS_S, SHAPES, plan
+from chaos.pods import SPECS
+from chaos.steps import AddNode, Create, DeleteNode
+from faults.kinds import Weather
+
+SEEDS = range(1, 60)
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
+
+
+def test_every_plan_can_be_carried_out() -> None:
+    for made in map(plan, SEEDS):
+        assert all(0 <= earlier.at_s <= later.at_s < CHAOS_S for earlier, later in pairwise(made.steps))
+        Weather(made.seed, made.api_rates)
+        Weather(made.seed, made.extender_rates)
+        names = {node.name for node in made.nodes}
+        assert all(step.node in names for step in made.steps if isinstance(step, DeleteNode | AddNode))
+        namespaces = {"default", *made.namespaces}
+        assert all(step.pod.namespace in namespaces for step in made.steps if isinstance(step, Create))
+
+
+def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
+    plans = [plan(seed) for seed in SEEDS]
+    kinds = {type(step).__name__ for made in plans for step in made.steps}
+    assert kinds == {
+        *("Create", "Delete", "DeleteNamespace", "DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
+        *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
+    }
+    assert {step.pod.shape for made in plans for step in made.steps if isinstance(step, Create)} == SHAPES.keys()
+    assert SPECS.keys() == SHAPES.keys()
+    assert {made.has_standby for made in plans} == {True, False}
