@@ -69,7 +69,7 @@ class Runner:
         return self._arena
 
     def _note(self, outcome: Outcome, version: str, verdict: str, took_s: float) -> None:
-        seed, trace, command = outcome.plan.seed, None, f"make chaos SEED={outcome.plan.seed} MINUTES=0 AGAIN=1"
+        seed, trace, command = outcome.plan.seed, None, results.repeat_command(outcome.plan.seed)
         if verdict == FAILED:
             self.failed.append(seed)
             trace = self._file.parent / f"seed-{seed}-{version}" / "trace.txt"

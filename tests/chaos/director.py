@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from chaos.admin import MERGE_PATCH, Admin
+from chaos.admin import Admin
 from chaos.pair import Hands, Pair
 from chaos.pods import body_of
 from chaos.steps import (
@@ -33,7 +33,7 @@ from chaos.steps import (
 )
 from chaos.timeline import Task, Timeline
 from chaos.world import World
-from cluster.cluster import ALLOCATIONS
+from cluster.cluster import ALLOCATIONS, RequestFailed
 from control_plane import ControlPlane
 from faults import kinds
 from faults.requests import watching
@@ -177,21 +177,29 @@ class Director:
         self._helpers.pods_admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
 
     def _read_for_edit(self, step: StaleEdit) -> None:
-        cards = [card for _, card in sorted(self._helpers.nodes_admin.cards().items()) if card.get("status")]
-        if cards:
-            card = cards[step.card % len(cards)]
-            edit = self._replace if step.what == "version" else self._write_totals
-            self._later(step.age_s, partial(self._helpers.nodes.do, edit, card))
+        try:
+            card = self._helpers.nodes_admin.request("GET", _card_path(step.card))
+        except RequestFailed:  # there is nothing to edit
+            return
+        edit = {"version": self._replace, "totals": self._write_totals, "spec": self._write_spec}[step.what]
+        self._later(step.age_s, partial(self._helpers.nodes.do, edit, card))
 
     def _replace(self, card: Json) -> None:
         """Write the object as it was read: the API server refuses it if anything has changed since."""
-        status = self._helpers.nodes_admin.try_to("PUT", f"{ALLOCATIONS}/{card['metadata']['name']}/status", card)
+        status = self._helpers.nodes_admin.try_to("PUT", f"{_card_path(card['spec']['uuid'])}/status", card)
         self.counts[f"stale version: {status or 'unchanged'}"] += 1
 
     def _write_totals(self, card: Json) -> None:
         """Write what was used as it was read: the API server refuses it unless it is still the sum."""
-        path = f"{ALLOCATIONS}/{card['metadata']['name']}/status"
-        change = {"status": {"used": card["status"]["used"]}}
-        self.counts[
-            f"stale totals: {self._helpers.nodes_admin.try_to('PATCH', path, change, MERGE_PATCH) or 'the same'}"
-        ] += 1
+        change = {"status": {"used": (card.get("status") or {}).get("used")}}
+        status = self._helpers.nodes_admin.patch(f"{_card_path(card['spec']['uuid'])}/status", change)
+        self.counts[f"stale totals: {status or 'the same'}"] += 1
+
+    def _write_spec(self, card: Json) -> None:
+        """Write what the card was: the operator has to put it right."""
+        status = self._helpers.nodes_admin.patch(_card_path(card["spec"]["uuid"]), {"spec": card["spec"]})
+        self.counts[f"stale spec: {status or 'written'}"] += 1
+
+
+def _card_path(uuid: str) -> str:
+    return f"{ALLOCATIONS}/{uuid.lower()}"

@@ -101,7 +101,8 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         *_cards_change(_dice(seed, "cards change"), seconds, nodes),
         *_programs_die(_dice(seed, "programs die"), seconds, has_standby),
         *_watches_break(_dice(seed, "watches break"), seconds),
-        *_administrators(_dice(seed, "administrators"), seconds, namespaces),
+        *_administrators(_dice(seed, "administrators"), seconds, nodes),
+        *_namespace_goes(_dice(seed, "namespace goes"), seconds, namespaces),
     ]
     return Plan(
         seed=seed,
@@ -213,6 +214,9 @@ def _cards_change(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) 
             )
         )
         yield ChangeCard(at_s, node.name, index, field, value)
+        if dice.random() < 0.1:
+            age_s = dice.uniform(0.3, 2)
+            yield StaleEdit(at_s - 0.2, "spec", card.uuid, age_s)
         if dice.random() < 0.7:
             yield ChangeCard(min(seconds, at_s + dice.uniform(0.05, 8)), node.name, index, field, normal)
     if dice.random() < 0.25:
@@ -256,9 +260,13 @@ def _watches_break(dice: Random, seconds: float) -> Iterator[Step]:
             yield EndWatch(at_s, resource, dice.choice((410, None)))
 
 
-def _administrators(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+def _administrators(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
     for _ in range(dice.choice((0, 0, 2, 4))):
-        what = dice.choice(("version", "totals"))
-        yield StaleEdit(dice.uniform(1, seconds), what, dice.randrange(1000), dice.uniform(0.05, 2))  # type: ignore[arg-type]
+        card = dice.choice(dice.choice(nodes).cards)
+        at_s, age_s = dice.uniform(1, seconds), dice.uniform(0.05, 2)
+        yield StaleEdit(at_s, "version" if dice.random() < 0.5 else "totals", card.uuid, age_s)
+
+
+def _namespace_goes(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
     if dice.random() < 0.2:
         yield DeleteNamespace(dice.uniform(seconds / 3, seconds), namespaces[-1])

@@ -34,6 +34,11 @@ def version() -> str:
     return found.hexdigest()[:VERSION_LENGTH]
 
 
+def repeat_command(seed: int) -> str:
+    """Return what repeats a run."""
+    return f"make chaos SEED={seed} MINUTES=0 AGAIN=1"
+
+
 def record(outcome: Outcome, its_version: str, verdict: str, trace: Path | None = None) -> Json:
     """Return the line for a run."""
     faults: Counter[str] = Counter()

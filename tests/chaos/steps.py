@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Program = Literal["operator", "scheduler"]
@@ -175,10 +175,11 @@ class EndWatch(Step):
 class StaleEdit(Step):
     """Let an administrator write what he read of a card some time ago.
 
-    `version`: the whole object, as `kubectl replace` does. `totals`: what is used, and not the list of holders.
+    `version`: the whole object, as `kubectl replace` does. `totals`: what is used, without the list of holders.
+    `spec`: what the card is.
     """
 
-    what: Literal["version", "totals"]
-    card: int
-    """Which of all cards, modulo their number."""
-    age_s: float = field(default=1.0)
+    what: Literal["version", "totals", "spec"]
+    card: str
+    """UUID."""
+    age_s: float

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cluster.cluster import (
     ALLOCATIONS,
@@ -25,10 +27,12 @@ from cluster.cluster import (
     Json,
     container,
     devices,
+    phase,
     pod,
     uuids,
 )
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
+from gpuledger.command_line import main
 from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
 
 AUDIT_TIMEOUT_S = 120.0
@@ -60,7 +64,7 @@ class Audit:
 
 
 def run_audit(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Audit:
-    """Run the command as an administrator, or with another account."""
+    """Run the command as a program, as an administrator or with another account."""
     command = [
         *(sys.executable, "-m", "gpuledger", "audit", "--settings", str(cluster.installation.settings_file)),
         *("--kubeconfig", str(kubeconfig or cluster.plane.kubeconfig), *arguments),
@@ -70,8 +74,11 @@ def run_audit(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None)
 
 
 def audit(cluster: Cluster, *arguments: str, kubeconfig: Path | None = None) -> Audit:
-    """Run the command for a script, with little patience: nothing moves."""
-    return run_audit(cluster, "-o", "json", "--settle-s", "0.2", *arguments, kubeconfig=kubeconfig)
+    """Run the command for a script, in this process, and with little patience: nothing moves."""
+    files = ["--settings", str(cluster.installation.settings_file)]
+    files += ["--kubeconfig", str(kubeconfig or cluster.plane.kubeconfig)]
+    done = CliRunner().invoke(main, ["audit", "-o", "json", "--settle-s", "0.2", *files, *arguments])
+    return Audit(done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -322,6 +329,52 @@ def test_an_annotation_that_differs_is_written_from_the_ledger(still: Cluster) -
     assert still.holders() == before
 
 
+def pods_on_cards(cluster: Cluster) -> dict[str, set[str]]:
+    return {uuid: {holder["pod"] for holder in holders} for uuid, holders in cluster.holders().items()}
+
+
+@contextmanager
+def adopting(cluster: Cluster) -> Iterator[None]:
+    """Let an operator that is started meanwhile adopt pods."""
+    file = cluster.installation.settings_file
+    text = file.read_text()
+    file.write_text(text + "adopt_pods: true\n")
+    try:
+        yield
+    finally:
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("by_whom", ["the audit", "the operator"])
+def test_a_ledger_that_was_lost_is_restored_on_request(still: Cluster, by_whom: str) -> None:
+    """Cards are deleted while no operator runs; the next one writes them again, and knows of no holders."""
+    still.add_nodes(2, gpus=2)
+    names = [f"pod-{number}" for number in range(6)]
+    still.create(*(pod(name, SHARE) for name in names), pod("two", {COUNT: 2, MEMORY: 10_000}))
+    still.wait_bound(*names, "two")
+    stop_operator(still)
+    before = pods_on_cards(still)
+    still.request("DELETE", ALLOCATIONS)
+    still.installation.start_operator()
+    still.wait(lambda: {phase(card) for card in still.cards().values()} == {"Ready"}, "the cards are back")
+    still.wait(lambda: still.metric("gpuledger_pods_without_shares") == len(names) + 1, "the pods are counted")
+    assert not any(still.holders().values())
+    if by_whom == "the audit":
+        assert audit(still, "--fix").kinds(mended=False) == ["not-entered"] * (len(names) + 1)
+        adopted = audit(still, "--fix", "--adopt", kubeconfig=still.installation.kubeconfig)
+        assert (adopted.code, adopted.kinds(mended=False)) == (0, []), adopted
+    else:
+        still.installation.kill_operator()
+        with adopting(still):
+            still.installation.start_operator()
+        still.wait(lambda: pods_on_cards(still) == before, "the pods are entered")
+        still.settle()
+        assert still.metric("gpuledger_pods_without_shares") == 0
+    assert pods_on_cards(still) == before
+    still.check_consistent()
+    assert (audit(still).code, audit(still).rows) == (0, [])
+
+
 # Cards and nodes.
 
 
@@ -390,7 +443,7 @@ def test_the_table_has_whole_uuids_and_says_what_to_do(still: Cluster) -> None:
         rf"^ *{node.name} +{card.uuid} +default/gone +4000 MiB, 0 % cores, 1 slot$", table.output, re.MULTILINE
     )
     assert re.search(
-        rf"^ *{node.name} +default/old +it asks for 1 cards and holds 0; no annotation", table.output, re.MULTILINE
+        rf"^ *{node.name} +default/old +it asks for 1 card and holds 0; no annotation", table.output, re.MULTILINE
     )
     assert "pod-gone: --fix releases the share" in table.output
     assert table.output.endswith("2 found: 2 left.\n")
@@ -412,11 +465,11 @@ def test_a_consistent_cluster_has_no_finding_and_is_not_written_to(cluster: Clus
     assert (cluster.cards(), cluster.pods()) == before
 
 
-def test_without_an_api_server_or_a_crd_there_is_no_verdict(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_an_api_server_there_is_no_verdict(cluster: Cluster, tmp_path: Path) -> None:
     nowhere = tmp_path / "kubeconfig"
     text = cluster.plane.kubeconfig.read_text()
     nowhere.write_text(re.sub(r"server: \S+", "server: https://127.0.0.1:1", text))
-    found = audit(cluster, kubeconfig=nowhere)
+    found = run_audit(cluster, kubeconfig=nowhere)
     assert (found.code, found.output) == (2, "")
     assert found.log.startswith("Error: ")
 
@@ -435,7 +488,7 @@ def test_an_account_without_rights_is_told_so(still: Cluster) -> None:
     )
     plane.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader")
     reader = plane.kubeconfig_of_service_account("default", "reader")
-    found = audit(still, "--fix", kubeconfig=reader)
+    found = run_audit(still, "-o", "json", "--settle-s", "0.2", "--fix", kubeconfig=reader)
     assert (found.code, found.kinds(mended=False)) == (1, ["annotation-differs"]), found
     assert "403" in found.log
 

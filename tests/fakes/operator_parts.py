@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from builders import a_pod
 from fakes.api_server import ApiServer, Json
+from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import RequestDefaults, ResourceNames, bound_node
@@ -93,10 +94,12 @@ class OperatorParts:
 
     def as_operator(self) -> Operator:
         """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
-        room_has_changed = asyncio.Event()
+        room_has_changed, kopf_lists = asyncio.Event(), KopfLists()
+        kopf_lists.first.set()
         self.ledger.on_change = room_has_changed.set
         return Operator(
             client=cast(Any, None),
+            kopf_lists=kopf_lists,
             leadership=self.leadership,
             observer=self.observer,
             placer=self.placer,

@@ -9,12 +9,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from simulation.api_server import Operation
 from simulation.checker import Violation
+from simulation.item import Item
 from simulation.scenario import Scenario
 from simulation.world import Choose, Offer, World
 
 WRONG_WAYS = 9
 """The most ways in which one thing can go wrong."""
+
+KINDS: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset(),
+    frozenset({Operation.BIND}),
+    frozenset({Operation.WRITE_STATUS}),
+    frozenset({Operation.ANNOTATE}),
+    frozenset({Operation.BIND, Operation.WRITE_STATUS}),
+    frozenset({Operation.BIND, Operation.WRITE_STATUS, Operation.ANNOTATE}),
+    frozenset({Operation.READ_POD, Operation.READ_CARD}),
+    frozenset({"watch"}),
+)
+"""What a mood may be about: an empty set is everything."""
 
 Deviations = tuple[tuple[int, int], ...]
 """Step and choice, for each step at which the choice is not 0."""
@@ -91,10 +106,12 @@ class Moody:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         random = self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
+        self._victims = random.choice(KINDS)
         self._faults = random.choice((0, 1, 2, 5, 20))
-        self._fault_rate = random.choice((0.01, 0.03, 0.1, 0.3))
+        self._fault_rate = random.choice((0.03, 0.1, 0.3) if self._victims else (0.01, 0.03, 0.1, 0.3))
         self._act_rate = random.choice((0.0, 0.02, 0.1, 0.3))
         self._swap_rate = random.choice((0.0, 0.0, 0.1, 0.5))
+        self._laggards = random.choice(KINDS)
         self._lag_rate = random.choice((0.0, 0.05, 0.2, 0.5))
         self._catch_up_rate = random.choice((0.02, 0.1, 0.3))
         self._ways = random.sample(range(WRONG_WAYS), random.choice((1, 2, 3, WRONG_WAYS)))
@@ -104,7 +121,7 @@ class Moody:
         random = self._random
         if offer.acts and random.random() < self._act_rate:
             return offer.first_act + random.randrange(offer.acts)
-        if offer.wrong_ways and self._faults and random.random() < self._fault_rate:
+        if offer.wrong_ways and self._faults and self._is_struck(offer.things[0]):
             ways = [way for way in self._ways if way < offer.wrong_ways]
             if ways:
                 self._faults -= 1
@@ -117,12 +134,19 @@ class Moody:
             return random.randrange(len(offer.things))
         if not self._lag_rate or random.random() < self._catch_up_rate:
             return 0
-        return next((place for place, thing in enumerate(offer.things) if not self._lags_behind(thing.number)), 0)
+        return next((place for place, thing in enumerate(offer.things) if not self._lags_behind(thing)), 0)
 
-    def _lags_behind(self, number: int) -> bool:
-        if number not in self._lags:
-            self._lags[number] = self._random.random() < self._lag_rate
-        return self._lags[number]
+    def _is_struck(self, thing: Item) -> bool:
+        if self._victims and thing.group not in self._victims:
+            return False
+        return self._random.random() < self._fault_rate
+
+    def _lags_behind(self, thing: Item) -> bool:
+        if self._laggards and thing.group not in self._laggards:
+            return False
+        if thing.number not in self._lags:
+            self._lags[thing.number] = self._random.random() < self._lag_rate
+        return self._lags[thing.number]
 
 
 def random_lives(scenario: Scenario, seeds: range) -> Iterator[Life]:

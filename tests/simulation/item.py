@@ -24,6 +24,11 @@ class Item:
         self.number = 0
         """Set by the world, in the order in which things were first on their way."""
 
+    @property
+    def group(self) -> str:
+        """What kind of thing it is: explorers have their moods about kinds."""
+        return "other"
+
     def is_void(self) -> bool:
         """Tell whether it can't happen any more."""
         return False

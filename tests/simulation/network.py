@@ -112,6 +112,10 @@ class Request(Item):
         late = "" if self.is_awaited() else " (nobody waits for it any more)"
         return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{late}"
 
+    @property
+    def group(self) -> str:
+        return self.operation
+
     def is_routine(self) -> bool:
         return self.operation in _LISTS
 
@@ -175,6 +179,10 @@ class Answer(Item):
     def is_void(self) -> bool:
         return not self.request.is_awaited()
 
+    @property
+    def group(self) -> str:
+        return self.request.operation
+
     def is_routine(self) -> bool:
         return self.request.is_routine()
 
@@ -212,6 +220,10 @@ class Watch(Item):
         self.queue: deque[tuple[str, Json]] = deque()
         self.closed = False
         self._moving = False  # in the world, as an item, or put off
+
+    @property
+    def group(self) -> str:
+        return "watch"
 
     def start(self, version: int | None) -> None:
         """Begin to watch: with all that there is, or with what has happened since a version."""

@@ -93,13 +93,18 @@ def _table(kind: Kind, rows: list[tuple[Finding, bool]], show_mended: bool) -> A
 
     title = Text.assemble((kind.value, "bold"), f": {kind.remedy}")
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="", header_style="dim")
-    for name in ("NODE", "CARD", "POD"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("DETAIL", overflow="fold")
+    columns = {
+        "NODE": [finding.node for finding, _ in rows],
+        "CARD": [finding.card for finding, _ in rows],
+        "POD": [str(finding.pod or "") for finding, _ in rows],
+        "DETAIL": [finding.detail for finding, _ in rows],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    for name in columns:
+        table.add_column(name, no_wrap=name != "DETAIL", overflow="fold")
     if show_mended:
         table.add_column("MENDED")
-    for finding, mended in rows:
-        cells = [finding.node, finding.card, str(finding.pod or ""), finding.detail]
+    for cells, (_, mended) in zip(zip(*columns.values(), strict=True), rows, strict=True):
         state = [Text("yes", "green") if mended else Text("no", "red")] if show_mended else []
         table.add_row(*(Text(cell) for cell in cells), *state)
     return table

@@ -141,7 +141,7 @@ class _Audit:
             yield _finding(Kind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
 
     def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[Finding]:
-        asked = f"it asks for {request.cards} cards and holds {len(here)}"
+        asked = f"it asks for {_count(request.cards, 'card')} and holds {len(here)}"
         try:
             missing = missing_shares(pod, here, self._open_card)
         except BadInput as error:
@@ -245,7 +245,7 @@ def _sums(seen: SeenCard) -> Iterator[Finding]:
     if over:
         yield _finding(Kind.OVER_CAPACITY, card.node_name, card.uuid, None, f"{', '.join(over)}; {_pods(holders)}")
     if held.number > capacity.number:
-        detail = f"{held.number} slots of {capacity.number}; {_pods(holders)}"
+        detail = f"{_count(held.number, 'slot')} of {capacity.number}; {_pods(holders)}"
         yield _finding(Kind.TOO_MANY_SLOTS, card.node_name, card.uuid, None, detail)
     if seen.total is not None and seen.total != held:
         detail = f"the total says {_words(seen.total)}, the holders add up to {_words(held)}"
@@ -292,8 +292,11 @@ def _is_overdue(deadline: str | None, now: datetime) -> bool:
 
 
 def _words(amounts: Amounts) -> str:
-    slots = "1 slot" if amounts.number == 1 else f"{amounts.number} slots"
-    return f"{amounts.memory_mib} MiB, {amounts.cores} % cores, {slots}"
+    return f"{amounts.memory_mib} MiB, {amounts.cores} % cores, {_count(amounts.number, 'slot')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _pods(users: Sequence[Holder | Misfit]) -> str:

@@ -50,7 +50,8 @@ async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
     try:
         await journal.add(Holder(pod, share), ENTER_TIMEOUT_S)
     except DoesNotFit as error:
-        misfit = Misfit(replace(pod, priority=0), share.amounts, str(error)[:WHY_LENGTH])
+        why = str(error).replace(f"card {share.uuid}", "the card")
+        misfit = Misfit(replace(pod, priority=0), share.amounts, why[:WHY_LENGTH])
         with suppress(DoesNotFit):  # a card lists only so many
             await journal.show_conflict(share.uuid, misfit)
         return False

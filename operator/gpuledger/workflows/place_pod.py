@@ -223,8 +223,9 @@ class PodPlacer:
     def _same_node(self, pod: Pod, node_name: str, node_names: list[str]) -> FilterResult:
         if node_name in node_names:
             return FilterResult([node_name], {})
-        if not self.is_binding(pod.uid):
-            self._releaser.recheck(pod.uid)
+        if self.is_binding(pod.uid):
+            raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
+        self._releaser.recheck(pod.uid)
         raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
 
     def _refuse_all(self, node_names: Sequence[str], refusal: Refusal) -> FilterResult:

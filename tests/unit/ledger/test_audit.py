@@ -171,7 +171,7 @@ def test_a_bound_pod_without_holders_can_be_adopted_from_its_annotation() -> Non
     found = the_finding(a_world(stored(HERE), pods=[bound("a", SHARE)]))
     assert (found.kind, found.action) == (Kind.NOT_ENTERED, Adopt(a_pod("a"), "node-a", (SHARE,)))
     assert found.detail == (
-        f"it asks for 1 cards and holds 0; its annotation names {HERE.uuid} (1000 MiB, 0 % cores, 1 slot)"
+        f"it asks for 1 card and holds 0; its annotation names {HERE.uuid} (1000 MiB, 0 % cores, 1 slot)"
     )
 
 
@@ -259,7 +259,7 @@ def test_the_order_of_an_annotations_cards_is_no_finding() -> None:
     [
         (Amounts(900, 100, 10), Kind.OVER_CAPACITY, "1000 MiB of 900; pods default/a"),
         (Amounts(900, 20, 10), Kind.OVER_CAPACITY, "1000 MiB of 900, 30 % cores of 20; pods default/a"),
-        (Amounts(1_000, 100, 0), Kind.TOO_MANY_SLOTS, "1 slots of 0; pods default/a"),
+        (Amounts(1_000, 100, 0), Kind.TOO_MANY_SLOTS, "1 slot of 0; pods default/a"),
     ],
 )
 def test_a_card_that_has_shrunk_below_its_holders_is_shown(capacity: Amounts, kind: Kind, detail: str) -> None:

@@ -1,6 +1,8 @@
 """The workflows run on a clock of their own: whatever they wait for, no test waits."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,15 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], VirtualTimeLoop]]:
     return LOOP_FACTORIES
+
+
+@pytest.fixture(autouse=True)
+async def no_callback_fails() -> AsyncIterator[None]:
+    """Fail when a timer or a task fails that nobody waits for: asyncio only logs that."""
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    yield
+    assert failed == []
 
 
 @pytest.fixture

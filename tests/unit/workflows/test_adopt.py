@@ -133,7 +133,7 @@ async def test_a_share_that_does_not_fit_is_shown_and_not_counted(api: ApiServer
     for _ in range(2):
         await resyncs.resync()
     card = api.card(FIRST)
-    why = f"card {FIRST.uuid} has no room for the pod any more"
+    why = "the card has no room for the pod any more"
     assert card.misfits == (Misfit(Pod("uid-a", "default", "a"), WANTED.amounts, why),)
     assert api.holders_of(FIRST) == ["uid-b"]
     assert len(resyncs.adopter) == 1

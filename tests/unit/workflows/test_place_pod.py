@@ -17,7 +17,7 @@ from fakes.virtual_time import now_s, settle
 from gpuledger.formats.extender import FilterArguments
 from gpuledger.formats.pod import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
-from gpuledger.model.share import ContainerShare, Pod, Share
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
 from gpuledger.workflows.place_pod import FAILURES_FREE
 
@@ -90,7 +90,7 @@ async def test_a_filter_while_the_pod_is_being_bound_answers_its_node_and_no_oth
     binding = start(parts.bind("a", node_name))
     await settle()
     assert parts.filter("a", "node-b", "node-a").node_names == ["node-a"]
-    with pytest.raises(DoesNotFit, match="still has shares on node node-a"):
+    with pytest.raises(DoesNotFit, match="is being bound to node node-a"):
         parts.filter("a", "node-b")
     gate.set()
     await binding
@@ -181,6 +181,25 @@ async def test_a_hold_that_is_being_bound_does_not_expire(api: ApiServer, parts:
     read.set()
     await asyncio.sleep(HOLD_TTL_S)
     assert api.node_of("both") == "node-a"
+
+
+async def test_a_card_is_not_given_away_while_it_is_written_for_a_pod_that_is_gone(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    for name in ("both", "other"):
+        api.put_pod(a_pod_object(name, BOTH))
+    parts.filter("both", "node-a")
+    gate = asyncio.Event()
+    api.queue(WRITE, *[hold_request(gate)] * 2)
+    binding = start(parts.bind("both", "node-a"))
+    await settle()
+    api.delete_pod("both")
+    parts.watch()
+    assert parts.filter("other", "node-a").node_names == []
+    gate.set()
+    with pytest.raises(BindFailed):
+        await binding
+    assert parts.filter("other", "node-a").node_names == ["node-a"]
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_bind(api: ApiServer, parts: OperatorParts) -> None:
@@ -309,6 +328,19 @@ async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_place
     await settle()
     assert parts.shares_left("uid-both") == []
     assert parts.filter("both", "node-a").node_names == ["node-a"]
+
+
+async def test_a_filter_does_not_rely_on_entries_that_are_being_given_back(api: ApiServer) -> None:
+    holder = Holder(Pod("uid-a", "default", "a"), share_of("a"), HolderState.RELEASING, "2030-01-01T00:00:00Z")
+    for card in CARDS:
+        api.put_card(card)
+    api.put_card(CARD, holder)
+    api.put_pod(a_pod_object("a"))
+    parts = an_operator(api)
+    with pytest.raises(DoesNotFit, match="are being given back"):
+        parts.filter("a", "node-a")
+    await settle()
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
 
 
 async def test_entries_of_a_pod_whose_node_is_not_offered_any_more_are_given_back(api: ApiServer) -> None:

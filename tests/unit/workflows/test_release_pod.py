@@ -98,12 +98,16 @@ async def test_a_finished_pod_on_several_cards_is_released_on_all(api: ApiServer
     assert [api.holders_of(card) for card in CARDS] == [[], []]
 
 
-async def test_pods_that_hold_nothing_cost_no_request(api: ApiServer, parts: OperatorParts) -> None:
-    await show(parts, a_pod_object("plain", node_name="node-a", phase="Succeeded"))
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+async def test_pods_that_hold_nothing_cost_no_request_and_leave_nothing_behind(
+    api: ApiServer, parts: OperatorParts, phase: str
+) -> None:
+    await show(parts, a_pod_object("plain", node_name="node-a", phase=phase))
     api.delete_pod("plain")
     await parts.idle()
     assert api.calls == []
     assert parts.counts.pods_examined == 2
+    assert parts.remembered("uid-plain") == []
 
 
 async def test_leaving_the_watch_alone_releases_nothing(api: ApiServer, parts: OperatorParts) -> None:
@@ -216,6 +220,7 @@ async def test_a_judgement_that_a_bind_has_overtaken_is_dropped(api: ApiServer, 
     gate.set()
     await binding
     assert "uid-a" in api.holders_of(CARD)
+    assert api.called(ANNOTATE) == []
 
 
 async def test_a_release_goes_on_after_errors(api: ApiServer, parts: OperatorParts) -> None:
