@@ -193,7 +193,7 @@ class Pair:
         names = {"API server": self.api, "extender": self.extender}
         suffix = self.installation.settings_file.stem.removeprefix("settings")
         return [
-            (self.begin_s + exchange.at_s, f"{name}{suffix}", str(exchange).partition("  ")[2])
+            (self.begin_s + exchange.at_s, f"{name}{suffix}", str(exchange).partition(" s  ")[2])
             for name, proxy in names.items()
             for exchange in list(proxy.exchanges)
         ]

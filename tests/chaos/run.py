@@ -35,8 +35,9 @@ LONGEST_REST_S = 120.0
 LOOK_S = 0.5
 QUIET_S = 1.0
 READY_S = 60.0
-AUDIT_MAY_FIND = ("abandoned-holders",)
-"""Pods on a card that its node does not report any more: the plan has made it so, and nobody but a person can tell."""
+AUDIT_MAY_FIND = ("abandoned-holders", "over-capacity", "too-many-slots", "two-nodes")
+"""Pods on a card that its node does not report any more, that two nodes report, or that has shrunk: the plan does that.
+The checker looks for shares that are too much for any other reason."""
 
 BAD_LINES = ("Traceback (most recent call last)", "was never retrieved", "was never awaited", "Unclosed ")
 """What must not be in an operator's log: an error that nobody has taken care of."""

@@ -8,7 +8,7 @@ from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, LoseAn
 
 DELAYS = (Delay(0.05), Delay(0.3), Delay(1.5), Delay(4.0))
 LOST: tuple[Fault, ...] = (Drop(), LoseAnswer())
-LATE = (ApplyLate(0.2), ApplyLate(1.0), ApplyLate(4.0))
+LATE = (ApplyLate(0.2), ApplyLate(1.0), ApplyLate(4.0), ApplyLate(12.0))
 BUSY = (Answer(429, 1), Answer(429), Answer(503), Answer(500))
 REFUSED = (Answer(409), Answer(422))
 
@@ -47,9 +47,23 @@ EXTENDER_FAULTS: dict[str, tuple[Fault, ...]] = {
 """Kind of question of kube-scheduler -> what can happen to it. It waits 5 s for an answer."""
 
 
+STORM = 0.4
+"""Of the requests of one kind, in a storm: so many that one pod or card meets several faults."""
+
+STORM_FAULTS = 3
+
+STORMY = ("ledger write", "binding", "patch pods", "read pods", "read gpuallocations")
+
+
 def api_rates(dice: Random, severity: float) -> Rates:
-    """Return the faults between operator and API server: `severity` is how many requests meet one, about."""
+    """Return the faults between operator and API server: `severity` is how many requests meet one, about.
+
+    In half of the climates there is a storm over one kind of request.
+    """
     rates = {kind: _spread(dice, faults, severity * RARE.get(kind, 1.0)) for kind, faults in FAULTS.items()}
+    if severity and dice.random() < 0.5:
+        kind = dice.choice(STORMY)
+        rates[kind] = dict.fromkeys(dice.sample(FAULTS[kind], STORM_FAULTS), STORM / STORM_FAULTS)
     for kind in RARE:
         rates[kind] |= dict.fromkeys(ENDINGS, severity * ENDING)
     return rates

@@ -231,8 +231,14 @@ class Cluster:
 
     def wait_bound(self, *names: str, timeout_s: float = DEADLINE_S) -> list[Json]:
         """Wait until the pods have a node; return them in this order."""
-        self.wait(lambda: all(self.pods()[n]["spec"].get("nodeName") for n in names), f"{names} are bound", timeout_s)
-        found = self.pods()
+        found: dict[str, Json] = {}
+
+        def all_bound() -> bool:
+            found.clear()
+            found.update(self.pods())
+            return all(found[name]["spec"].get("nodeName") for name in names)
+
+        self.wait(all_bound, f"{names} are bound", timeout_s)
         return [found[name] for name in names]
 
     def wait_refused(self, name: str, text: str) -> str:

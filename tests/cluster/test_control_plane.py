@@ -151,6 +151,19 @@ def test_the_audit_log_names_the_account_of_a_refused_write(
     assert seen() == expected
 
 
+def test_an_etcd_that_was_killed_comes_back_with_what_it_had_stored() -> None:
+    with ControlPlane.run(durable=True) as plane:
+        plane.kubectl("create", "configmap", "before")
+        plane.stop_etcd()
+        with pytest.raises(ControlPlaneError):
+            plane.kubectl("create", "configmap", "meanwhile", "--request-timeout=1s")
+        plane.start_etcd()
+        stored = ("get", "configmap", "before", "--output=name")
+        wait_for(lambda: plane.kubectl(*stored, check=False) == "configmap/before\n", "what was stored")
+        plane.kubectl("create", "configmap", "after")
+        plane.ensure_alive()
+
+
 def test_a_program_that_dies_is_reported_with_its_last_words(plane: ControlPlane) -> None:
     with pytest.raises(ControlPlaneError, match=r"(?s)dying ended with status 3 .*last words"):
         plane.start_program("dying", ["sh", "-c", "echo last words; exit 3"], ready=lambda: False)

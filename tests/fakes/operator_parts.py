@@ -90,6 +90,7 @@ class OperatorParts:
             ResourceNames().count,
             "gpuledger",
         )
+        self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
 
     def as_operator(self) -> Operator:

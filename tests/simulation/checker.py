@@ -160,9 +160,8 @@ class Checker:
     def check_tasks(self) -> None:
         """Check that no task has failed without anybody looking at its error."""
         for slot in self._world.slots:
-            for process in (slot.process, *slot.dead):
-                for task in process.loop.failed_tasks():
-                    raise Violation(f"{process.name}: task {task.get_name()} failed unseen: {task.exception()!r}")
+            for task in slot.process.loop.failed_tasks():
+                raise Violation(f"{slot.process.name}: {task.get_name()} failed unseen: {task.exception()!r}")
 
     def _unmet_holders(self) -> list[str]:
         found = []

@@ -13,10 +13,13 @@ from simulation.api_server import Operation
 from simulation.checker import Violation
 from simulation.item import Item
 from simulation.scenario import Scenario
-from simulation.world import Choose, Offer, World
+from simulation.world import TO_THE_BACK, Choose, Offer, World
 
 WRONG_WAYS = 9
 """The most ways in which one thing can go wrong."""
+
+PATIENCE = 2_000
+"""How often things are made to wait by rules: what they wait for may never come."""
 
 KINDS: tuple[frozenset[str], ...] = (
     frozenset(),
@@ -97,62 +100,139 @@ class Repeat:
         return choice if choice < offer.size else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """How likely things go another way than they should, from 0 to 1. An empty set of groups means all things."""
+
+    victims: frozenset[str] = frozenset()
+    """Groups of things that go wrong."""
+    ways: tuple[int, ...] = tuple(range(WRONG_WAYS))
+    """Which of the wrong ways."""
+    faults: int = 0
+    """How many, at most."""
+    fault_rate: float = 0.0
+    laggards: frozenset[str] = frozenset()
+    """Groups of things that lag behind: everything else comes before them, until they catch up."""
+    lag_rate: float = 0.0
+    catch_up_rate: float = 0.1
+    swap_rate: float = 0.0
+    """Of letting all others go first."""
+    act_rate: float = 0.1
+
+    @classmethod
+    def drawn(cls, random: Random) -> "Mood":
+        """Return a mood of its own for each seed: calm or hectic, about everything or about a few kinds of things."""
+        return cls(
+            victims=random.choice(KINDS),
+            ways=tuple(random.sample(range(WRONG_WAYS), random.choice((1, 2, 3, WRONG_WAYS)))),
+            faults=random.choice((0, 1, 2, 5, 20)),
+            fault_rate=random.choice((0.01, 0.03, 0.1, 0.3)),
+            laggards=random.choice(KINDS),
+            lag_rate=random.choice((0.0, 0.05, 0.2, 0.5)),
+            catch_up_rate=random.choice((0.02, 0.1, 0.3)),
+            swap_rate=random.choice((0.0, 0.0, 0.1, 0.5)),
+            act_rate=random.choice((0.0, 0.02, 0.1, 0.3)),
+        )
+
+
 class Moody:
-    """Chooses at random, each seed in a mood of its own.
+    """Chooses at random, in a mood; without one, each seed has its own."""
 
-    Calm or hectic, faithful or full of faults; most moods know a few kinds of faults only, so that two that need each
-    other meet more often. In some, things lag behind: once overtaken, a thing stays behind for long.
-    """
-
-    def __init__(self, scenario: Scenario, seed: int) -> None:
-        random = self._random = Random(f"{scenario.name} {seed}")  # noqa: S311 - nothing here is secret
-        self._victims = random.choice(KINDS)
-        self._faults = random.choice((0, 1, 2, 5, 20))
-        self._fault_rate = random.choice((0.03, 0.1, 0.3) if self._victims else (0.01, 0.03, 0.1, 0.3))
-        self._act_rate = random.choice((0.0, 0.02, 0.1, 0.3))
-        self._swap_rate = random.choice((0.0, 0.0, 0.1, 0.5))
-        self._laggards = random.choice(KINDS)
-        self._lag_rate = random.choice((0.0, 0.05, 0.2, 0.5))
-        self._catch_up_rate = random.choice((0.02, 0.1, 0.3))
-        self._ways = random.sample(range(WRONG_WAYS), random.choice((1, 2, 3, WRONG_WAYS)))
+    def __init__(self, seed: str, mood: Mood | None = None) -> None:
+        self._random = Random(seed)  # noqa: S311 - nothing here is secret
+        self._mood = mood or Mood.drawn(self._random)
+        self._faults = self._mood.faults
         self._lags: dict[int, bool] = {}  # number of a thing -> whether it lags behind
 
     def __call__(self, offer: Offer) -> int:
-        random = self._random
-        if offer.acts and random.random() < self._act_rate:
+        random, mood = self._random, self._mood
+        if offer.acts and random.random() < mood.act_rate:
             return offer.first_act + random.randrange(offer.acts)
         if offer.wrong_ways and self._faults and self._is_struck(offer.things[0]):
-            ways = [way for way in self._ways if way < offer.wrong_ways]
+            ways = [way for way in mood.ways if way < offer.wrong_ways]
             if ways:
                 self._faults -= 1
                 return offer.first_wrong + random.choice(ways)
         return self._order(offer) if len(offer.things) > 1 else 0
 
     def _order(self, offer: Offer) -> int:
-        random = self._random
-        if random.random() < self._swap_rate:
-            return random.randrange(len(offer.things))
-        if not self._lag_rate or random.random() < self._catch_up_rate:
+        random, mood = self._random, self._mood
+        if random.random() < mood.swap_rate:
+            return TO_THE_BACK
+        if not mood.lag_rate or not self._lags_behind(offer.things[0]) or random.random() < mood.catch_up_rate:
             return 0
-        return next((place for place, thing in enumerate(offer.things) if not self._lags_behind(thing)), 0)
+        return 0 if all(self._lags_behind(thing) for thing in offer.things) else TO_THE_BACK
 
     def _is_struck(self, thing: Item) -> bool:
-        if self._victims and thing.group not in self._victims:
+        if self._mood.victims and thing.group not in self._mood.victims:
             return False
-        return self._random.random() < self._fault_rate
+        return self._random.random() < self._mood.fault_rate
 
     def _lags_behind(self, thing: Item) -> bool:
-        if self._laggards and thing.group not in self._laggards:
+        if self._mood.laggards and thing.group not in self._mood.laggards:
             return False
         if thing.number not in self._lags:
-            self._lags[thing.number] = self._random.random() < self._lag_rate
+            self._lags[thing.number] = self._random.random() < self._mood.lag_rate
         return self._lags[thing.number]
 
 
-def random_lives(scenario: Scenario, seeds: range) -> Iterator[Life]:
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that goes another way than it should. Patterns are looked for in what things say of themselves."""
+
+    thing: str
+    until: tuple[str, ...] = ()
+    """It waits until these have happened, one after the other."""
+    skip: int = 0
+    """So many of its kind happen as they should before."""
+    way: int = 0
+    """Then it goes wrong, in this way; only the first one does."""
+
+
+class Planned:
+    """Chooses by rules: for a story that has to be told exactly so."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self._until = {rule: list(rule.until) for rule in rules}
+        self._skip = {rule: rule.skip for rule in rules}
+        self._wrong = [rule for rule in rules if rule.way]
+        self._patience = PATIENCE
+
+    def __call__(self, offer: Offer) -> int:
+        if not offer.things:
+            return 0
+        waits = [self._waits(thing.what()) for thing in offer.things]
+        if waits[0] and self._patience:
+            self._patience -= 1
+            return offer.first_wrong if all(waits) else TO_THE_BACK
+        what, choice = offer.things[0].what(), 0
+        for rule in self._wrong:
+            if self._concerns(rule, what) and rule.way <= offer.wrong_ways:
+                self._wrong.remove(rule)
+                choice = offer.first_wrong + rule.way - 1
+                break
+        self._note(what)
+        return choice
+
+    def _waits(self, what: str) -> bool:
+        return any(until and self._concerns(rule, what) for rule, until in self._until.items())
+
+    def _concerns(self, rule: Rule, what: str) -> bool:
+        return self._skip[rule] <= 0 and re.search(rule.thing, what) is not None
+
+    def _note(self, what: str) -> None:
+        """Take in what happens now."""
+        for rule, until in self._until.items():
+            if until and re.search(until[0], what):
+                del until[0]
+            if re.search(rule.thing, what):
+                self._skip[rule] -= 1
+
+
+def random_lives(scenario: Scenario, seeds: range, mood: Mood | None = None) -> Iterator[Life]:
     """Live once for each seed."""
     for seed in seeds:
-        yield live(scenario, Moody(scenario, seed))
+        yield live(scenario, Moody(f"{scenario.name} {seed}", mood))
 
 
 def all_lives(scenario: Scenario, bound: int, part: int = 0, parts: int = 1) -> Iterator[Life]:

@@ -5,6 +5,7 @@ given up, or died, does not stop a request that is under way.
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -110,7 +111,8 @@ class Request(Item):
 
     def what(self) -> str:
         late = "" if self.is_awaited() else " (nobody waits for it any more)"
-        return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{late}"
+        about = _changes(self.body) if self.operation is Operation.WRITE_STATUS else ""
+        return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{about}{late}"
 
     @property
     def group(self) -> str:
@@ -160,6 +162,19 @@ class Request(Item):
             self.world.pend(Answer(self, answer, error))
 
 
+def _changes(operations: list[Json]) -> str:
+    """Say in words what a patch of a card's status changes."""
+    words = []
+    for operation in operations:
+        on_holder = re.fullmatch(r"/status/holders/(\d+|-)", operation["path"])
+        if operation["op"] == "remove":
+            words.append(f"removes no. {operation['path'].rpartition('/')[2]}")
+        elif on_holder and operation["op"] in ("add", "replace"):
+            holder = operation["value"]
+            words.append(f"{operation['op']}s {holder['podUID']} as {holder['state']}")
+    return f" ({', '.join(words)})" if words else ""
+
+
 class Answer(Item):
     """An answer on its way back."""
 
@@ -174,7 +189,7 @@ class Answer(Item):
     def what(self) -> str:
         request = self.request
         says = f": {self.error}" if self.error else ""
-        return f"{request.process.name}: hears of: {request.operation} {request.key}{says}"
+        return f"{request.process.name}: hears of {request.operation} {request.key}{says}"
 
     def is_void(self) -> bool:
         return not self.request.is_awaited()
@@ -322,6 +337,7 @@ class KopfWatch(Watch):
     def break_off(self) -> None:
         self.queue.clear()
         self.queue.extend(self._listed())
+        self._process.operator.kopf_lists.again.set()
 
 
 class PlainWatch(Watch):

@@ -50,6 +50,7 @@ class OperatorProcess:
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
+        operator.kopf_lists.first.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
         if host is not None:
             parts.append(startup._follow_lease(operator))

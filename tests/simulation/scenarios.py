@@ -29,7 +29,10 @@ SMALL = (
     Scenario("two operators, one pod", TWO_CARDS, (A,), (Crash(1), Delete("a")), replicas=2),
     Scenario("two operators, two pods", ONE_CARD, (A, B), (Crash(2), Delete("a")), replicas=2),
     Scenario("two operators, two cards", TWO_CARDS, (Wish("a", cards=2), B), (Crash(1),), replicas=2),
-    Scenario("two operators, two nodes", TWO_NODES, (A, B), (Crash(1), ForceDelete("a")), replicas=2),
+    Scenario(
+        "two operators, two big pods", TWO_CARDS, (Wish("a", cards=2), Wish("b", cards=2)), (Touch("a"),), replicas=2
+    ),
+    Scenario("two operators, two nodes", TWO_NODES, (A, B), (Crash(1), Delete("a")), replicas=2),
     Scenario(
         "the Lease moves",
         ONE_CARD,

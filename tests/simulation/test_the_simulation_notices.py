@@ -6,7 +6,6 @@ Each break says which scenario shows it, and by which words the checker must cal
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -20,7 +19,8 @@ from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 from simulation import card_checks
-from simulation.explorers import Life, all_lives, random_lives
+from simulation.api_server import ApiServer, Operation
+from simulation.explorers import Life, Mood, Planned, Rule, all_lives, live, random_lives
 from simulation.prepared import prepared
 from simulation.scenarios import BY_NAME
 
@@ -40,7 +40,20 @@ class Break:
     take_away: Callable[[Patch], None]
     scenario: str
     symptom: str
-    lives: int = 1_500
+    mood: Mood | None = None
+    """What brings it out; without one, all lives with one deviation do."""
+    plan: tuple[Rule, ...] = ()
+    """What brings it out at once."""
+    lives: int = 1_000
+
+
+WRITES = frozenset({Operation.WRITE_STATUS, Operation.BIND})
+
+HASTY = Mood(frozenset({Operation.BIND}), (6, 7, 8), 1, 0.5, frozenset({Operation.BIND, "other"}), 0.7, 0.05, 0.2)
+"""A Binding is refused; others are late, and so is what the schedulers write."""
+
+LATE = Mood(laggards=frozenset({Operation.BIND, "watch"}), lag_rate=0.7, catch_up_rate=0.05, act_rate=0.2)
+"""Bindings and watches are late."""
 
 
 def no_give_back(patch: Patch) -> None:
@@ -68,10 +81,8 @@ def no_sweep(patch: Patch) -> None:
     patch.setattr(PodReleaser, "_judge", judge)
 
 
-def without_precondition(*names: str) -> Callable[[Patch], None]:
+def without(*names: str) -> Callable[[Patch], None]:
     def take_away(patch: Patch) -> None:
-        from simulation.api_server import ApiServer
-
         bind = ApiServer._bind
 
         def forgetful(self: ApiServer, pod: Json, binding: Json) -> Json:
@@ -155,32 +166,56 @@ def bound_before_entered(patch: Patch) -> None:
     patch.setattr(bind_pod.PodBinder, "_enter", enter)
 
 
-def no_release(patch: Patch) -> None:
-    patch.setattr(PodReleaser, "observe", lambda self, pod: None)
-    patch.setattr(PodReleaser, "forget", lambda self, pod: None)
-
+REFUSED_ONCE = Rule("operator 1: bind pod", way=9)
+STATUS_LATE = Rule("scheduler 1: writes status", until=("operator 2: bind pod",) * 2)
 
 BREAKS = [
-    Break("giving back and sweeping", no_give_back, "two pods for one card", LEFT),
-    Break("the fence", give_back_without_fence, "two operators, one pod", f"{NOTHING}|{LOST}"),
-    Break("the sweep", no_sweep, "one pod", LEFT),
-    Break("the look at the pod", unclear_is_failed, "one pod", LOST),
-    Break("all preconditions of the Binding", without_precondition("uid", "resourceVersion"), "a name returns", "."),
-    Break("the version in the Binding", without_precondition("resourceVersion"), "two operators, one pod", NOTHING),
+    Break("giving back, and the sweep", no_give_back, "two pods for one card", LEFT),
+    Break("the sweep", no_sweep, "two pods for one card", LEFT, Mood(act_rate=0.3)),
+    Break("the look at the pod", unclear_is_failed, "one pod", LOST, Mood(WRITES, (0, 1, 2), 2, 0.3)),
+    Break("the fence", give_back_without_fence, "two operators, two big pods", f"{NOTHING}|{LOST}", HASTY),
+    Break("the version in the Binding", without("resourceVersion"), "two operators, two big pods", NOTHING, HASTY),
+    Break("UID and version in the Binding", without("uid", "resourceVersion"), "a name returns", NOTHING, LATE),
     Break("the rule on totals", no_totals, "two operators, two pods", "over-allocated"),
-    Break("the test in removals", untested_removals, "equal pods come and go", LOST),
-    Break("the age of news", old_news_believed, "one pod", "older state"),
-    Break("asking the API server again", memory_believed, "two operators, one pod", f"{NOTHING}|{LOST}"),
-    Break("marks on shares", marked_shares_used, "two operators, one pod", f"{NOTHING}|{LOST}"),
+    Break("the test in removals", untested_removals, "equal pods come and go", LOST, Mood(WRITES, (1,), 2, 0.3)),
+    Break("the age of news", old_news_believed, "two pods on one card", "older state", LATE),
     Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
-    Break("the release", no_release, "two pods for one card", "."),
     Break("the wake-up", no_wake_up, "two pods for one card", "there is room for it"),
+    Break(
+        "asking the API server again",
+        memory_believed,
+        "two operators, one pod",
+        f"{NOTHING}|{LOST}",
+        plan=(
+            REFUSED_ONCE,
+            STATUS_LATE,
+            Rule("operator 2: bind pod", until=("operator 1: annotate pod",)),
+            Rule("operator 2: sees MODIFIED card", until=("operator 2: bind pod",) * 2),
+            Rule("operator 2: bind pod", skip=1, until=("operator 1: .*removes no",)),
+        ),
+    ),
+    Break(
+        "marks on shares",
+        marked_shares_used,
+        "two operators, one pod",
+        f"{NOTHING}|{LOST}",
+        plan=(
+            REFUSED_ONCE,
+            STATUS_LATE,
+            Rule("operator 2: bind pod", until=("operator 1: annotate pod",)),
+            Rule("operator 1: .*removes no", until=("operator 2: hears of read pod", "operator 2: hears of read card")),
+        ),
+    ),
 ]
 
 
 def lives(broken: Break) -> Iterator[Life]:
     scenario = BY_NAME[broken.scenario]
-    return chain(all_lives(scenario, 1), random_lives(scenario, range(broken.lives)))
+    if broken.plan:
+        return iter([live(scenario, Planned(*broken.plan))])
+    if broken.mood is None:
+        return all_lives(scenario, 1)
+    return random_lives(scenario, range(broken.lives), broken.mood)
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.what)

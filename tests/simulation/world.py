@@ -1,8 +1,8 @@
 """A simulated cluster: everything that is on its way, the time, and one thing after the other.
 
 At each step there is an *offer*: what can happen now. Its first choice is how things go when nothing is wrong: the
-oldest thing on its way happens, or, if there is none, time passes until the next timer. The other choices are another
-thing first, the oldest thing going wrong, or an act of the scenario.
+oldest thing on its way happens, or, if there is none, time passes until the next timer. The others: the oldest thing
+lets all others go first; it goes wrong, in one of its ways; somebody does something, which is an act of the scenario.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,12 +28,16 @@ STEPS_LIMIT = 20_000
 """More steps than any world needs: whoever takes them goes round in circles."""
 
 
+TO_THE_BACK = 1
+"""The choice that lets all others go first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The choices of one step: numbers from 0, in this order."""
+    """The choices of one step: 0 is the normal course, the others follow in the order of the fields."""
 
     things: Sequence[Item]
-    """What can happen as it should, oldest first; if there is nothing, time passes."""
+    """What is on its way, oldest first. If there are several, the oldest can go to the back: choice 1."""
     wrong_ways: int
     """Ways in which the oldest thing can go wrong."""
     acts: int
@@ -42,7 +46,7 @@ class Offer:
     @property
     def first_wrong(self) -> int:
         """The choice that is the first of the wrong ways."""
-        return max(1, len(self.things))
+        return 2 if len(self.things) > 1 else 1
 
     @property
     def first_act(self) -> int:
@@ -72,6 +76,7 @@ class World:
         self.items: list[Item] = []  # what is on its way, oldest first
         self._new: list[Item] = []
         self._last_number = 0
+        self._last_noted: dict[int, str] = {}  # number of a thing -> what was written down of it last
         self._acts: list[Act] = list(scenario.acts)
         self._uids: dict[str, str] = {}  # pod UID -> key of the pod
         self._has_news = True
@@ -205,8 +210,10 @@ class World:
         elif choice >= offer.first_wrong:
             way = choice - offer.first_wrong + 1
             self._happen(self.items.pop(0), way)
+        elif choice == TO_THE_BACK:
+            self.items.append(self.items.pop(0))
         elif self.items:
-            self._happen(self.items.pop(choice), 0)
+            self._happen(self.items.pop(0), 0)
         else:
             self._let_time_pass()
         self._settle()
@@ -216,7 +223,10 @@ class World:
         self._has_news = True
         if self.trace is not None and not (self._rests and item.is_routine()):
             wrong = item.way(way)
-            self.note(item.what() + (f" -- {wrong}" if wrong else ""))
+            text = item.what() + (f" -- {wrong}" if wrong else "")
+            if not wrong or text != self._last_noted.get(item.number):  # it may be made to wait many times
+                self.note(text)
+            self._last_noted[item.number] = text
         item.happen(way)
 
     def _act(self, number: int) -> None:

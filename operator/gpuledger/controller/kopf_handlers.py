@@ -6,6 +6,7 @@ that they watch. What a watch may miss, a resync finds.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any
 
@@ -18,6 +19,9 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.observe_cluster import ClusterObserver
+
+RETRY_S = 1.0
+"""Pause before a request of Kopf's is repeated."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +53,7 @@ def build_settings(scheduler_name: str) -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 0.5
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = itertools.repeat(RETRY_S)  # its own grow to 21 s, and end the process then
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.process.ultimate_exiting_timeout = 10
     return settings

@@ -70,11 +70,15 @@ class ClusterObserver:
         self._read_request = read_request
         self._count_resource = count_resource
         self._scheduler_name = scheduler_name
+        self.cards_read = False
+        """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
         """Whether everything has been taken in once: before, nothing can be decided."""
 
     def node(self, node: Json, gone: bool) -> None:
-        """Take in a Node."""
+        """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
+        if not self.cards_read:
+            return
         facts = node_facts(node, self._count_resource)
         if gone:
             self._inventory.forget(facts.name)
@@ -141,6 +145,7 @@ class ClusterObserver:
     async def resync(self) -> None:
         """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
         await self._resync_allocations()
+        self.cards_read = True
         await self._resync_nodes()
         await self._resync_pods()
         self.synced = True

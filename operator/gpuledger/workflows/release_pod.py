@@ -47,6 +47,10 @@ SUSPECT_DELAY_S = 10.0
 when it takes longer, taking the share back makes the bind start again, and does no harm."""
 
 
+DEADLINE_ROUNDING_S = 1.0
+"""A deadline in the ledger has whole seconds."""
+
+
 class PodStore(Protocol):
     """The pods at the API server."""
 
@@ -77,18 +81,23 @@ class PodReleaser:
         self._read_request = read_request
         self._release_delay_s = release_delay_s
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
+        self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._started: dict[str, bool] = {}  # UID of a bound pod -> whether a kubelet was seen to take it up
+        self._ends: dict[str, float] = {}  # pod UID -> when its releasing shares end, in seconds of the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
 
     @contextmanager
     def leaves_alone(self, pod_uid: str) -> Iterator[None]:
-        """Judge nothing of a pod for a while: it is being bound."""
+        """Judge nothing of a pod for a while: it is being bound. What was to be judged meanwhile is judged then."""
         self._binding.add(pod_uid)
         try:
             yield
         finally:
             self._binding.discard(pod_uid)
+            if pod_uid in self._put_off:
+                self._put_off.discard(pod_uid)
+                self.recheck(pod_uid)
 
     # What the watches show.
 
@@ -117,7 +126,9 @@ class PodReleaser:
 
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
-        if self._ledger.holders_of(pod_uid):
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        elif self._ledger.holders_of(pod_uid):
             self.worker.mark(pod_uid)
         else:
             self._started.pop(pod_uid, None)
@@ -166,11 +177,13 @@ class PodReleaser:
 
     async def _judge(self, pod_uid: str) -> None:
         holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
-        if not holders or pod_uid in self._binding:
+        if not holders:
             return
         pod = holders[0].pod
         found = await self._read(pod)
-        if pod_uid not in self._binding:
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        else:
             await self._settle(pod, found, self._started.get(pod_uid, True))
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: bool) -> None:
@@ -216,15 +229,24 @@ class PodReleaser:
             await self._remove(pod_uid)
             return
         await self._mark([holder for _, holder in self._ledger.holders_of(pod_uid)])
-        now = datetime.now(UTC)
-        for _, holder in self._ledger.holders_of(pod_uid):
-            until = datetime.fromisoformat(holder.deadline) if holder.deadline else now
-            if until <= now:
-                await self._journal.remove(holder.share.uuid, pod_uid)
-            else:
-                self._look_again(pod_uid, (until - now).total_seconds() + 1)
-        if not self._ledger.holders_of(pod_uid):
-            self._ended(pod_uid)
+        holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
+        wait_s = self._end_s(pod_uid, holders) - asyncio.get_running_loop().time()
+        if wait_s <= 0:
+            await self._remove(pod_uid)
+        else:
+            self._look_again(pod_uid, wait_s)
+
+    def _end_s(self, pod_uid: str, holders: Sequence[Holder]) -> float:
+        """Return when a pod's shares end, by the loop's clock: a deadline is read once, and never as too far away.
+
+        So a wall clock that is set while the shares are waiting moves their end neither way.
+        """
+        if pod_uid not in self._ends:
+            now = datetime.now(UTC)
+            left = [(datetime.fromisoformat(h.deadline) - now).total_seconds() for h in holders if h.deadline]
+            wait_s = min(max(left, default=0.0), self._release_delay_s) + DEADLINE_ROUNDING_S
+            self._ends[pod_uid] = asyncio.get_running_loop().time() + wait_s
+        return self._ends[pod_uid]
 
     async def _mark(self, holders: Sequence[Holder]) -> None:
         """Have the ledger say that the pod is on its way out. It still counts."""
@@ -266,6 +288,7 @@ class PodReleaser:
     def _ended(self, pod_uid: str) -> None:
         self._counts.releases += 1
         self._started.pop(pod_uid, None)
+        self._ends.pop(pod_uid, None)
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()

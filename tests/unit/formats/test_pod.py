@@ -1,6 +1,7 @@
 """What a pod's words mean, and what it is told when they mean nothing."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,14 +10,20 @@ import pytest
 from builders import a_card, a_share
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.formats.pod import (
+    DEVICES_ANNOTATION,
     RequestDefaults,
     ResourceNames,
+    annotated_cards,
     bound_node,
+    created_at,
     devices_annotation,
     has_started,
+    is_being_deleted,
     is_finished,
+    is_unschedulable,
     pod_identity,
     pod_request,
+    resource_version,
 )
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime, PodRequest
@@ -208,9 +215,49 @@ def test_a_pod_is_finished_in_its_last_phases(phase: str, finished: bool) -> Non
     assert is_finished(a_pod_object(phase=phase)) is finished
 
 
-def test_a_pod_without_a_status_is_neither_started_nor_finished_nor_bound() -> None:
-    for pod in ({}, {"status": None, "spec": None}):
-        assert (is_finished(pod), has_started(pod), bound_node(pod)) == (False, False, "")
+@pytest.mark.parametrize("pod", [{}, {"metadata": None, "status": None, "spec": None}])
+def test_of_a_pod_that_says_nothing_nothing_is_known(pod: Json) -> None:
+    assert (is_finished(pod), has_started(pod), is_being_deleted(pod), is_unschedulable(pod)) == (False,) * 4
+    assert (bound_node(pod), resource_version(pod), created_at(pod)) == ("", "", "")
+
+
+def test_a_pod_says_which_state_of_it_this_is_when_it_was_created_and_whether_it_is_being_deleted() -> None:
+    pod = a_pod_object(created="2030-01-01T00:00:07Z")
+    pod["metadata"] |= {"resourceVersion": "17", "deletionTimestamp": "2030-01-01T00:00:09Z"}
+    assert (resource_version(pod), created_at(pod), is_being_deleted(pod)) == ("17", "2030-01-01T00:00:07Z", True)
+    assert not is_being_deleted(a_pod_object())
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "unschedulable"),
+    [
+        ("PodScheduled", "Unschedulable", True),
+        ("PodScheduled", "SchedulingGated", False),
+        ("Ready", "Unschedulable", False),
+        ("PodScheduled", None, False),
+    ],
+)
+def test_a_pod_is_unschedulable_when_a_scheduler_has_found_no_node(
+    kind: str, reason: str | None, unschedulable: bool
+) -> None:
+    pod = a_pod_object()
+    pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}, {"type": kind, "reason": reason}]
+    assert is_unschedulable(pod) is unschedulable
+
+
+def test_the_annotated_cards_are_those_of_all_containers() -> None:
+    first, second = a_card(0), a_card(1)
+    shares = [a_share(first), replace(a_share(second), containers=(ContainerShare("other", 1, 0),))]
+    pod = a_pod_object()
+    pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: devices_annotation(shares)}
+    assert annotated_cards(pod) == {first.uuid, second.uuid}
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "null", '{"main": 1}', '{"main": [1]}', '{"main": [{}]}'])
+def test_an_annotation_that_makes_no_sense_names_no_cards(text: str | None) -> None:
+    pod = a_pod_object()
+    pod["metadata"]["annotations"] = None if text is None else {DEVICES_ANNOTATION: text}
+    assert annotated_cards(pod) == frozenset()
 
 
 def test_a_pod_has_started_when_a_kubelet_took_it_up() -> None:

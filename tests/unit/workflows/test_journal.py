@@ -307,6 +307,7 @@ async def test_a_removal_of_what_is_releasing_makes_room_and_one_of_what_is_not_
     )
     assert [type(result) for result in results] == [type(None), type(None), type(None), DoesNotFit]
     assert api.holders_of(CARD) == ["stays", "one"]
+    assert len(api.patches()) == 1
 
 
 @pytest.mark.parametrize("while_it_is_away", [True, False])

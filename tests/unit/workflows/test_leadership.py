@@ -1,14 +1,14 @@
 """Of several operators the one beside the scheduler that schedules writes; the others look on, and catch up in turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
 from builders import a_share, cards_of
 from fakes.api_server import ApiServer, Operation
-from fakes.objects import a_node_object, a_pod_object
+from fakes.objects import GPU, SHARE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
@@ -78,10 +78,15 @@ async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
         task.cancel()
 
 
-def put_refused_pod(api: ApiServer, name: str) -> None:
-    pod = a_pod_object(name)
+def put_refused_pod(api: ApiServer, name: str, limits: Mapping[str, object] = SHARE) -> None:
+    pod = a_pod_object(name, limits)
     pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
     api.put_pod(pod)
+
+
+def called(api: ApiServer) -> list[str]:
+    """Return the pods that were patched so that kube-scheduler tries them."""
+    return [call.path.rsplit("/", 1)[1] for call in api.called(Operation.ANNOTATE)]
 
 
 async def live(parts: OperatorParts, seconds: float) -> None:
@@ -101,7 +106,7 @@ async def test_an_operator_that_becomes_active_catches_up_with_everything(api: A
     await live(parts, 10 * GRACE_S)
     assert {api.card(card).phase for card in CARDS[:2]} == {"Ready"}
     assert api.holders_of(CARD) == []
-    assert [call.path.rsplit("/", 1)[1] for call in api.called(Operation.ANNOTATE)] == ["waits"]
+    assert called(api) == ["waits"]
 
 
 async def test_an_operator_that_is_active_no_more_leaves_what_comes_then_to_the_others(
@@ -120,3 +125,19 @@ async def test_an_operator_that_is_active_no_more_leaves_what_comes_then_to_the_
     await live(parts, 100.0)
     assert api.card(THIRD).phase == "Ready"
     assert api.holders_of(SECOND) == []
+
+
+async def test_an_operator_that_is_active_no_more_calls_nobody_until_it_is_active_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    put_refused_pod(api, "large", {GPU: "3"})
+    parts.leadership.observe(lease(OURS), gone=False)
+    await live(parts, 20.0)
+    parts.leadership.observe(lease(THEIRS), gone=False)
+    api.put_node(a_node_object("node-a", CARDS))
+    api.put_card(THIRD)
+    await live(parts, 100.0)
+    assert called(api) == ["waits"]
+    parts.leadership.observe(lease(OURS), gone=False)
+    await live(parts, 10.0)
+    assert "large" in called(api)

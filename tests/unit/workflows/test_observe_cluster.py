@@ -210,3 +210,18 @@ async def test_pods_that_went_unseen_are_forgotten_and_those_that_came_meanwhile
     listed({"uid-waits"})
     assert parts.waiting.waiting() == {"uid-waits", "uid-new"}
     assert parts.shares_left("uid-was-held") == []
+
+
+async def test_nodes_say_nothing_before_the_cards_are_read(api: ApiServer) -> None:
+    """Every card would look new: it would be created again, and be refused."""
+    api.put_node(a_node_object("node-a", CARDS))
+    for card in CARDS:
+        api.put_card(card)
+    starting = OperatorParts(api)
+    starting.observer.cards_read = False
+    starting.observer.node(api.nodes["node-a"], gone=False)
+    await starting.inventory.worker.idle()
+    assert api.writes() == []
+    await resync(starting)
+    assert api.called(Operation.CREATE_CARD) == []
+    assert starting.inventory.known_nodes() == {"node-a"}

@@ -500,7 +500,7 @@ async def test_an_api_server_that_is_away_puts_nobody_off(parts: OperatorParts, 
     assert not is_put_off(parts)
 
 
-async def test_who_was_too_late_for_a_card_is_not_put_off(api: ApiServer, parts: OperatorParts) -> None:
+async def test_who_was_too_late_for_a_card_is_neither_put_off_nor_changed(api: ApiServer, parts: OperatorParts) -> None:
     for _ in range(2 * FAILURES_FREE):
         parts.filter("a", "node-a")
         for card in CARDS:
@@ -511,6 +511,7 @@ async def test_who_was_too_late_for_a_card_is_not_put_off(api: ApiServer, parts:
             api.put_card(card)
         parts.watch()
     assert not is_put_off(parts)
+    assert api.called(Operation.ANNOTATE) == []
 
 
 @pytest.mark.parametrize("bound", [True, False])
