@@ -116,9 +116,7 @@ def changing(pod_uid: str, card: str = "") -> Match:
     """Match ledger writes that give a pod's holder another state."""
 
     def holds(request: Request) -> bool:
-        return ledger_write(card).holds_for(request) and any(
-            holder.get("podUID") == pod_uid for holder in _replaced(request.json)
-        )
+        return ledger_write(card).holds_for(request) and pod_uid in _changed(request.json)
 
     return Match(f"ledger write that changes {pod_uid} {card}".strip(), holds)
 
@@ -162,9 +160,10 @@ def _added(operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return added
 
 
-def _replaced(operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the holders that a JSON patch puts in the place of others, mostly the same pods' in another state."""
-    return [o["value"] for o in operations if o["op"] == "replace" and re.match(r"/status/holders/\d+$", o["path"])]
+def _changed(operations: list[dict[str, Any]]) -> set[str]:
+    """Return the UIDs of the pods whose holders a JSON patch gives another state: each is tested for at its place."""
+    changed = {o["path"].removesuffix("/state") for o in operations if o["op"] == "replace"}
+    return {o["value"] for o in operations if o["op"] == "test" and o["path"].removesuffix("/podUID") in changed}
 
 
 def _removed(operations: list[dict[str, Any]]) -> set[str]:

@@ -111,7 +111,9 @@ def explore(options: argparse.Namespace) -> int:
             took_s = time.monotonic() - began_s
             if took_s < options.time_s:
                 running |= {workers.submit(work, task) for task in islice(waiting, 1)}
-            show(f"{total.lives} lives, {total.lives / took_s:.0f} per second, {len(total.violations)} kinds of failure")
+            show(
+                f"{total.lives} lives, {total.lives / took_s:.0f} per second, {len(total.violations)} kinds of failure"
+            )
     print(file=sys.stderr)
     print(f"{total.lives} lives with {total.steps} choices in {time.monotonic() - began_s:.0f} s")
     tell(total)
@@ -145,7 +147,9 @@ def read_choices(text: str) -> Deviations:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m simulation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--scenario", action="append", help="a scenario's name, or 'random N'; can be repeated")
     parser.add_argument("--bound", type=int, default=1, help="how many deviations each life has at most")
     parser.add_argument("--seeds", type=int, default=0, help="how many random lives, divided among the scenarios")

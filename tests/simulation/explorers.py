@@ -178,15 +178,17 @@ class Moody:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that goes another way than it should. Patterns are looked for in what things say of themselves."""
+    """Something that goes another way than it should: the beginning of what it says of itself, and how."""
 
     thing: str
     until: tuple[str, ...] = ()
-    """It waits until these have happened, one after the other."""
+    """It waits until things have happened in which these patterns are found, one after the other."""
     skip: int = 0
     """So many of its kind happen as they should before."""
     way: int = 0
     """Then it goes wrong, in this way; only the first one does."""
+    act: bool = False
+    """Just before the first one, somebody does the first act of the scenario that is possible."""
 
 
 class Planned:
@@ -196,6 +198,7 @@ class Planned:
         self._until = {rule: list(rule.until) for rule in rules}
         self._skip = {rule: rule.skip for rule in rules}
         self._wrong = [rule for rule in rules if rule.way]
+        self._acts = [rule for rule in rules if rule.act]
         self._patience = PATIENCE
 
     def __call__(self, offer: Offer) -> int:
@@ -205,27 +208,28 @@ class Planned:
         if waits[0] and self._patience:
             self._patience -= 1
             return offer.first_wrong if all(waits) else TO_THE_BACK
-        what, choice = offer.things[0].what(), 0
-        for rule in self._wrong:
-            if self._concerns(rule, what) and rule.way <= offer.wrong_ways:
-                self._wrong.remove(rule)
-                choice = offer.first_wrong + rule.way - 1
-                break
+        what = offer.things[0].what()
+        for rule in self._acts:
+            if self._concerns(rule, what) and offer.acts:
+                self._acts.remove(rule)
+                return offer.first_act
+        choice = next((rule.way for rule in self._wrong if self._concerns(rule, what)), 0)
+        self._wrong = [rule for rule in self._wrong if not self._concerns(rule, what)]
         self._note(what)
-        return choice
+        return offer.first_wrong + choice - 1 if 0 < choice <= offer.wrong_ways else 0
 
     def _waits(self, what: str) -> bool:
         return any(until and self._concerns(rule, what) for rule, until in self._until.items())
 
     def _concerns(self, rule: Rule, what: str) -> bool:
-        return self._skip[rule] <= 0 and re.search(rule.thing, what) is not None
+        return self._skip[rule] <= 0 and what.startswith(rule.thing)
 
     def _note(self, what: str) -> None:
         """Take in what happens now."""
         for rule, until in self._until.items():
             if until and re.search(until[0], what):
                 del until[0]
-            if re.search(rule.thing, what):
+            if what.startswith(rule.thing):
                 self._skip[rule] -= 1
 
 

@@ -144,6 +144,8 @@ class Request(Item):
         elif way == 4:
             self._answer(None, Unreachable(f"{self.operation} {self.key}: connection reset"))
         elif way > 4:
+            if self.operation is Operation.ANNOTATE:
+                self.world.wake_refused = True
             self._answer(None, _REFUSALS[self.refusals[way - 5]]())
         elif way == 0:
             self.do()
@@ -169,9 +171,10 @@ def _changes(operations: list[Json]) -> str:
         on_holder = re.fullmatch(r"/status/holders/(\d+|-)", operation["path"])
         if operation["op"] == "remove":
             words.append(f"removes no. {operation['path'].rpartition('/')[2]}")
-        elif on_holder and operation["op"] in ("add", "replace"):
-            holder = operation["value"]
-            words.append(f"{operation['op']}s {holder['podUID']} as {holder['state']}")
+        elif on_holder and operation["op"] == "add":
+            words.append(f"adds {operation['value']['podUID']}")
+        elif operation["op"] == "replace" and operation["path"].endswith("/state"):
+            words.append(f"makes no. {operation['path'].split('/')[3]} {operation['value']}")
     return f" ({', '.join(words)})" if words else ""
 
 

@@ -15,7 +15,9 @@ from gpuledger import workflows
 
 def clocks() -> list[ModuleType]:
     """Return the modules that read the time of day."""
-    modules = [import_module(f"{workflows.__name__}.{found.name}") for found in pkgutil.iter_modules(workflows.__path__)]
+    modules = [
+        import_module(f"{workflows.__name__}.{found.name}") for found in pkgutil.iter_modules(workflows.__path__)
+    ]
     return [module for module in modules if getattr(module, "datetime", None) is datetime]
 
 

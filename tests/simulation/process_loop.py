@@ -11,6 +11,9 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
+CLOSED_AFTER = 10
+"""How often a coroutine is closed that does not end at once."""
+
 T = TypeVar("T")
 Steps = Generator[Any, None, Any] | Coroutine[Any, Any, Any]
 
@@ -105,11 +108,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def throw_away(self) -> None:
         """Forget everything that is going on; only for a loop that will not run again."""
-        for task in self.tasks:
+        for task in self.tasks:  # grows while the last ones are being closed
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task._log_traceback = False  # type: ignore[attr-defined]
-            if not task.done():
-                _close(task)
+            steps = task.get_coro()
+            for _ in range(CLOSED_AFTER):
+                if task.done() or steps is None or self.call(_close, steps):
+                    break
         self._ready.clear()
         self._timers.clear()
 
@@ -172,10 +177,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Say nothing: failed tasks are looked at in the end."""
 
 
-def _close(task: asyncio.Task[Any]) -> None:
-    steps = task.get_coro()
+def _close(steps: Steps) -> bool:
+    """Close a coroutine; tell whether that was the end of it."""
     try:
-        if steps is not None:
-            steps.close()
-    except (RuntimeError, ValueError):  # what it wanted to do at its end needs a running loop
-        return
+        steps.close()
+    except Exception:  # noqa: BLE001 - what it had to do at its end was too much
+        return False
+    return True

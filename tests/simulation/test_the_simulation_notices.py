@@ -203,7 +203,10 @@ BREAKS = [
             REFUSED_ONCE,
             STATUS_LATE,
             Rule("operator 2: bind pod", until=("operator 1: annotate pod",)),
-            Rule("operator 1: .*removes no", until=("operator 2: hears of read pod", "operator 2: hears of read card")),
+            Rule(
+                "operator 1: write status of card gpu-node-a-0 (removes",
+                until=("operator 2: hears of read pod", "operator 2: hears of read card"),
+            ),
         ),
     ),
 ]

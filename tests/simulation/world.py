@@ -82,6 +82,8 @@ class World:
         self._has_news = True
         self._rests = False
         self.lease_holder = 1
+        self.wake_refused = False
+        """Whether the API server has refused to change an annotation."""
         self.steps = 0
         self._create_cluster()
         self.checker = Checker(self)

@@ -92,6 +92,12 @@ class InventoryKeeper:
         self._note_reported(node_name)
         self.worker.mark(node_name)
 
+    def notice(self, entry: CardEntry) -> None:
+        """Take in that a card was written: what somebody else has changed of it is put right."""
+        card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
+        if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
+            self.worker.mark(entry.card.node_name)
+
     def recheck_all(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again."""
         for node_name in self.known_nodes() | set(self._ledger.node_names()):

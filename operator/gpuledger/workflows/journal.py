@@ -104,7 +104,10 @@ class Journal:
         await entry.settled
 
     async def change(self, holder: Holder) -> None:
-        """Give a holder another state; tried until the API server has done it. Done when the pod has left the card."""
+        """Give a holder this state and deadline; tried until the API server has done it.
+
+        Done when the pod has left the card, or has another share of it.
+        """
         entry = Change(holder=holder)
         self._submit(holder.share.uuid, entry)
         await entry.settled

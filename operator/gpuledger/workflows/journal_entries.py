@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuledger.formats.gpu_allocation import MAX_CONFLICTS
@@ -77,7 +77,10 @@ class Remove(Entry):
 
 @dataclass(eq=False)
 class Change(Entry):
-    """Give a holder another state. Nothing happens if the pod has left the card."""
+    """Give a holder the state and deadline of this one. Nothing happens if the pod has left, or has another share.
+
+    Another share is that of another operator, which binds the same pod: it is not ours to touch.
+    """
 
     holder: Holder = field(kw_only=True)
 
@@ -85,6 +88,12 @@ class Change(Entry):
     def subject(self) -> str:
         """The pod's UID."""
         return self.holder.pod.uid
+
+    def applies_to(self, present: Holder | None) -> bool:
+        """Tell whether there is something to change."""
+        if present is None or present.share != self.holder.share:
+            return False
+        return (present.state, present.deadline) != (self.holder.state, self.holder.deadline)
 
 
 @dataclass(eq=False)
@@ -178,8 +187,7 @@ def _is_done(card: CardEntry, entry: Entry) -> bool:
         case Remove():
             return not entry.applies_to(card.holders.get(entry.pod_uid))
         case Change():
-            present = card.holders.get(entry.holder.pod.uid)
-            return present is None or present == entry.holder
+            return not entry.applies_to(card.holders.get(entry.holder.pod.uid))
         case Describe():
             return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
         case ShowConflict():
@@ -200,9 +208,9 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     places = {uid: place for place, uid in enumerate(holders)}
     for entry in entries:
         if isinstance(entry, Change):
-            uid = entry.holder.pod.uid
-            holders[uid] = entry.holder
-            operations += [_test(places[uid], uid), _at("replace", places[uid], holder_json(entry.holder))]
+            place, old = places[entry.subject], holders[entry.subject]
+            holders[entry.subject] = replace(old, state=entry.holder.state, deadline=entry.holder.deadline)
+            operations += _change_of_state(place, old, entry.holder)
     removals = [entry for entry in entries if isinstance(entry, Remove)]
     for removal in sorted(removals, key=lambda removal: -places[removal.pod_uid]):
         place = places[removal.pod_uid]
@@ -274,8 +282,15 @@ def _test(place: int, uid: str) -> Json:
     return {"op": "test", "path": f"/status/holders/{place}/podUID", "value": uid}
 
 
-def _at(operation: str, place: int, value: Json) -> Json:
-    return {"op": operation, "path": f"/status/holders/{place}", "value": value}
+def _change_of_state(place: int, old: Holder, new: Holder) -> list[Json]:
+    """Return what changes state and deadline, and nothing else: memory of the share may be stale."""
+    path = f"/status/holders/{place}"
+    operations = [_test(place, old.pod.uid), {"op": "replace", "path": f"{path}/state", "value": new.state.value}]
+    if new.deadline:
+        operations.append({"op": "add", "path": f"{path}/deadline", "value": new.deadline})
+    elif old.deadline:
+        operations.append({"op": "remove", "path": f"{path}/deadline"})
+    return operations
 
 
 def _status(field_name: str, value: object) -> Json:

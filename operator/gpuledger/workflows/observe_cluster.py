@@ -98,6 +98,7 @@ class ClusterObserver:
         if not self.synced or entry is None:
             return
         self._releaser.notice(entry)
+        self._inventory.notice(entry)
         if not entry.reported and not entry.holders:
             self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
 

@@ -184,7 +184,9 @@ class PodReleaser:
         if pod_uid in self._binding:
             self._put_off.add(pod_uid)
         else:
-            await self._settle(pod, found, self._started.get(pod_uid, True))
+            # Who has marked a share may know more of the pod: another operator, or this one before a restart.
+            marked = any(holder.state is HolderState.RELEASING for holder in holders)
+            await self._settle(pod, found, marked or self._started.get(pod_uid, True))
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: bool) -> None:
         """Make the ledger agree with a pod that was read; None if it is gone."""

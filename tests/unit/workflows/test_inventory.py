@@ -384,3 +384,16 @@ async def test_a_free_card_whose_end_a_write_finds_first_comes_back(api: ApiServ
     assert parts.ledger.entry(CARD.uuid) is None
     await parts.idle()
     assert phase_of(api, CARD)[0] == "Ready"
+
+
+@pytest.mark.parametrize("what", ["memory", "phase"])
+async def test_what_somebody_edits_of_a_card_is_put_right(api: ApiServer, what: str) -> None:
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    await parts.idle()
+    if what == "memory":
+        api.put_card(replace(CARD, capacity=replace(CARD.capacity, memory_mib=1)))
+    else:
+        api.put_card(CARD, phase="Unhealthy")
+    await parts.idle()
+    assert (api.card(CARD).card, api.card(CARD).phase) == (CARD, "Ready")

@@ -14,7 +14,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import Denied, DoesNotFit, Invalid, Unreachable
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import ContainerShare, Holder, HolderState
 from gpuledger.workflows.journal import WRITES_AT_ONCE
 
 CARD = a_card()
@@ -225,6 +225,25 @@ async def test_a_change_of_a_pod_that_has_left_unseen_does_not_overwrite_who_cam
     api.put_card(CARD, other)
     await parts.journal.change(releasing(mine))
     assert api.card(CARD).holders == (other,)
+
+
+async def test_a_change_leaves_a_share_alone_that_another_operator_has_entered_for_the_pod(api: ApiServer) -> None:
+    """Both bind the pod, and have given its containers other parts of this card."""
+    mine, theirs = (a_holder("a", a_share(CARD, memory_mib=memory_mib)) for memory_mib in (1_000, 2_000))
+    api.put_card(CARD, theirs)
+    parts = an_operator(api)
+    await parts.journal.change(releasing(mine))
+    assert api.card(CARD).holders == (theirs,)
+
+
+async def test_a_change_never_writes_what_memory_takes_for_the_share(api: ApiServer) -> None:
+    shares = [replace(a_share(CARD), containers=(ContainerShare(name, 1_000, 0),)) for name in ("first", "second")]
+    mine, theirs = (a_holder("a", share) for share in shares)
+    api.put_card(CARD, mine)
+    parts = an_operator(api)
+    api.put_card(CARD, theirs)
+    await parts.journal.change(releasing(mine))
+    assert [holder.share for holder in api.card(CARD).holders or ()] == [theirs.share]
 
 
 async def test_a_holder_that_is_only_remembered_is_entered_again(api: ApiServer) -> None:

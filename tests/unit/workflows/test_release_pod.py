@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -221,6 +221,20 @@ async def test_a_judgement_that_a_bind_has_overtaken_is_dropped(api: ApiServer, 
     await binding
     assert "uid-a" in api.holders_of(CARD)
     assert api.called(ANNOTATE) == []
+
+
+async def test_a_judgement_that_a_bind_has_overtaken_is_made_after_it(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(finished("Succeeded"))
+    answer = asyncio.Event()
+    api.queue(READ_POD, hold_answer(answer))
+    parts.releaser.recheck("uid-a")
+    await settle()
+    with parts.releaser.leaves_alone("uid-a"):
+        answer.set()
+        await parts.releaser.worker.idle()
+        assert api.holders_of(CARD) == ["uid-a"]
+    await parts.releaser.worker.idle()
+    assert api.holders_of(CARD) == []
 
 
 async def test_a_release_goes_on_after_errors(api: ApiServer, parts: OperatorParts) -> None:
@@ -606,17 +620,30 @@ async def test_a_clock_that_is_set_moves_the_end_of_a_share_neither_way(
     assert parts.remembered("uid-a") == []
 
 
+IN_30_S, IN_5_S = "2030-01-01T00:17:10Z", "2030-01-01T00:16:45Z"
+"""After the beginning of a test, which is at 1000 s."""
+
+
 async def test_after_a_restart_and_a_step_backwards_a_share_ends_after_one_more_delay_at_most(
-    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await force_delete(api, parts)
+    api.put_card(CARD, held(state=HolderState.RELEASING, deadline=IN_30_S))
     monkeypatch.setattr(LoopDatetime, "stepped", -timedelta(hours=1))
-    restarted = an_operator(api)
-    restarted.releaser.recheck("uid-a")
+    an_operator(api).releaser.recheck("uid-a")
     await asyncio.sleep(RELEASE_DELAY_S - 1)
     assert states(api) == [HolderState.RELEASING]
     await asyncio.sleep(4)
     assert states(api) == []
+
+
+async def test_shares_of_a_pod_end_together_with_the_last_of_them(api: ApiServer) -> None:
+    for card, deadline in ((CARD, IN_5_S), (SECOND, IN_30_S)):
+        api.put_card(card, held(card, state=HolderState.RELEASING, deadline=deadline))
+    an_operator(api).releaser.recheck("uid-a")
+    await asyncio.sleep(RELEASE_DELAY_S - 1)
+    assert [states(api, card) for card in CARDS] == [[HolderState.RELEASING]] * 2
+    await asyncio.sleep(4)
+    assert [states(api, card) for card in CARDS] == [[], []]
 
 
 async def test_a_pod_that_goes_while_the_answer_to_its_binding_is_on_its_way_leaves_nothing(api: ApiServer) -> None:
@@ -635,3 +662,18 @@ async def test_a_pod_that_goes_while_the_answer_to_its_binding_is_on_its_way_lea
     await binding
     await parts.releaser.worker.idle()
     assert api.holders_of(CARD) == []
+    assert parts.remembered("uid-b") == []
+
+
+async def test_a_share_that_another_operator_has_marked_is_kept_although_we_never_saw_its_pod_run(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await show(parts, not_started())
+    api.delete_pod("a")
+    deadline = (LoopDatetime.now(UTC) + timedelta(seconds=RELEASE_DELAY_S)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    api.put_card(CARD, held(state=HolderState.RELEASING, deadline=deadline))
+    await parts.idle()
+    await asyncio.sleep(RELEASE_DELAY_S / 2)
+    assert states(api) == [HolderState.RELEASING]
+    await asyncio.sleep(RELEASE_DELAY_S)
+    assert states(api) == []

@@ -1,0 +1,72 @@
+"""Single stories, told exactly so: what random lives find too rarely to rely on it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from simulation.acts import Delete, ForceDelete
+from simulation.explorers import Planned, Rule, live
+from simulation.prepared import prepared
+from simulation.scenario import Scenario
+from simulation.scenarios import ONE_CARD, A, B
+
+LATE, SKIPPED, REFUSED = 2, 4, 9
+"""Ways of a request, of an event of a watch, and of a request again."""
+
+
+@pytest.fixture(autouse=True)
+def _prepared() -> Iterator[None]:
+    with prepared():
+        yield
+
+
+def told(scenario: Scenario, *rules: Rule) -> str:
+    """Tell a story; return what was wrong in it."""
+    trace: list[str] = []
+    life = live(scenario, Planned(*rules), trace)
+    print("\n".join(trace))
+    for rule in rules:
+        assert any(line.partition(" s  ")[2].startswith(rule.thing) for line in trace), f"{rule.thing} did not happen"
+    return life.violation
+
+
+@pytest.mark.xfail(strict=True, reason="a removal tests pod and state, and a late mark restores that state")
+def test_late_writes_of_an_attempt_that_was_given_up_do_not_touch_a_newer_one() -> None:
+    """Mark and removal arrive twice: at once, by the retry, and after a newer attempt has bound the pod."""
+    assert not told(
+        Scenario("given up", ONE_CARD, (A,)),
+        Rule("operator 1: bind pod", way=REFUSED),
+        Rule("operator 1: write status of card gpu-node-a-0 (makes no. 0 releasing)", way=LATE),
+        Rule("operator 1: write status of card gpu-node-a-0 (removes no. 0)", way=LATE),
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="the object that comes with DELETED is not looked at")
+def test_a_pod_that_ran_keeps_its_share_for_a_while_even_if_nobody_saw_it_run() -> None:
+    """Kopf may leave out the event that says that a pod has started, if that of its deletion is there already."""
+    assert not told(
+        Scenario("unseen", ONE_CARD, (A,), (ForceDelete("a"),)),
+        Rule("operator 1: sees MODIFIED pod a", until=("scheduler 1: sees DELETED pod a",), way=SKIPPED),
+        Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="a failed attempt removes a share that another operator has marked")
+def test_an_attempt_that_came_too_late_does_not_give_away_what_another_operator_has_bound() -> None:
+    """The other one's pod runs, and is deleted by force; only then does the Binding of this one arrive."""
+    assert not told(
+        Scenario("too late", ONE_CARD, (A,), (ForceDelete("a"),), replicas=2),
+        Rule("operator 2: bind pod", until=("scheduler 1: sees DELETED pod a",)),
+        Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="a Bind that finds its pod bound leaves its hold")
+def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bound_it() -> None:
+    """Both keep the room of `a` for `b`; this one is still reading the pod when it learns that it is bound."""
+    assert not told(
+        Scenario("kept twice", ONE_CARD, (A, B), (Delete("a"),), replicas=2),
+        Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
+        Rule("scheduler 2: Filter uid-b", skip=1, until=("operator 1: .*adds uid-b", "operator 2: sees MODIFIED card")),
+        Rule("operator 2: read pod default/b", until=("operator 1: bind pod default/b",) * 2),
+    )
