@@ -134,7 +134,7 @@ class Bench:
     async def _watch(self, bound: dict[str, float], count: int, watching: asyncio.Event) -> None:
         version = (await self.client.request("GET", PODS, parameters={"limit": "1"}))["metadata"]["resourceVersion"]
         while len(bound) < count:  # the server may close a watch at any time
-            async with self.client.stream(PODS, {"watch": "1", "resourceVersion": version}) as lines:
+            async with self.client.stream(PODS, {"watch": "1", "resourceVersion": version}, WATCH_SILENCE_S) as lines:
                 watching.set()
                 async for line in lines:
                     pod = json.loads(line)["object"]

@@ -88,11 +88,19 @@ class Pair:
         self._stack.close()
 
     @property
+    def name(self) -> str:
+        """The operator's name in files."""
+        return f"operator{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return self.installation.settings_file.stem.removeprefix("settings")
+
+    @property
     def logs(self) -> list[Path]:
         """The files to which the programs write."""
         directory = self.installation.plane.directory / "logs"
-        suffix = self.installation.settings_file.stem.removeprefix("settings")
-        return [directory / f"operator{suffix}.log", directory / f"kube-scheduler{suffix}.log"]
+        return [directory / f"operator{self._suffix}.log", directory / f"kube-scheduler{self._suffix}.log"]
 
     def log_texts(self) -> Iterator[tuple[str, str]]:
         """Yield name and content of the logs since the pair began."""
@@ -191,9 +199,8 @@ class Pair:
     def exchanges(self) -> list[tuple[float, str, str]]:
         """Return what has passed the proxies: when, by `time.monotonic`, which proxy, and what."""
         names = {"API server": self.api, "extender": self.extender}
-        suffix = self.installation.settings_file.stem.removeprefix("settings")
         return [
-            (self.begin_s + exchange.at_s, f"{name}{suffix}", str(exchange).partition(" s  ")[2])
+            (self.begin_s + exchange.at_s, f"{name}{self._suffix}", str(exchange).partition(" s  ")[2])
             for name, proxy in names.items()
             for exchange in list(proxy.exchanges)
         ]

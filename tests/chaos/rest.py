@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told, totals
@@ -111,10 +111,12 @@ def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping
         if is_bound(pod) or pod["metadata"].get("deletionTimestamp"):
             continue
         asks = asks_of(pod)
-        fitting = sorted(nodes) if not asks else [name for name in room if _fits(asks, room[name])]
+        if not asks and nodes:
+            yield Finding("a pod waits that has room", f"{_name(pod)} waits, and asks for no card", pods=(uid,))
+        fitting = [uuid for name in room for uuid in _fitting(asks, room[name])]
         if fitting:
-            text = f"{_name(pod)} waits, and {', '.join(fitting)} can take it"
-            yield Finding("a pod waits that has room", text, pods=(uid,))
+            text = f"{_name(pod)} waits, and there is room on {', '.join(fitting)}"
+            yield Finding("a pod waits that has room", text, pods=(uid,), cards=tuple(fitting))
 
 
 def _room(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> dict[str, list[Json]]:
@@ -127,9 +129,12 @@ def _room(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> dict[str, lis
     return room
 
 
-def _fits(asks: Iterable[Ask], cards: Iterable[Json]) -> bool:
-    listed = list(asks)
-    return len(listed) == 1 and sum(_takes(card, listed[0]) for card in cards) >= listed[0].cards
+def _fitting(asks: Sequence[Ask], cards: Iterable[Json]) -> list[str]:
+    """Return which cards of a node take a pod with one container, none if they are too few."""
+    if len(asks) != 1:
+        return []
+    found = [card["spec"]["uuid"] for card in cards if _takes(card, asks[0])]
+    return found if len(found) >= asks[0].cards else []
 
 
 def _takes(card: Json, ask: Ask) -> bool:

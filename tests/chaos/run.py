@@ -192,6 +192,8 @@ class _Run:
                 outcome.counts[f"{program} ended by itself"] += times
             for kind, count in pair.faults().items():
                 outcome.faults[kind] = outcome.faults.get(kind, 0) + count
+            metrics = pair.installation.metrics().items()
+            outcome.logs[f"{pair.name}.metrics"] = "\n".join(f"{name} {value:g}" for name, value in metrics)
             for name, text in pair.log_texts():
                 outcome.logs[name] = text
                 if name.startswith("operator"):

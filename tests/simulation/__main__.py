@@ -111,11 +111,9 @@ def explore(options: argparse.Namespace) -> int:
             took_s = time.monotonic() - began_s
             if took_s < options.time_s:
                 running |= {workers.submit(work, task) for task in islice(waiting, 1)}
-            show(
-                f"{total.lives} lives, {total.lives / took_s:.0f} per second, {len(total.violations)} kinds of failure"
-            )
-    print(file=sys.stderr)
-    print(f"{total.lives} lives with {total.steps} choices in {time.monotonic() - began_s:.0f} s")
+            rate = f"{total.lives / took_s:.0f} per second"
+            show(f"{total.lives} lives, {rate}, {len(total.violations)} kinds of failure")
+    say(f"{total.lives} lives with {total.steps} choices in {time.monotonic() - began_s:.0f} s")
     tell(total)
     return 1 if total.violations else 0
 
@@ -123,20 +121,26 @@ def explore(options: argparse.Namespace) -> int:
 def tell(report: Report) -> None:
     """Print each kind of failure once, as short as it can be."""
     for kind, count in report.violations.most_common():
-        print(f"{count} times: {kind}")
+        say(f"{count} times: {kind}")
     told: set[str] = set()
     with prepared():
         for name, deviations, kind in sorted(report.failures, key=lambda failure: len(failure[1])):
             if kind not in told and len(told) < FAILURES_TOLD:
                 told.add(kind)
                 life = shortened(live(named(name), Repeat(deviations)))
-                print(f"\n--- {life}\n{story(life)}")
+                say(f"\n--- {life}\n{story(life)}")
+
+
+def say(text: str) -> None:
+    """Print what was found."""
+    sys.stdout.write(f"{text}\n")
 
 
 def show(line: str) -> None:
     """Show progress, where somebody looks."""
     if sys.stderr.isatty():
-        print(f"\r{line}", end="", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\r{line} ")
+        sys.stderr.flush()
 
 
 def read_choices(text: str) -> Deviations:
@@ -160,13 +164,13 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(BY_NAME))
+        say("\n".join(BY_NAME))
         return 0
     if options.choices is None:
         return explore(options)
     with prepared():
         life = live(named(options.scenario[0]), Repeat(options.choices))
-        print(f"{life}\n{story(life)}")
+        say(f"{life}\n{story(life)}")
     return 1 if life.violation else 0
 
 

@@ -1,4 +1,4 @@
-"""What may happen beside faults of the network. Each act is there once; a scenario that wants it twice names it twice."""
+"""What may happen beside faults of the network. An act happens once; a scenario that wants it twice names it twice."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -4,7 +4,7 @@ Objects are never changed in place: whoever was given one keeps it as it was. So
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache

@@ -105,11 +105,7 @@ class Checker:
                 raise Violation(f"pod {uid} is bound to a node that is not that of card {uuid}")
             if _containers(holder) != containers:
                 raise Violation(f"pod {uid} is told of other amounts of card {uuid} than it holds")
-            if (
-                wish.memory_mib
-                and holder["memoryMiB"] != wish.memory_mib
-                or holder["exclusive"] == bool(wish.memory_mib)
-            ):
+            if _amount_asked(holder) != wish.memory_mib:
                 raise Violation(f"pod {uid} holds another amount of card {uuid} than it asks for")
 
     def check_answer(self, uid: str, node_name: str) -> None:
@@ -248,6 +244,11 @@ def devices(pod: Json) -> Devices:
         for card in cards:
             found.setdefault(card["uuid"], {})[container] = (card["memoryMiB"], card["cores"])
     return found
+
+
+def _amount_asked(holder: Json) -> int:
+    """Return the memory that a pod has asked for: 0 stands for a card of its own."""
+    return 0 if holder["exclusive"] else int(holder["memoryMiB"])
 
 
 def _containers(holder: Json) -> dict[str, tuple[int, int]]:

@@ -79,14 +79,15 @@ class KubeScheduler:
                 del self.attempts[uid]
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 self._room_may_be_free()
-        elif before is None:
-            self._enqueue(uid)
-        elif uid in self.attempts and self.attempts[uid].asleep and _has_changed(before, pod):
+        elif before is None or (self._sleeps(uid) and _has_changed(before, pod)):
             self._enqueue(uid)
 
     def _room_may_be_free(self) -> None:
-        for uid in [uid for uid, attempt in self.attempts.items() if attempt.asleep]:
+        for uid in [uid for uid in self.attempts if self._sleeps(uid)]:
             self._enqueue(uid)
+
+    def _sleeps(self, uid: str) -> bool:
+        return uid in self.attempts and self.attempts[uid].asleep
 
     # The queue.
 
@@ -180,7 +181,7 @@ class KubeScheduler:
 def _has_changed(before: Json, pod: Json) -> bool:
     """Tell whether a pod's change is one that makes kube-scheduler try it again: not one of its status."""
     old, new = before["metadata"], pod["metadata"]
-    return old.get("annotations") != new.get("annotations") or old.get("labels") != new.get("labels")
+    return any(old.get(field) != new.get(field) for field in ("annotations", "labels"))
 
 
 class SchedulerWatch(Watch):

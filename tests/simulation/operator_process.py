@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gpuledger.controller import startup
 from gpuledger.controller.startup import Operator, build_operator
@@ -13,7 +13,7 @@ from gpuledger.model.errors import BindFailed, GpuledgerError
 from gpuledger.settings import Settings
 from simulation.api_server import Json, Kind, everything, is_bound
 from simulation.network import Client, KopfWatch, Watch
-from simulation.process_loop import ProcessLoop
+from simulation.process_loop import new_loop
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -32,7 +32,7 @@ class OperatorProcess:
     def __init__(self, world: "World", name: str, host: str | None, ended: Callable[[str], None]) -> None:
         self.name = name
         self.alive = True
-        self.loop = ProcessLoop(world.clock)
+        self.loop = new_loop(world.clock)
         self.watches: list[Watch] = []
         self._world = world
         self._ended = ended
@@ -54,7 +54,7 @@ class OperatorProcess:
         parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
         if host is not None:
             parts.append(startup._follow_lease(operator))
-        self.parts = [self.loop.create_task(part, name=part.__name__) for part in parts]
+        self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
         for task in self.parts:
             task.add_done_callback(self._part_ended)
 
@@ -78,7 +78,7 @@ class OperatorProcess:
             "holds": [uid for uid, hold in self.ledger._holds.items() if hold.deadline_s > self.loop.time()],
             "binds": list(operator.placer._binds),
             "earmarks": list(operator.waiting._earmarks),
-            "tasks": [task.get_name() for task in tasks if _step(task) not in NEVER_ENDING],
+            "tasks": [task.get_name() for task in tasks if _name_of(task.get_coro()) not in NEVER_ENDING],
         }
 
     def is_put_off(self, uid: str) -> bool:
@@ -131,6 +131,5 @@ class OperatorProcess:
             raise BindFailed("gpuledger has just started and is still reading the ledger")
 
 
-def _step(task: asyncio.Task[Any]) -> str:
-    steps = task.get_coro()
-    return "" if steps is None else steps.__name__
+def _name_of(steps: object) -> str:
+    return str(getattr(steps, "__name__", ""))

@@ -1,6 +1,6 @@
 """The event loop of one simulated process: callbacks in order, timers by the world's clock, and no I/O at all.
 
-Each process has a loop of its own, so that one can die: its loop is never run again, and nothing of it happens any more.
+Each process has a loop of its own, so that one can die: its loop is never run again, and nothing of it goes on.
 """
 
 import asyncio
@@ -47,6 +47,11 @@ class Handle:
     def when(self) -> float:
         """Return the time at which it is due."""
         return self.when_s
+
+
+def new_loop(clock: Clock) -> "ProcessLoop":
+    """Return a loop. It leaves out most of what a loop may have to do: files, sockets, signals, threads."""
+    return ProcessLoop(clock)  # type: ignore[abstract]
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -104,13 +109,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def failed_tasks(self) -> list[asyncio.Task[Any]]:
         """Return the tasks that ended with an error at which nobody has looked."""
-        return [task for task in self.tasks if task.done() and task._log_traceback]  # type: ignore[attr-defined]
+        return [task for task in self.tasks if task.done() and task._log_traceback]
 
     def throw_away(self) -> None:
         """Forget everything that is going on; only for a loop that will not run again."""
         for task in self.tasks:  # grows while the last ones are being closed
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task._log_traceback = False  # type: ignore[attr-defined]
+            task._log_traceback = False
             steps = task.get_coro()
             for _ in range(CLOSED_AFTER):
                 if task.done() or steps is None or self.call(_close, steps):
@@ -165,9 +170,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
-        self, coro: Steps, *, name: str | None = None, context: Context | None = None
-    ) -> asyncio.Task[Any]:
+    def create_task(self, coro: Steps, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         """Start a task."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         self.tasks.append(task)

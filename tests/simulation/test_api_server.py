@@ -14,16 +14,14 @@ from fakes.objects import a_pod_object
 from gpuledger.formats.stored_card import new_allocation
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from simulation.api_server import ApiServer, Change, Kind, Operation, is_bound, is_pending, watch_event
-from simulation.card_checks import broken_rule
+from simulation.card_checks import AMOUNTS, broken_rule
 from simulation.json_patch import PatchFailed, apply_patch
 
 Json = dict[str, Any]
 
 amounts = st.sampled_from([0, 1, 2, 4])
-containers = st.lists(
-    st.fixed_dictionaries({"name": st.sampled_from(["main", "side"]), "memoryMiB": amounts, "cores": amounts}),
-    max_size=2,
-)
+names = st.sampled_from(["main", "side"])
+containers = st.lists(st.fixed_dictionaries({"name": names, "memoryMiB": amounts, "cores": amounts}), max_size=2)
 holders = st.lists(
     st.fixed_dictionaries(
         {
@@ -52,7 +50,7 @@ def cards(draw: st.DrawFn) -> Json:
     if draw(st.booleans()) or draw(st.booleans()):
         held = draw(holders)
         wrong = draw(st.sampled_from([0, 0, 0, 1]))
-        used = {name: sum(holder[name] for holder in held) + wrong for name in ("memoryMiB", "cores", "number")}
+        used = {name: sum(int(str(holder[name])) for holder in held) + wrong for name in AMOUNTS}
         card["status"] = {"phase": "Ready", "reason": "", "used": used, "pods": "", "holders": held}
     return card
 

@@ -1,5 +1,6 @@
 """Single stories, told exactly so: what random lives find too rarely to rely on it."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +25,7 @@ def told(scenario: Scenario, *rules: Rule) -> str:
     """Tell a story; return what was wrong in it."""
     trace: list[str] = []
     life = live(scenario, Planned(*rules), trace)
-    print("\n".join(trace))
+    sys.stdout.write("\n".join(trace))
     for rule in rules:
         assert any(line.partition(" s  ")[2].startswith(rule.thing) for line in trace), f"{rule.thing} did not happen"
     return life.violation

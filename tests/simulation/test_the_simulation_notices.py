@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.share import HolderState, Pod, Share
+from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows import bind_pod, journal, journal_entries
-from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.journal_entries import Add
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
@@ -161,7 +160,7 @@ def unclear_is_failed(patch: Patch) -> None:
 def bound_before_entered(patch: Patch) -> None:
     async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> None:
         for share in placement.shares:
-            self._journal._submit(share.uuid, journal.Add(holder=journal.Holder(pod, share)))
+            self._journal._submit(share.uuid, Add(holder=Holder(pod, share)))
 
     patch.setattr(bind_pod.PodBinder, "_enter", enter)
 

@@ -14,7 +14,7 @@ from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item
 from simulation.kubelet import Kubelets
-from simulation.process_loop import Clock, ProcessLoop
+from simulation.process_loop import Clock, ProcessLoop, new_loop
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
 
@@ -70,7 +70,7 @@ class World:
         self.trace = trace
         self.clock = Clock()
         self.api = ApiServer()
-        self.environment = ProcessLoop(self.clock)
+        self.environment = new_loop(self.clock)
         self.node_names = tuple(scenario.nodes)
         self.wishes: dict[str, Wish] = {}  # pod UID -> what it asks for, of every pod there has been
         self.items: list[Item] = []  # what is on its way, oldest first

@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 START_PAUSE_S = 1.0
 
+LEASE_SILENCE_S = 20.0
+"""A Lease that somebody holds is renewed every few seconds."""
+
 HOLDS_CHECKED_S = 1.0
 """How often holds are looked at whose time may be over."""
 
@@ -168,6 +171,7 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
             await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
             logger.info("extender at %s", settings.extender_url)
+            sites.push_async_callback(operator.waiting.stop)
             parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
             if host is not None:
                 parts.append(_follow_lease(operator))
@@ -219,7 +223,7 @@ async def _follow_pending_pods(operator: Operator) -> None:
 async def _follow_lease(operator: Operator) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
     selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
-    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None)
+    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None, LEASE_SILENCE_S)
 
 
 async def _give_room(operator: Operator) -> None:

@@ -106,14 +106,19 @@ class KubeClient:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch: an iterator over its events, one JSON text each, that ends when the server closes it."""
+    async def stream(
+        self, path: str, parameters: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch: an iterator over its events, one JSON text each, that ends when the server closes it.
+
+        When nothing comes for `silence_s`, the connection counts as dead.
+        """
         async with self._session.get(
             f"{self.configuration.host}{path}",
             params=parameters,
             headers=await self._headers(),
             proxy=self.configuration.proxy,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=silence_s),
         ) as response:
             if response.status != 200:
                 raise _error(f"WATCH {path}", response.status, await response.read(), None)

@@ -18,6 +18,9 @@ PAUSE_S = 1.0
 WATCH_S = 290
 """The server ends a watch after this; the next one goes on from there."""
 
+SILENCE_S = 320.0
+"""Longer than the longest watch: when nothing has come for so long, nothing will."""
+
 
 class _TooOld(GpuledgerError):  # noqa: N818 - reads as what it is
     """The server has forgotten what came after our last event: everything has to be listed again."""
@@ -29,6 +32,7 @@ async def follow(
     parameters: Mapping[str, str],
     changed: Callable[[Json, bool], None],
     listing: Callable[[], Callable[[set[str]], None]],
+    silence_s: float = SILENCE_S,
 ) -> None:
     """Show every object, and every change of one, until cancelled.
 
@@ -40,9 +44,13 @@ async def follow(
         try:
             if not version:
                 version = await _list(client, path, parameters, changed, listing())
-            version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed)
+            begin_s = asyncio.get_running_loop().time()
+            version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed, silence_s)
+            if asyncio.get_running_loop().time() < begin_s + PAUSE_S:  # a server that ends each watch at once
+                await asyncio.sleep(PAUSE_S)
         except _TooOld:
             version = ""
+            await asyncio.sleep(PAUSE_S)
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             if isinstance(error, ApiError) and error.status == 410:
                 version = ""
@@ -71,13 +79,17 @@ async def _list(
 
 
 async def _watch(
-    client: KubeClient, path: str, parameters: dict[str, str], changed: Callable[[Json, bool], None]
+    client: KubeClient,
+    path: str,
+    parameters: dict[str, str],
+    changed: Callable[[Json, bool], None],
+    silence_s: float,
 ) -> str:
     """Return the version to go on from, when the server ends the watch or the connection breaks."""
     version = parameters["resourceVersion"]
     query = {**parameters, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
     try:
-        async with client.stream(path, query) as lines:
+        async with client.stream(path, query, silence_s) as lines:
             async for line in lines:
                 event = orjson.loads(line)
                 found = event["object"]

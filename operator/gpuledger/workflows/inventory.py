@@ -60,6 +60,7 @@ class InventoryKeeper:
         self._tell_node = tell_node  # node name, sentence: shows a problem where a person looks for it
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
+        self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
         self._all_seen = False
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
@@ -82,7 +83,7 @@ class InventoryKeeper:
     def forget(self, node_name: str) -> None:
         """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
-        self._cards.pop(node_name, None)
+        self._give_up_claims(node_name)
         self._told.pop(node_name, None)
         self._ledger.set_ready(node_name, False)
         self.recheck(node_name)
@@ -94,12 +95,16 @@ class InventoryKeeper:
 
     def notice(self, entry: CardEntry) -> None:
         """Take in that a card was written: what somebody else has changed of it is put right."""
+        if entry.card.node_name in self._left_out.get(entry.card.uuid, ()):
+            self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
         card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
         if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
             self.worker.mark(entry.card.node_name)
 
     def recheck_all(self) -> None:
-        """Compare all nodes' cards in the ledger with their registers again."""
+        """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""
+        for facts in list(self._facts.values()):
+            self._read(facts)
         for node_name in self.known_nodes() | set(self._ledger.node_names()):
             self.recheck(node_name)
 
@@ -120,8 +125,15 @@ class InventoryKeeper:
         except BadInput as error:  # what was known of the node stays as it is
             self._tell(facts.name, (f"{error}; its cards stay as they were known",))
             return
+        self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
+        self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
         self._note_reported(facts.name)
+
+    def _give_up_claims(self, node_name: str) -> None:
+        for uuid in self._cards.pop(node_name, ()):
+            if self._claims.get(uuid) == node_name:
+                del self._claims[uuid]
 
     def _own_cards(self, node_name: str, inventory: Inventory) -> dict[str, Card]:
         """Return the reported cards that no other node has; tell the node of the others, and of unreadable ones."""
@@ -138,7 +150,10 @@ class InventoryKeeper:
 
     def _other_owner(self, card: Card) -> str | None:
         entry = self._ledger.entry(card.uuid)
-        if entry is None or entry.card.node_name == card.node_name:
+        if entry is None:
+            claimant = self._claims.get(card.uuid, card.node_name)
+            return claimant if claimant != card.node_name else None
+        if entry.card.node_name == card.node_name:
             return None
         owner = entry.card.node_name
         may_report_it = owner not in self._facts and not self._all_seen

@@ -195,11 +195,13 @@ class _CardWriter:
     async def _step(self, group: list[Entry]) -> list[Entry]:
         """Write once for the entries that need it; return those that may not be settled yet."""
         card = self._ledger.entry(self.uuid)
+        if card is not None and any(is_only_remembered(card, entry) for entry in group):
+            if not await self._read_again(group):
+                return group
+            card = self._ledger.entry(self.uuid)
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
-        if any(is_only_remembered(card, entry) for entry in group) and not await self._read_again(group):
-            return group
         group = open_entries(card, group)
         if any(entry.refusals for entry in group):
             # One by one, each in its turn, so that a bad entry takes no neighbour with it.

@@ -258,7 +258,9 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     It would replace a status that somebody else has written meanwhile, so the object must be the one that was read.
     """
     leaving = _leaving(card, entries)
-    holders = [holder for uid, holder in card.holders.items() if uid not in leaving]
+    changes = [entry for entry in entries if isinstance(entry, Change)]
+    changed = {entry.subject: entry.holder for entry in changes if entry.applies_to(card.holders.get(entry.subject))}
+    holders = [changed.get(uid, holder) for uid, holder in card.holders.items() if uid not in leaving]
     phase, reason = CardPhase.PENDING.value, ""
     for entry in entries:
         if isinstance(entry, Describe):

@@ -134,7 +134,8 @@ class ClusterObserver:
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
-        if not is_unschedulable(pod) or pod["metadata"]["uid"] in self._waiting.waiting():
+        known = self._waiting.waiting() | self._placer.remembered()
+        if not is_unschedulable(pod) or pod["metadata"]["uid"] in known:
             return
         try:
             request = self._read_request(pod)

@@ -32,6 +32,7 @@ from gpuledger.model.errors import (
     BindFailed,
     DoesNotFit,
     GpuledgerError,
+    NotFound,
 )
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
@@ -276,7 +277,7 @@ class PodPlacer:
             self._failures.pop(arguments.uid, None)
             return
         logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)
-        if not isinstance(error, ApiError) or error.status in OVERLOADED:
+        if not isinstance(error, ApiError) or isinstance(error, NotFound) or error.status in OVERLOADED:
             return
         failures = self._failures.setdefault(arguments.uid, _Failures())
         failures.number += 1
@@ -314,6 +315,8 @@ class PodPlacer:
                 return seen, placement
             await self._releaser.give_back(pod, [holder.share for _, holder in left], may_run=True)
             return await self._placement_without_hold(arguments)  # the pod has changed by that
+        self._waiting.forget(pod.uid)
+        self._drop_hold(pod.uid)  # room that was kept for it until it came
         chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal):
             raise BindFailed(f"node {arguments.node_name}: {chosen.text}")

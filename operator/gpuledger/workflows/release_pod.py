@@ -153,6 +153,8 @@ class PodReleaser:
 
     def _due(self, pod_uid: str) -> None:
         del self._timers[pod_uid]
+        if not self._ledger.holders_of(pod_uid):
+            self._ends.pop(pod_uid, None)
         if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
             self.worker.mark(pod_uid)
 
@@ -289,6 +291,8 @@ class PodReleaser:
 
     def _ended(self, pod_uid: str) -> None:
         self._counts.releases += 1
+        if self._ledger.holders_of(pod_uid):
+            return  # those of a newer attempt
         self._started.pop(pod_uid, None)
         self._ends.pop(pod_uid, None)
         timer = self._timers.pop(pod_uid, None)

@@ -132,9 +132,7 @@ class WaitingPods:
             waiting = earmark.waiting
             self._remove(waiting.pod.uid)
             self._ledger.drop_hold(waiting.pod.uid)
-            if not earmark.woken:  # else it comes, is refused, and waits again
-                self._add(waiting)
-                self._unchecked.add(waiting.request.shape)
+            self._add(waiting)  # a woken one too: it may not be on its way yet, and must not lose its turn
         return bool(lower)
 
     async def stop(self) -> None:

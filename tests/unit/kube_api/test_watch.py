@@ -59,7 +59,7 @@ class Server:
         return cast(Json, await self._answer("list", parameters.get("continue", "")))
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, path: str, parameters: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (path, parameters["fieldSelector"]) == (PATH, SELECTOR["fieldSelector"])
         assert (parameters["watch"], parameters["allowWatchBookmarks"]) == ("1", "true")
         lines = await self._answer("watch", parameters["resourceVersion"])
