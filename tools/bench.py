@@ -33,6 +33,7 @@ from gpuledger.model.errors import NotFound
 from installation import USER, Installation
 
 IN_FLIGHT = 32
+WATCH_SILENCE_S = 600.0
 CLIENT_LIMITS = {"qps": 5000, "burst": 10000}
 PLAIN_CONFIG = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",

@@ -262,7 +262,7 @@ def test_a_filter_while_the_ledger_write_of_a_late_bind_is_in_flight_answers_the
     assert cluster.ask("filter", {**question, "NodeNames": [*others, home]})["NodeNames"] == [home]
     answer = cluster.ask("filter", {**question, "NodeNames": others})
     assert not answer.get("NodeNames")
-    assert "still has shares" in answer["Error"]
+    assert "is being bound to node" in answer["Error"]
     cluster.api.disarm(in_flight)
     (found,) = cluster.wait_bound("walker")
     assert found["spec"]["nodeName"] == home

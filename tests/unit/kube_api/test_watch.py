@@ -40,7 +40,10 @@ TOO_OLD = Conflict("too old resource version", 410)
 ENDED = b""
 """The server ends the watch in good order."""
 
-Answer = Json | list[bytes | Exception] | ApiError
+Line = bytes | Exception | float
+"""What a watch shows, how it ends, or how long it is silent, in seconds."""
+
+Answer = Json | list[Line] | ApiError
 """A page of a list; what a watch shows, and how it ends (without a word on that: not at all); or an error."""
 
 
@@ -59,11 +62,13 @@ class Server:
         return cast(Json, await self._answer("list", parameters.get("continue", "")))
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, parameters: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, parameters: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         assert (path, parameters["fieldSelector"]) == (PATH, SELECTOR["fieldSelector"])
         assert (parameters["watch"], parameters["allowWatchBookmarks"]) == ("1", "true")
         lines = await self._answer("watch", parameters["resourceVersion"])
-        yield self._lines(cast(Iterable[bytes | Exception], lines))
+        yield self._lines(cast(Iterable[Line], lines))
 
     async def _answer(self, kind: str, details: str) -> Answer:
         self.asked.append((kind, details))
@@ -75,8 +80,11 @@ class Server:
             raise answer
         return answer
 
-    async def _lines(self, lines: Iterable[bytes | Exception]) -> AsyncIterator[bytes]:
+    async def _lines(self, lines: Iterable[Line]) -> AsyncIterator[bytes]:
         for line in lines:
+            if isinstance(line, float):
+                await asyncio.sleep(line)
+                continue
             if isinstance(line, Exception):
                 raise line
             if line == ENDED:
@@ -131,21 +139,22 @@ async def test_the_uids_of_the_whole_list_are_told_once_it_is_read_and_asked_for
 
 
 @pytest.mark.parametrize(
-    ("how_it_ends", "pause_s"),
+    ("how_it_ends", "after_s", "pause_s"),
     [
-        (ENDED, 0.0),
-        (aiohttp.ClientPayloadError("connection lost"), PAUSE_S),
-        (TimeoutError(), PAUSE_S),
-        (ConnectionResetError(), PAUSE_S),
+        (ENDED, 0.0, PAUSE_S),  # a server that ends each watch at once is not asked again at once
+        (ENDED, 2.0, 0.0),
+        (aiohttp.ClientPayloadError("connection lost"), 0.0, PAUSE_S),
+        (TimeoutError(), 0.0, PAUSE_S),
+        (ConnectionResetError(), 0.0, PAUSE_S),
     ],
 )
 async def test_a_watch_that_ends_goes_on_from_the_last_version_it_has_shown(
-    how_it_ends: bytes | Exception, pause_s: float
+    how_it_ends: bytes | Exception, after_s: float, pause_s: float
 ) -> None:
-    lines = [event("ADDED", found("a", 8)), event("BOOKMARK", found("", 12)), how_it_ends]
+    lines: list[Line] = [event("ADDED", found("a", 8)), event("BOOKMARK", found("", 12)), after_s, how_it_ends]
     server, follower = await follow_for(5.0, page(7), lines, [event("ADDED", found("b", 13))])
     assert server.asked == [("list", ""), ("watch", "7"), ("watch", "12")]
-    assert server.times_s[2] - server.times_s[1] == pytest.approx(pause_s)
+    assert server.times_s[2] - server.times_s[1] == pytest.approx(after_s + pause_s)
     assert follower.shown == [("a", False), ("b", False)]
 
 

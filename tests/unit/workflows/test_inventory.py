@@ -18,6 +18,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Unreachable
 from gpuledger.model.share import Holder
+from gpuledger.workflows.leadership import Leadership
 
 CARDS = cards_of("node-a", 2)
 CARD, SECOND = CARDS
@@ -252,6 +253,44 @@ async def test_a_card_whose_node_was_not_shown_yet_is_left_to_it_until_all_were_
     await parts.observer.resync()
     await parts.idle()
     assert api.card(CARD).card == (CARD if first_is_there else COPY)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_of_two_nodes_that_report_a_new_card_at_once_one_has_it_whatever_they_report_later(
+    api: ApiServer, held: bool
+) -> None:
+    reports = {"node-a": CARD, "node-b": COPY}
+    for name, card in reports.items():
+        api.put_node(a_node_object(name, [card]))
+    parts = an_operator(api)
+    await parts.idle()
+    assert len(parts.told) == 1
+    if held:
+        await parts.add("a", a_share(CARD))
+    owner, writes = api.card(CARD).card, len(api.writes())
+    for slots in (79, 78):
+        for name, card in reports.items():
+            api.put_node(a_node_object(name, [card], slots=slots))
+            parts.watch()
+            await asyncio.sleep(60.0)
+    assert api.card(CARD).card == owner
+    assert len(api.writes()) == writes
+
+
+async def test_who_takes_over_after_a_card_has_moved_finds_it_in_order(api: ApiServer) -> None:
+    """It looked on when the card was still the first node's."""
+    active = await reported_twice(api)
+    passive = OperatorParts(api, leadership=Leadership("host"))
+    await passive.observer.resync()
+    await passive.idle()
+    await card_goes(active)
+    await active.add("a", a_share(COPY))
+    await passive.idle()
+    passive.leadership.observe({"spec": {"holderIdentity": "host_0e6f4c"}}, gone=False)
+    await passive.observer.take_over()
+    await passive.idle()
+    assert api.card(CARD).card == COPY
+    assert phase_of(api, CARD) == ("Ready", "")
 
 
 async def test_a_node_that_is_gone_loses_its_free_cards_and_keeps_the_held_ones(api: ApiServer) -> None:

@@ -424,6 +424,14 @@ async def test_a_card_that_is_gone_takes_no_entry_and_every_removal_succeeds(api
     assert parts.ledger.pod_uids() == []
 
 
+async def test_a_holder_that_is_remembered_on_a_card_that_is_gone_is_not_taken_for_entered(api: ApiServer) -> None:
+    api.put_card(CARD, a_holder("a", a_share(CARD)))
+    parts = an_operator(api)
+    api.delete_card(CARD)
+    with pytest.raises(DoesNotFit, match="is gone"):
+        await parts.add("a", a_share(CARD))
+
+
 async def test_a_card_that_is_unknown_takes_no_entry_and_every_removal_succeeds(api: ApiServer) -> None:
     parts = an_operator(api)
     with pytest.raises(DoesNotFit):
@@ -451,6 +459,18 @@ async def test_the_first_status_of_a_card_that_came_back_restores_its_holders(ap
     )
     assert api.holders_of(CARD) == ["stays"]
     assert api.card(CARD).phase == "Ready"
+
+
+async def test_a_change_that_travels_with_the_first_status_of_a_card_that_came_back_is_in_it(api: ApiServer) -> None:
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, holder)
+    parts = an_operator(api)
+    api.delete_card(CARD)
+    parts.watch()
+    api.put_card(CARD, opened=False)
+    parts.watch()
+    await asyncio.gather(parts.journal.change(releasing(holder)), parts.journal.describe(CARD.uuid, "Ready", ""))
+    assert api.card(CARD).holders == (releasing(holder),)
 
 
 async def test_opening_a_card_that_somebody_else_opened_meanwhile_keeps_their_holders(api: ApiServer) -> None:

@@ -198,6 +198,13 @@ async def test_who_takes_over_keeps_what_is_known_of_a_pod(api: ApiServer, parts
     assert parts.ledger.hold_of("uid-waits") is None, "it can't go to the nodes that have room"
 
 
+async def test_who_takes_over_lets_no_pod_wait_that_has_room_on_hold(api: ApiServer, parts: OperatorParts) -> None:
+    api.put_pod(refused(a_pod_object("has-room")))
+    assert parts.filter("has-room", "node-a").node_names == ["node-a"]
+    await parts.observer.take_over()
+    assert parts.waiting.waiting() == set()
+
+
 async def test_pods_that_went_unseen_are_forgotten_and_those_that_came_meanwhile_are_not(
     api: ApiServer, parts: OperatorParts
 ) -> None:

@@ -238,6 +238,22 @@ async def test_a_bind_after_the_hold_has_expired_chooses_again(api: ApiServer, p
     assert sorted(api.holders_of(CARD) + api.holders_of(SECOND)) == ["uid-first", "uid-second"]
 
 
+async def test_a_bind_without_a_filter_uses_the_room_that_was_kept_for_its_pod(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """An operator that has ended since has answered Filter, and there is no other room."""
+    api.put_card(CARD, a_holder("other", a_share(CARD)))
+    api.put_pod(a_pod_object("both", BOTH))
+    parts.watch()
+    assert parts.filter("both", "node-a").node_names == []
+    await parts.journal.remove(CARD.uuid, "other")
+    parts.waiting.give_room()
+    assert parts.ledger.hold_of("uid-both")
+    await parts.bind("both", "node-a")
+    assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
+    assert parts.remembered("uid-both") == []
+
+
 async def test_a_bind_to_another_node_than_the_held_one_chooses_there(api: ApiServer, parts: OperatorParts) -> None:
     api.put_card(ELSEWHERE)
     parts.read_cards()
@@ -527,4 +543,21 @@ async def test_a_pod_that_is_bound_or_gone_leaves_nothing_behind(
         api.delete_pod("a")
         parts.watch()
         assert parts.shares_left("uid-a") == []
+    assert parts.remembered("uid-a") == []
+
+
+async def test_a_pod_that_goes_before_its_binding_arrives_leaves_nothing_behind(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.filter("a", "node-a")
+    gate = asyncio.Event()
+    api.queue(BIND, hold_request(gate))
+    binding = start(parts.bind("a", "node-a"))
+    await settle()
+    api.delete_pod("a")
+    parts.watch()
+    gate.set()
+    with pytest.raises(BindFailed):
+        await binding
+    await parts.idle()
     assert parts.remembered("uid-a") == []

@@ -582,6 +582,25 @@ async def test_a_card_that_changes_often_costs_one_look_at_a_suspect(api: ApiSer
     assert len(api.called(READ_POD)) == 1
 
 
+async def test_a_share_that_an_attempt_enters_while_an_older_one_is_given_back_is_looked_at_too(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_node(a_node_object("node-a", CARDS))
+    api.put_pod(a_pod_object("a"))
+    fence = asyncio.Event()
+    api.queue(ANNOTATE, hold_request(fence))
+    await parts.observer.resync()
+    await settle()
+    api.put_card(SECOND, held(SECOND))
+    parts.watch()
+    await settle()
+    fence.set()
+    await parts.idle()
+    assert [api.holders_of(card) for card in CARDS] == [[], ["uid-a"]]
+    await asyncio.sleep(2 * SUSPECT_DELAY_S)
+    assert parts.shares_left("uid-a") == []
+
+
 @pytest.mark.parametrize("end", [is_gone, is_another_one])
 async def test_after_a_restart_a_pod_that_is_gone_is_released_after_a_while(
     api: ApiServer, parts: OperatorParts, end: Callable[[ApiServer], None]
@@ -599,6 +618,17 @@ async def test_after_a_restart_a_pod_that_is_gone_is_released_after_a_while(
 
 async def test_a_pod_that_is_released_leaves_nothing_behind(api: ApiServer, parts: OperatorParts) -> None:
     await force_delete(api, parts)
+    await asyncio.sleep(RELEASE_DELAY_S + 3)
+    assert parts.remembered("uid-a") == []
+
+
+async def test_a_releasing_share_that_another_operator_removes_leaves_nothing_behind(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await force_delete(api, parts)
+    assert states(api) == [HolderState.RELEASING]
+    api.put_card(CARD)
+    parts.watch()
     await asyncio.sleep(RELEASE_DELAY_S + 3)
     assert parts.remembered("uid-a") == []
 

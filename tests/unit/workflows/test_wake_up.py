@@ -53,6 +53,13 @@ def tenant(card: Card, phase: str) -> dict[str, Any]:
     return a_pod_object(name, WHOLE, node_name=card.node_name, phase=phase, started=True)
 
 
+def put_refused_pod(api: ApiServer, name: str) -> None:
+    """Put a pod as kube-scheduler leaves one that it found no node for."""
+    pod = a_pod_object(name, WHOLE)
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    api.put_pod(pod)
+
+
 async def free(parts: OperatorParts, *cards: Card) -> None:
     """Let the tenants end, and the operator see it."""
     for card in cards:
@@ -148,9 +155,15 @@ async def test_a_higher_priority_takes_kept_room_and_who_had_it_waits_again(part
     assert kept(parts) == ["a", "high"]
 
 
-async def test_kept_room_that_is_too_small_for_a_higher_priority_stays_whose_it_was(parts: OperatorParts) -> None:
+@pytest.mark.parametrize("woken", [False, True])
+async def test_kept_room_that_is_too_small_for_a_higher_priority_stays_whose_it_was(
+    parts: OperatorParts, woken: bool
+) -> None:
     wait_for_room(parts, "a")
+    wait_for_room(parts, "b")
     await free(parts, CARD)
+    if woken:
+        await asyncio.sleep(2 * GRACE_S)
     wait_for_room(parts, "high", TWO_CARDS, priority=1)
     await settle()
     assert kept(parts) == ["a"]
@@ -194,9 +207,7 @@ async def test_pods_that_were_refused_before_anybody_looked_get_room_on_any_node
     api: ApiServer, parts: OperatorParts, room_is_there: bool
 ) -> None:
     wait_for_room(parts, "large", TWO_CARDS)
-    pod = a_pod_object("a", WHOLE)
-    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
-    api.put_pod(pod)
+    put_refused_pod(api, "a")
     if room_is_there:
         await free(parts, ELSEWHERE)
     await parts.observer.take_over()
@@ -242,6 +253,18 @@ async def test_a_pod_that_sleeps_is_called_once(api: ApiServer, parts: OperatorP
     await asyncio.sleep(10 * EARMARK_S)
     assert called(api) == ["a"]
     assert parts.counts.wake_ups == 1
+
+
+async def test_a_pod_that_was_refused_before_the_start_is_called_when_there_is_room(api: ApiServer) -> None:
+    api.put_node(a_node_object("node-a", [CARD]))
+    api.put_card(CARD)
+    put_refused_pod(api, "a")
+    operator = OperatorParts(api).as_operator()
+    running = [asyncio.create_task(startup._keep_in_sync(operator)), asyncio.create_task(startup._give_room(operator))]
+    await asyncio.sleep(startup.HOLDS_CHECKED_S + 2 * GRACE_S)
+    assert called(api) == ["a"]
+    for task in running:
+        task.cancel()
 
 
 def is_gone(api: ApiServer) -> None:
@@ -322,6 +345,21 @@ async def test_nobody_is_called_again_who_has_come_while_the_api_server_was_away
     assert ask(parts, "a")
     await asyncio.sleep(2 * EARMARK_S)
     assert called(api) == ["a"]
+
+
+async def test_a_pod_whose_room_is_taken_while_its_call_is_lost_is_called_when_there_is_room_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    wait_for_room(parts, "a")
+    await free(parts, CARD)
+    api.queue(ANNOTATE, lose_request())
+    await asyncio.sleep(GRACE_S + 0.01)
+    assert ask(parts, "high", priority=1)
+    api.delete_pod("high")
+    await parts.idle()
+    await asyncio.sleep(2 * GRACE_S)
+    assert kept(parts) == ["a"]
+    assert called(api) == ["a", "a"]
 
 
 # What is left, and what it costs.
