@@ -54,6 +54,14 @@ class SeenPod:
     resource_version: str
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far a bind has come."""
+
+    may_have_bound: bool = True
+    """The pod may have been bound with these shares: by a Binding without an answer, or by whoever entered them."""
+
+
 class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
@@ -65,30 +73,30 @@ class PodBinder:
 
     async def bind(self, seen: SeenPod, placement: Placement) -> None:
         """Bind a pod. When it can't be done, give its shares back, and raise why."""
-        unclear: list[Unreachable] = []
+        progress = _Progress()
         try:
-            await self._enter_and_send(seen, placement, unclear)
+            await self._enter_and_send(seen, placement, progress)
         except Exception:
-            await self._releaser.give_back(seen.pod, placement.shares, may_run=bool(unclear))
+            await self._releaser.give_back(seen.pod, placement.shares, progress.may_have_bound)
             raise
 
-    async def _enter_and_send(self, seen: SeenPod, placement: Placement, unclear: list[Unreachable]) -> None:
+    async def _enter_and_send(self, seen: SeenPod, placement: Placement, progress: _Progress) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
         Each attempt first sees to it that the shares are in the ledger, after the pod's resourceVersion was read.
-        Bindings without an answer are added to `unclear`: they may have bound the pod.
         """
         annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         pod, version = seen.pod, seen.resource_version
         for attempt in range(BINDING_ATTEMPTS):
-            await self._enter(pod, placement)
+            entered = await self._enter(pod, placement)
+            if attempt == 0:
+                progress.may_have_bound = not entered
             try:
-                timeout_s = self._timeout_s
-                await self._store.bind_pod(pod, version, placement.node_name, annotations, timeout_s)
+                await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                 return
             except (Conflict, NotFound, Unreachable) as error:
                 if isinstance(error, Unreachable):
-                    unclear.append(error)
+                    progress.may_have_bound = True
                 found = await self._pod_now(pod)
                 if found is None or bound_node(found) or is_being_deleted(found):
                     if found is not None and _is_bound_by_us(found, placement, annotations):
@@ -100,10 +108,12 @@ class PodBinder:
                 version = resource_version(found)
                 await pause(attempt, error)
 
-    async def _enter(self, pod: Pod, placement: Placement) -> None:
-        """Enter the shares on all cards at once. Raises the first error when every card has answered."""
-        entries = [self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares]
-        await _all(entries)
+    async def _enter(self, pod: Pod, placement: Placement) -> bool:
+        """Enter the shares on all cards at once; return whether it is certain that none was there before.
+
+        Raises the first error when every card has answered.
+        """
+        return all(await _all([self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares]))
 
     async def _pod_now(self, pod: Pod) -> Json | None:
         """Return the pod as it is now, None if it is gone. Asks until it knows."""
@@ -126,8 +136,10 @@ def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str,
     return bound_node(found) == placement.node_name and annotations.items() <= told.items()
 
 
-async def _all(steps: Sequence[Awaitable[None]]) -> None:
+async def _all(steps: Sequence[Awaitable[bool]]) -> list[bool]:
     """Wait for all, then raise the first error there was."""
-    for result in await asyncio.gather(*steps, return_exceptions=True):
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    for result in results:
         if isinstance(result, BaseException):
             raise result
+    return [result is True for result in results]

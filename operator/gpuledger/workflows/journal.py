@@ -79,8 +79,10 @@ class Journal:
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self.counts = JournalCounts()
 
-    async def add(self, holder: Holder, timeout_s: float) -> None:
+    async def add(self, holder: Holder, timeout_s: float) -> bool:
         """Enter a holder. Done when it is there already: the API server has shown it since this was called.
+
+        Returns whether it is certain that this call has entered it, and nobody else before.
 
         Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
@@ -93,6 +95,7 @@ class Journal:
             raise Unreachable(
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
             ) from None
+        return entry.written
 
     async def remove(self, uuid: str, pod_uid: str, state: HolderState | None = None) -> None:
         """Take a pod off a card; tried until the API server has done it. Done when it is not there.
@@ -238,6 +241,7 @@ class _CardWriter:
             self._counts.entries += len(entries)
             self._ledger.load(stored_card(stored))
             for entry in entries:
+                entry.written = True
                 entry.succeed()
 
     async def _refused(self, entries: list[Entry], error: Invalid) -> None:

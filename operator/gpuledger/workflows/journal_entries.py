@@ -26,6 +26,8 @@ class Entry(ABC):
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
     """How often the API server has refused a patch with this entry in it."""
+    written: bool = False
+    """A patch with this entry in it was answered with success."""
     read_since: bool = False
     """The card was read from the API server after the entry was handed in."""
 

@@ -259,16 +259,16 @@ class PodPlacer:
 
     async def _bind(self, arguments: BindArguments) -> None:
         with self._releaser.leaves_alone(arguments.uid):
-            await self._bind_now(arguments)
+            try:
+                await self._bind_now(arguments)
+            finally:  # however it has ended, nothing is kept for the pod any more
+                self._waiting.forget(arguments.uid)
+                self._drop_hold(arguments.uid)
 
     async def _bind_now(self, arguments: BindArguments) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
-        if placement is None:
-            return  # bound already
-        try:
+        if placement is not None:  # else it is bound already
             await self._binder.bind(seen, placement)
-        finally:
-            self._drop_hold(seen.pod.uid)
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)

@@ -155,6 +155,7 @@ class PodReleaser:
         del self._timers[pod_uid]
         if not self._ledger.holders_of(pod_uid):
             self._ends.pop(pod_uid, None)
+            self._started.pop(pod_uid, None)
         if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
             self.worker.mark(pod_uid)
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import ApiError, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Pod
 from gpuledger.placement.choose import Chooser
@@ -201,7 +201,7 @@ class WaitingPods:
             self._counts.wake_ups += 1
             try:
                 await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
-            except Unreachable as error:
+            except (Conflict, Unreachable) as error:
                 await pause(attempt, error)
                 attempt += 1
                 continue
