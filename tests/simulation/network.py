@@ -73,12 +73,15 @@ class Client:
         yield (await self.request("GET", path, parameters=parameters))["items"]
 
     @asynccontextmanager
-    async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(
+        self, path: str, parameters: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch that goes on from a version."""
         operation, _ = route("GET", path)
         kind = Kind.LEASE if operation is Operation.LIST_LEASES else Kind.POD
         selector = selector_of(parameters.get("fieldSelector"))
         watch = PlainWatch(self._world, self._process, kind, selector)
+        self._process.watches.append(watch)
         watch.start(int(parameters["resourceVersion"]))
         try:
             yield watch

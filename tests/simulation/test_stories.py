@@ -42,7 +42,6 @@ def test_late_writes_of_an_attempt_that_was_given_up_do_not_touch_a_newer_one() 
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the object that comes with DELETED is not looked at")
 def test_a_pod_that_ran_keeps_its_share_for_a_while_even_if_nobody_saw_it_run() -> None:
     """Kopf may leave out the event that says that a pod has started, if that of its deletion is there already."""
     assert not told(
@@ -52,7 +51,6 @@ def test_a_pod_that_ran_keeps_its_share_for_a_while_even_if_nobody_saw_it_run() 
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a failed attempt removes a share that another operator has marked")
 def test_an_attempt_that_came_too_late_does_not_give_away_what_another_operator_has_bound() -> None:
     """The other one's pod runs, and is deleted by force; only then does the Binding of this one arrive."""
     assert not told(
@@ -62,7 +60,6 @@ def test_an_attempt_that_came_too_late_does_not_give_away_what_another_operator_
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a Bind that finds its pod bound leaves its hold")
 def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bound_it() -> None:
     """Both keep the room of `a` for `b`; this one is still reading the pod when it learns that it is bound."""
     assert not told(

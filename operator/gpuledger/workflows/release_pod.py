@@ -122,7 +122,10 @@ class PodReleaser:
     def forget(self, pod: Json) -> None:
         """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
         self._counts.pods_examined += 1
-        self.recheck(pod["metadata"]["uid"])
+        uid = pod["metadata"]["uid"]
+        if uid in self._started and has_started(pod):  # it may be the first to say so
+            self._started[uid] = True
+        self.recheck(uid)
 
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
