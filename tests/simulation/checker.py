@@ -108,11 +108,12 @@ class Checker:
             if _amount_asked(holder) != wish.memory_mib:
                 raise Violation(f"pod {uid} holds another amount of card {uuid} than it asks for")
 
-    def check_answer(self, uid: str, node_name: str) -> None:
-        """Check a Bind that was answered with success."""
+    def lie(self, uid: str, node_name: str) -> str:
+        """Return what is wrong with a Bind that is answered with success."""
         pod = self._world.pod_of(uid)
-        if pod is not None and pod["spec"].get("nodeName") != node_name:
-            raise Violation(f"Bind of {uid} to {node_name} is answered with success; it is not bound there")
+        if pod is None or pod["spec"].get("nodeName") == node_name:
+            return ""
+        return f"Bind of {uid} to {node_name} is answered with success; it is not bound there"
 
     def _held(self, uid: str) -> dict[str, tuple[Json, Json]]:
         """Return what a pod holds: card UUID -> card and holder."""

@@ -12,6 +12,7 @@ from random import Random
 from simulation.api_server import Operation
 from simulation.checker import Violation
 from simulation.item import Item
+from simulation.prepared import defects
 from simulation.scenario import Scenario
 from simulation.world import TO_THE_BACK, Choose, Offer, World
 
@@ -76,14 +77,20 @@ class _Recorder:
 def live(scenario: Scenario, choose: Choose, trace: list[str] | None = None) -> Life:
     """Let a world live with these choices, and tell how it went."""
     recorder, violation = _Recorder(choose), ""
+    defects.clear()
     world = World(scenario, trace)
     try:
         world.explore(recorder)
     except Violation as found:
         violation = str(found)
-        world.note(f"VIOLATION: {found}")
+    except Exception as error:  # noqa: BLE001 - a defect is worth its story, too
+        violation = f"{type(error).__name__}: {error}"
     finally:
         world.end()
+    if defects:
+        violation = f"an operator has logged a defect: {defects[0]}"
+    if violation:
+        world.note(f"VIOLATION: {violation}")
     return Life(scenario, tuple(recorder.deviations), tuple(recorder.sizes), violation)
 
 

@@ -21,12 +21,24 @@ def clocks() -> list[ModuleType]:
     return [module for module in modules if getattr(module, "datetime", None) is datetime]
 
 
+defects: list[str] = []
+"""What operators have logged together with a traceback: errors that nobody has thought of."""
+
+
+class _Defects(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            defects.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
     """Let the time of day be that of the worlds, keep the operators quiet, and what is loaded out of the collector."""
-    changed, logger = clocks(), logging.getLogger("gpuledger")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    changed, logger, handler = clocks(), logging.getLogger("gpuledger"), _Defects()
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(handler)
     for module in changed:
         module.datetime = LoopDatetime  # type: ignore[attr-defined]
     gc.collect()
@@ -37,4 +49,5 @@ def prepared() -> Iterator[None]:
         gc.unfreeze()
         for module in changed:
             module.datetime = datetime  # type: ignore[attr-defined]
-        logger.setLevel(level)
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before

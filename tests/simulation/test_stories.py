@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.acts import Delete, ForceDelete
+from simulation.acts import AgentAway, Crash, Delete, ForceDelete
 from simulation.explorers import Planned, Rule, live
 from simulation.prepared import prepared
 from simulation.scenario import Scenario
@@ -67,4 +67,25 @@ def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bo
         Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
         Rule("scheduler 2: Filter uid-b", skip=1, until=("operator 1: .*adds uid-b", "operator 2: sees MODIFIED card")),
         Rule("operator 2: read pod default/b", until=("operator 1: bind pod default/b",) * 2),
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="what a scheduler writes on a pod that waits is read at the start only")
+def test_a_pod_that_was_refused_just_before_a_restart_is_woken_too() -> None:
+    """Its refusal is written down only after the operator has read who waits; then nothing calls the scheduler."""
+    assert not told(
+        Scenario("refused before", ONE_CARD, (A, B), (Crash(), Delete("a"))),
+        Rule("scheduler 1: Bind uid-a", until=("scheduler 1: Filter uid-b",), act=True),
+        Rule("scheduler 1: writes status of uid-a", act=True),
+        Rule("scheduler 1: writes status of uid-b", way=LATE),
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="each puts the other's phase right at once")
+def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as_they_can() -> None:
+    """The watch of one stalls while the agent of a node goes away."""
+    assert not told(
+        Scenario("seen differently", ONE_CARD, (A,), (AgentAway("node-a"),), replicas=2),
+        Rule("scheduler 1: sees MODIFIED pod a", act=True),
+        Rule("operator 2: sees MODIFIED node", way=LATE),
     )

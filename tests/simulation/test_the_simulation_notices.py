@@ -5,12 +5,14 @@ Each break says which scenario shows it, and by which words the checker must cal
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows import bind_pod, journal, journal_entries
 from gpuledger.workflows.journal_entries import Add
@@ -157,6 +159,23 @@ def unclear_is_failed(patch: Patch) -> None:
     patch.setattr(PodReleaser, "_settle", settle)
 
 
+def success_always(patch: Patch) -> None:
+    bind = PodPlacer.bind
+
+    async def confident(self: PodPlacer, arguments: Any) -> None:
+        with suppress(GpuledgerError):
+            await bind(self, arguments)
+
+    patch.setattr(PodPlacer, "bind", confident)
+
+
+def writer_with_a_defect(patch: Patch) -> None:
+    def patch_of(*_: Any) -> list[Json]:
+        raise KeyError("holders")
+
+    patch.setattr(journal, "patch_of", patch_of)
+
+
 def bound_before_entered(patch: Patch) -> None:
     async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> None:
         for share in placement.shares:
@@ -179,6 +198,8 @@ BREAKS = [
     Break("the test in removals", untested_removals, "equal pods come and go", LOST, Mood(WRITES, (1,), 2, 0.3)),
     Break("the age of news", old_news_believed, "two pods on one card", "older state", LATE),
     Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
+    Break("the truth of an answer", success_always, "one pod", "is answered with success"),
+    Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
     Break("the wake-up", no_wake_up, "two pods for one card", "there is room for it"),
     Break(
         "asking the API server again",

@@ -27,7 +27,6 @@ PATIENCE_S = 1_500.0
 STEPS_LIMIT = 20_000
 """More steps than any world needs: whoever takes them goes round in circles."""
 
-
 TO_THE_BACK = 1
 """The choice that lets all others go first."""
 
@@ -81,6 +80,7 @@ class World:
         self._uids: dict[str, str] = {}  # pod UID -> key of the pod
         self._has_news = True
         self._rests = False
+        self._lie = ""  # what an operator has said that is not so
         self.lease_holder = 1
         self.wake_refused = False
         """Whether the API server has refused to change an annotation."""
@@ -153,9 +153,9 @@ class World:
         self.api.put(Kind.LEASE, LEASE_NAME, lease)
 
     def check_bound(self, arguments: BindArguments, error: str) -> None:
-        """Check what an operator is about to answer to a Bind."""
+        """Check what an operator is about to answer to a Bind; it is not for its tasks to fail by that."""
         if not error:
-            self.checker.check_answer(arguments.uid, arguments.node_name)
+            self._lie = self._lie or self.checker.lie(arguments.uid, arguments.node_name)
 
     # Steps.
 
@@ -219,6 +219,8 @@ class World:
         else:
             self._let_time_pass()
         self._settle()
+        if self._lie:
+            raise Violation(self._lie)
         self.checker.check_memory()
 
     def _happen(self, item: Item, way: int) -> None:
