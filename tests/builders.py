@@ -1,6 +1,7 @@
 """Cards, shares, ledgers and requests with good defaults, so that a test names only what it is about."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
@@ -58,7 +59,12 @@ def whole_share(card: Card) -> Share:
 
 def a_holder(uid: str, share: Share) -> Holder:
     """Return a share as the API server stores it."""
-    return Holder(a_pod(uid), share)
+    return Holder(a_pod(uid), share, attempt="first")
+
+
+def first_attempts(holders: Iterable[Holder] | None) -> tuple[Holder, ...]:
+    """Return holders as `a_holder` makes them: the names of attempts are random."""
+    return tuple(replace(holder, attempt="first") for holder in holders or ())
 
 
 def stored(card: Card, *holders: Holder, version: int = 1) -> StoredCard:

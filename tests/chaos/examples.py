@@ -49,6 +49,7 @@ def a_holder(uid: str = POD, memory_mib: int = 4000, **changes: object) -> Json:
         "priority": 0,
         "containers": [{"name": "c0", "memoryMiB": memory_mib, "cores": 0}],
         "state": "allocated",
+        "attempt": "first",
         **changes,
     }
 

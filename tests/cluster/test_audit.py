@@ -113,6 +113,7 @@ def a_holder(name: str, uid: str, **fields: object) -> Json:
         "priority": 0,
         "containers": [{"name": "main", "memoryMiB": SHARE_MIB, "cores": 0}],
         "state": "allocated",
+        "attempt": "first",
         **fields,
     }
 

@@ -42,6 +42,7 @@ def a_holder(pod: str, memory_mib: int = 0, cores: int = 0, number: int = 1, **m
         "priority": 0,
         "containers": [{"name": "main", "memoryMiB": memory_mib, "cores": cores}],
         "state": "allocated",
+        "attempt": "first",
         **more,
     }
 

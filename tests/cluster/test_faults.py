@@ -189,7 +189,7 @@ def is_refused(cluster: Cluster, name: str) -> bool:
     used = {"memoryMiB": 1, "cores": 0, "number": 1}
     whose = {"podUID": "uid", "namespace": "default", "pod": name, "exclusive": False, "priority": 0}
     containers = [{"name": "main", "memoryMiB": 1, "cores": 0}]
-    holder = {**whose, **used, "containers": containers, "state": "allocated"}
+    holder = {**whose, **used, "containers": containers, "state": "allocated", "attempt": "first"}
     try:
         cluster.patch(path, {"status": {"holders": [holder], "used": used}})
     except RequestFailed as error:

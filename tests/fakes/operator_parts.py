@@ -47,7 +47,7 @@ class OperatorParts:
     def __post_init__(self) -> None:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, Policy())
-        self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts)
+        self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
         settings = PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S)
         self.releaser = PodReleaser(
             self.ledger,

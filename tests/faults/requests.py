@@ -162,7 +162,8 @@ def _added(operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _changed(operations: list[dict[str, Any]]) -> set[str]:
     """Return the UIDs of the pods whose holders a JSON patch gives another state: each is tested for at its place."""
-    changed = {o["path"].removesuffix("/state") for o in operations if o["op"] == "replace"}
+    paths = [o["path"] for o in operations if o["op"] == "replace"]
+    changed = {path.removesuffix("/state") for path in paths if path.endswith("/state")}
     return {o["value"] for o in operations if o["op"] == "test" and o["path"].removesuffix("/podUID") in changed}
 
 

@@ -119,7 +119,8 @@ def strangers(draw: st.DrawFn, pod: Json) -> Holder:
     uuid, memory_mib = draw(st.sampled_from([*BY_UUID])), draw(st.sampled_from([0, 2_000, 8_000]))
     names = draw(st.sampled_from([("c0",), ("c1",), ("c0", "c1"), ("c9",)]))
     containers = tuple(ContainerShare(each, memory_mib, 40) for each in names)
-    return Holder(identity(pod), Share(uuid, Amounts(memory_mib, 40, 1), draw(st.booleans()), containers))
+    share = Share(uuid, Amounts(memory_mib, 40, 1), draw(st.booleans()), containers)
+    return Holder(identity(pod), share, attempt="first")
 
 
 @st.composite
@@ -286,7 +287,7 @@ def test_pods_that_were_placed_as_they_should_are_no_finding(asked: list[dict[st
             pod["spec"]["nodeName"] = placement.node_name
             pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
             for share in placement.shares:
-                entered[share.uuid].append(Holder(pod_identity(pod), share))
+                entered[share.uuid].append(Holder(pod_identity(pod), share, attempt="first"))
         api.put_pod(pod)
     for node in NODES:
         api.put_node(a_node_object(node, [card for card in CARDS if card.node_name == node]))

@@ -90,7 +90,8 @@ def holders(draw: st.DrawFn, uuid: str = a_card().uuid, uid: str = "") -> Holder
     pod = Pod(uid or draw(st.text(LETTERS, min_size=1, max_size=64)), draw(labels), draw(labels), priority)
     amounts = Amounts(draw(memory), draw(cores), draw(st.integers(1, crd.MAX_SLOTS_OF_ONE_POD)))
     shares = tuple(ContainerShare(*part) for part in containers)
-    return Holder(pod, Share(uuid, amounts, draw(st.booleans()), shares), state, deadline)
+    attempt = draw(st.text(LETTERS, min_size=1, max_size=32))
+    return Holder(pod, Share(uuid, amounts, draw(st.booleans()), shares), state, deadline, attempt)
 
 
 @given(cards(), st.data())

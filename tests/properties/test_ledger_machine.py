@@ -212,7 +212,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(uuid=uuids, pod=pods)
     def a_pod_leaves_a_lost_card(self, uuid: str, pod: str) -> None:
-        self.ledger.release_unstored(uuid, pod)
+        self.ledger.change_unstored(uuid, pod, None)
         line = self.naive.lines.get(uuid)
         if line and not line.stored:
             line.holders = [(holder, share) for holder, share in line.holders if holder != pod]

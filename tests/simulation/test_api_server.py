@@ -35,6 +35,7 @@ holders = st.lists(
             "priority": st.just(0),
             "containers": containers,
             "state": st.sampled_from(["allocated", "releasing"]),
+            "attempt": st.sampled_from(["first", "second"]),
         }
     ),
     max_size=3,

@@ -31,7 +31,6 @@ def told(scenario: Scenario, *rules: Rule) -> str:
     return life.violation
 
 
-@pytest.mark.xfail(strict=True, reason="a removal tests pod and state, and a late mark restores that state")
 def test_late_writes_of_an_attempt_that_was_given_up_do_not_touch_a_newer_one() -> None:
     """Mark and removal arrive twice: at once, by the retry, and after a newer attempt has bound the pod."""
     assert not told(
@@ -70,7 +69,6 @@ def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bo
     )
 
 
-@pytest.mark.xfail(strict=True, reason="what a scheduler writes on a pod that waits is read at the start only")
 def test_a_pod_that_was_refused_just_before_a_restart_is_woken_too() -> None:
     """Its refusal is written down only after the operator has read who waits; then nothing calls the scheduler."""
     assert not told(
@@ -81,7 +79,6 @@ def test_a_pod_that_was_refused_just_before_a_restart_is_woken_too() -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="each puts the other's phase right at once")
 def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as_they_can() -> None:
     """The watch of one stalls while the agent of a node goes away."""
     assert not told(

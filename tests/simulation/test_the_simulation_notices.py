@@ -119,10 +119,24 @@ def old_news_believed(patch: Patch) -> None:
 
 
 def memory_believed(patch: Patch) -> None:
-    patch.setattr(journal, "is_only_remembered", lambda *_: False)
+    settle = journal_entries._settle_add
+
+    def trusting(card: Any, entry: Any, staying: Any) -> bool:
+        present = card.holders.get(entry.holder.pod.uid)
+        if present is not None and present.state is HolderState.ALLOCATED:
+            entry.holder = replace(entry.holder, attempt=present.attempt)
+        return settle(card, entry, staying)
+
+    patch.setattr(journal_entries, "_settle_add", trusting)
+
+
+def attempts_of_one_name(patch: Patch) -> None:
+    patch.setattr(journal, "token_hex", lambda _: "one")
 
 
 def marked_shares_used(patch: Patch) -> None:
+    """Either alone is enough: that what is marked is not used, and that who uses it takes it over."""
+    attempts_of_one_name(patch)
     settle = journal_entries._settle_add
 
     def careless(card: Any, entry: Any, staying: Any) -> bool:
@@ -131,7 +145,9 @@ def marked_shares_used(patch: Patch) -> None:
             card.holders[entry.holder.pod.uid] = replace(present, state=HolderState.ALLOCATED, deadline=None)
         return settle(card, entry, staying)
 
+    tests = journal_entries._tests
     patch.setattr(journal_entries, "_settle_add", careless)
+    patch.setattr(journal_entries, "_tests", lambda place, holder: tests(place, holder)[:2])
 
 
 def no_holds(patch: Patch) -> None:
@@ -202,7 +218,7 @@ BREAKS = [
     Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
     Break("the wake-up", no_wake_up, "two pods for one card", "there is room for it"),
     Break(
-        "asking the API server again",
+        "taking over what another attempt has entered",
         memory_believed,
         "two operators, one pod",
         f"{NOTHING}|{LOST}",
@@ -215,7 +231,18 @@ BREAKS = [
         ),
     ),
     Break(
-        "marks on shares",
+        "the names of attempts",
+        attempts_of_one_name,
+        "one pod",
+        f"{NOTHING}|{LOST}",
+        plan=(
+            REFUSED_ONCE,
+            Rule("operator 1: write status of card gpu-node-a-0 (makes no. 0 releasing)", way=2),
+            Rule("operator 1: write status of card gpu-node-a-0 (removes no. 0)", way=2),
+        ),
+    ),
+    Break(
+        "marks on shares, and the names of attempts",
         marked_shares_used,
         "two operators, one pod",
         f"{NOTHING}|{LOST}",

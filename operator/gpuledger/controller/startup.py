@@ -88,7 +88,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger, store)
-    waiting = WaitingPods(ledger, chooser, store, counts)
+    waiting = WaitingPods(ledger, chooser, store, counts, leadership.is_active)
     placement = PlacementSettings(
         names=resource_names(settings),
         defaults=RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores),

@@ -55,6 +55,7 @@ SomeSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS, json_schema_extra={"format"
 LinkScore = Annotated[int, Field(ge=0, le=MAX_LINK_SCORE, json_schema_extra={"format": "int32"})]
 
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
+Attempt = Annotated[str, Field(min_length=1, max_length=32)]
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
 Word = Annotated[str, Field(max_length=32)]
@@ -166,6 +167,10 @@ class Holder(_Share):
     state: HolderState = Field(
         description="reserved: room kept for a pod that waits for others to leave. allocated: the pod is bound to the "
         "node. releasing: the pod is gone, but its processes may still run."
+    )
+    attempt: Attempt = Field(
+        description="Random name of the attempt to bind the pod that entered this share, or relied on it last. Writes "
+        "to the entry test it: one that arrives late, meant for an earlier attempt, changes nothing."
     )
     deadline: AwareDatetime | None = Field(
         default=None, description="When a reserved or releasing share is given up if nothing else happens."

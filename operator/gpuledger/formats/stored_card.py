@@ -77,6 +77,7 @@ def holder_json(holder: Holder) -> dict[str, Any]:
         "priority": pod.priority,
         "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
         "state": holder.state.value,
+        "attempt": holder.attempt,
     }
     if holder.deadline:
         entry["deadline"] = holder.deadline
@@ -128,6 +129,7 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         ),
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),
+        attempt=entry["attempt"],
     )
 
 

@@ -151,11 +151,12 @@ class Ledger:
         self._touch(entry.card.node_name)
         return True
 
-    def release_unstored(self, uuid: str, pod_uid: str) -> None:
-        """Take a pod off a card that the API server has lost, so that it is not restored with it."""
+    def change_unstored(self, uuid: str, pod_uid: str, holder: Holder | None) -> None:
+        """Change a holder of a card that the API server has lost, so that it is restored so; None takes the pod off."""
         entry = self._entries.get(uuid)
         if entry is not None and not entry.stored:
-            self._replace_holders(entry, [holder for uid, holder in entry.holders.items() if uid != pod_uid])
+            changed = entry.holders | {pod_uid: holder}
+            self._replace_holders(entry, [holder for holder in changed.values() if holder is not None])
             entry.known_room = None
             self._forget_if_unheld(entry)
             self._touch(entry.card.node_name)

@@ -65,6 +65,8 @@ class Holder:
     state: HolderState = HolderState.ALLOCATED
     deadline: str | None = None
     """RFC 3339, for `reserved` and `releasing`."""
+    attempt: str = ""
+    """Which attempt to bind has entered it or relies on it: a random name, empty until the journal enters it."""
 
 
 @dataclass(frozen=True, slots=True)

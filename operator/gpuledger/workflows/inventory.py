@@ -16,6 +16,7 @@ from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.pauses import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class InventoryKeeper:
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
         self._all_seen = False
+        self._patience = Patience()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
@@ -94,12 +96,15 @@ class InventoryKeeper:
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
-        """Take in that a card was written: what somebody else has changed of it is put right."""
+        """Take in that a card was written: what somebody else has changed of it is put right.
+
+        At once; if that goes on, later and later: it may be another operator, which sees the node differently.
+        """
         if entry.card.node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
         card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
         if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
-            self.worker.mark(entry.card.node_name)
+            self._patience.call(entry.card.node_name, self.worker.mark)
 
     def recheck_all(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any, Protocol
 
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import Holder
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.journal_entries import (
     Add,
@@ -24,7 +25,6 @@ from gpuledger.workflows.journal_entries import (
     Entry,
     Remove,
     ShowConflict,
-    is_only_remembered,
     open_entries,
     patch_of,
 )
@@ -45,6 +45,9 @@ GROUP_LIMIT = 64
 
 REFUSALS_LIMIT = 2
 """Patches that may be refused with an entry in them: one in a group or with stale memory, one alone after a re-read."""
+
+ATTEMPT_BYTES = 8
+"""Random bytes in an attempt's name. It only has to differ from those of the same pod's other attempts."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """Pause after an error of the API server: doubled each time."""
@@ -80,14 +83,15 @@ class Journal:
         self.counts = JournalCounts()
 
     async def add(self, holder: Holder, timeout_s: float) -> bool:
-        """Enter a holder. Done when it is there already: the API server has shown it since this was called.
+        """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
 
-        Returns whether it is certain that this call has entered it, and nobody else before.
+        Either way the API server has the name when this returns: nobody was taking the share back at that time.
+        Returns whether the share is new, and not taken over.
 
         Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
         """
-        entry = Add(holder=holder)
+        entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
         self._submit(holder.share.uuid, entry)
         try:
             await asyncio.wait_for(entry.settled, timeout_s)
@@ -95,14 +99,14 @@ class Journal:
             raise Unreachable(
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
             ) from None
-        return entry.written
+        return not entry.takes_over
 
-    async def remove(self, uuid: str, pod_uid: str, state: HolderState | None = None) -> None:
+    async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
         """Take a pod off a card; tried until the API server has done it. Done when it is not there.
 
-        With a state, only while the holder is in that state.
+        With a holder, only that one, as it is: not in another state, nor entered by another attempt.
         """
-        entry = Remove(pod_uid=pod_uid, state=state)
+        entry = Remove(pod_uid=pod_uid, only=only)
         self._submit(uuid, entry)
         await entry.settled
 
@@ -165,6 +169,8 @@ class _CardWriter:
         self._counts = counts
         self._errors = 0
         self._pause_s = 0.0
+        self._stale = False
+        """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
 
     async def run(self) -> None:
         """Work until nothing waits. Each write takes along what has gathered by the time of its turn."""
@@ -197,11 +203,10 @@ class _CardWriter:
 
     async def _step(self, group: list[Entry]) -> list[Entry]:
         """Write once for the entries that need it; return those that may not be settled yet."""
+        group = [entry for entry in group if not entry.settled.done()]
+        if group and self._stale and not await self._read_again():
+            return group
         card = self._ledger.entry(self.uuid)
-        if card is not None and any(is_only_remembered(card, entry) for entry in group):
-            if not await self._read_again(group):
-                return group
-            card = self._ledger.entry(self.uuid)
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
@@ -224,12 +229,12 @@ class _CardWriter:
                 card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
             )
         except Invalid as error:
-            await self._refused(entries, error)
+            self._refused(entries, error)
         except NotFound:
             self._ledger.unload(self.uuid, card.resource_version)
         except (Conflict, Unreachable) as error:
+            self._stale = True
             self._note_pause(error)
-            await self._read_again(entries)
         except ApiError as error:  # who gives up a share can't be told to give up on that
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
@@ -241,12 +246,11 @@ class _CardWriter:
             self._counts.entries += len(entries)
             self._ledger.load(stored_card(stored))
             for entry in entries:
-                entry.written = True
                 entry.succeed()
 
-    async def _refused(self, entries: list[Entry], error: Invalid) -> None:
+    def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals += 1
-        await self._read_again(entries)
+        self._stale = True
         for entry in entries:
             entry.refusals += 1
             if entry.refusals < REFUSALS_LIMIT:
@@ -257,7 +261,7 @@ class _CardWriter:
                 logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
                 entry.fail(error)
 
-    async def _read_again(self, entries: Sequence[Entry]) -> bool:
+    async def _read_again(self) -> bool:
         """Bring memory up to date, and tell whether that worked; also shows whether a lost write was carried out."""
         card = self._ledger.entry(self.uuid)
         if card is None:
@@ -269,8 +273,7 @@ class _CardWriter:
         except ApiError as error:
             self._note_pause(error)
             return False
-        for entry in entries:
-            entry.read_since = True
+        self._stale = False
         return True
 
     def _note_pause(self, error: ApiError) -> None:
@@ -285,6 +288,9 @@ class _CardWriter:
                 entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
                 continue
             card = self._ledger.entry(self.uuid)
-            if isinstance(entry, Remove) and card and entry.applies_to(card.holders.get(entry.pod_uid)):
-                self._ledger.release_unstored(self.uuid, entry.pod_uid)
+            present = card.holders.get(entry.subject) if card else None
+            if isinstance(entry, Remove) and entry.applies_to(present):
+                self._ledger.change_unstored(self.uuid, entry.pod_uid, None)
+            elif isinstance(entry, Change) and present and entry.applies_to(present):
+                self._ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
             entry.succeed()

@@ -26,10 +26,6 @@ class Entry(ABC):
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
     """How often the API server has refused a patch with this entry in it."""
-    written: bool = False
-    """A patch with this entry in it was answered with success."""
-    read_since: bool = False
-    """The card was read from the API server after the entry was handed in."""
 
     @property
     @abstractmethod
@@ -49,9 +45,18 @@ class Entry(ABC):
 
 @dataclass(eq=False)
 class Add(Entry):
-    """Enter a holder. Whoever waits can withdraw it, by cancelling the future, as long as it is not sent."""
+    """Enter a holder, or give an equal one that is there this one's attempt.
+
+    Whoever waits can withdraw it, by cancelling the future, as long as it is not sent.
+    """
 
     holder: Holder = field(kw_only=True)
+    takes_over: bool = field(default=False, init=False)
+    """An equal holder of another attempt was there."""
+
+    def changed(self, present: Holder) -> Holder:
+        """Return an equal holder as it is afterwards."""
+        return replace(present, attempt=self.holder.attempt)
 
     @property
     def subject(self) -> str:
@@ -64,12 +69,14 @@ class Remove(Entry):
     """Take a pod off the card."""
 
     pod_uid: str = field(kw_only=True)
-    state: HolderState | None = field(default=None, kw_only=True)
-    """Only while the holder is in this state: a newer attempt of the pod may have entered it anew."""
+    only: Holder | None = field(default=None, kw_only=True)
+    """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it anew."""
 
     def applies_to(self, present: Holder | None) -> bool:
         """Tell whether there is something to remove."""
-        return present is not None and self.state in (None, present.state)
+        if present is None or self.only is None:
+            return present is not None
+        return (present.attempt, present.state) == (self.only.attempt, self.only.state)
 
     @property
     def subject(self) -> str:
@@ -96,6 +103,10 @@ class Change(Entry):
         if present is None or present.share != self.holder.share:
             return False
         return (present.state, present.deadline) != (self.holder.state, self.holder.deadline)
+
+    def changed(self, present: Holder) -> Holder:
+        """Return the holder as it is afterwards."""
+        return replace(present, state=self.holder.state, deadline=self.holder.deadline)
 
 
 @dataclass(eq=False)
@@ -139,7 +150,8 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
         if isinstance(entry, Add):
             if _settle_add(card, entry, staying):
                 continue
-            staying.append(entry.holder)
+            if entry.subject not in card.holders:
+                staying.append(entry.holder)
         elif _is_done(card, entry):
             entry.succeed()
             continue
@@ -151,15 +163,6 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
             continue
         still_open.append(entry)
     return still_open
-
-
-def is_only_remembered(card: CardEntry, entry: Entry) -> bool:
-    """Tell whether memory has the holder that an entry adds, but the API server was not asked since.
-
-    Somebody else may be taking that holder back at this moment; who relies on it has to have seen it after asking.
-    """
-    asks = isinstance(entry, Add) and not entry.settled.done()
-    return asks and not entry.read_since and entry.subject in card.holders
 
 
 def _leaving(card: CardEntry, entries: Sequence[Entry]) -> set[str]:
@@ -174,7 +177,10 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     if present is not None and present.state is HolderState.RELEASING:
         entry.fail(DoesNotFit(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
     elif present is not None and present.share == share:
-        entry.succeed()
+        if present.attempt == entry.holder.attempt:
+            entry.succeed()
+        else:  # this is what memory says; somebody may be taking it back at this moment
+            entry.takes_over = True
     elif present is not None:
         entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:
@@ -201,7 +207,8 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     """Return the JSON patch that makes these changes at once, from the holders that memory knows.
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
-    tested for its pod's UID, because a stale index of an equal share would not show in the sums.
+    tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
+    that was removed and made anew since.
     """
     if not card.open:
         return _opening_patch(card, entries)
@@ -209,21 +216,18 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     holders = dict(card.holders)
     places = {uid: place for place, uid in enumerate(holders)}
     for entry in entries:
-        if isinstance(entry, Change):
-            place, old = places[entry.subject], holders[entry.subject]
-            holders[entry.subject] = replace(old, state=entry.holder.state, deadline=entry.holder.deadline)
-            operations += _change_of_state(place, old, entry.holder)
+        if isinstance(entry, Add | Change) and entry.subject in holders:
+            old = holders[entry.subject]
+            new = holders[entry.subject] = entry.changed(old)
+            operations += _edit(places[entry.subject], old, new)
     removals = [entry for entry in entries if isinstance(entry, Remove)]
     for removal in sorted(removals, key=lambda removal: -places[removal.pod_uid]):
-        place = places[removal.pod_uid]
-        del holders[removal.pod_uid]
-        operations.append(_test(place, removal.pod_uid))
-        if removal.state:
-            operations.append({"op": "test", "path": f"/status/holders/{place}/state", "value": removal.state.value})
+        place, old = places[removal.pod_uid], holders.pop(removal.pod_uid)
+        operations += _tests(place, old) if removal.only else _tests(place, old)[:1]
         operations.append({"op": "remove", "path": f"/status/holders/{place}"})
     for entry in entries:
-        if isinstance(entry, Add):
-            holders[entry.holder.pod.uid] = entry.holder
+        if isinstance(entry, Add) and entry.subject not in holders:
+            holders[entry.subject] = entry.holder
             operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
@@ -261,8 +265,12 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     """
     leaving = _leaving(card, entries)
     changes = [entry for entry in entries if isinstance(entry, Change)]
-    changed = {entry.subject: entry.holder for entry in changes if entry.applies_to(card.holders.get(entry.subject))}
-    holders = [changed.get(uid, holder) for uid, holder in card.holders.items() if uid not in leaving]
+    change_of = {entry.subject: entry for entry in changes if entry.applies_to(card.holders.get(entry.subject))}
+    holders = [
+        change_of[uid].changed(holder) if uid in change_of else holder
+        for uid, holder in card.holders.items()
+        if uid not in leaving
+    ]
     phase, reason = CardPhase.PENDING.value, ""
     for entry in entries:
         if isinstance(entry, Describe):
@@ -282,17 +290,23 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     ]
 
 
-def _test(place: int, uid: str) -> Json:
-    return {"op": "test", "path": f"/status/holders/{place}/podUID", "value": uid}
+def _tests(place: int, holder: Holder) -> list[Json]:
+    """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
+    expected = {"podUID": holder.pod.uid, "attempt": holder.attempt, "state": holder.state.value}
+    return [{"op": "test", "path": f"/status/holders/{place}/{name}", "value": v} for name, v in expected.items()]
 
 
-def _change_of_state(place: int, old: Holder, new: Holder) -> list[Json]:
-    """Return what changes state and deadline, and nothing else: memory of the share may be stale."""
+def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
+    """Return what changes state, deadline and attempt, where they differ. The rest never changes."""
     path = f"/status/holders/{place}"
-    operations = [_test(place, old.pod.uid), {"op": "replace", "path": f"{path}/state", "value": new.state.value}]
-    if new.deadline:
+    operations = _tests(place, old)
+    if new.attempt != old.attempt:
+        operations.append({"op": "replace", "path": f"{path}/attempt", "value": new.attempt})
+    if new.state is not old.state:
+        operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
+    if new.deadline and new.deadline != old.deadline:
         operations.append({"op": "add", "path": f"{path}/deadline", "value": new.deadline})
-    elif old.deadline:
+    elif old.deadline and not new.deadline:
         operations.append({"op": "remove", "path": f"{path}/deadline"})
     return operations
 

@@ -70,6 +70,7 @@ class ClusterObserver:
         self._read_request = read_request
         self._count_resource = count_resource
         self._scheduler_name = scheduler_name
+        self._untried: set[str] = set()  # UIDs of pods that may have been refused before this operator looked
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
@@ -111,8 +112,13 @@ class ClusterObserver:
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Take in a pod of our profile without a node; `gone` says that it has one now, or was deleted."""
+        uid = pod["metadata"]["uid"]
         if gone:
-            self._placer.forget(pod["metadata"]["uid"])
+            self._placer.forget(uid)
+            self._untried.discard(uid)
+        elif uid in self._untried and is_unschedulable(pod):
+            self._untried.discard(uid)
+            self._remember(pod)
 
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
@@ -121,6 +127,7 @@ class ClusterObserver:
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
                 self._placer.forget(uid)
+            self._untried &= uids
 
         return listed
 
@@ -128,14 +135,17 @@ class ClusterObserver:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
         await self.resync()
         self._inventory.recheck_all()
+        self._untried.clear()
         async for page in self._reader.pending_pods(self._scheduler_name):
             for pod in page:
-                self._remember(pod)
+                if is_unschedulable(pod):
+                    self._remember(pod)
+                else:  # it may have been refused already, and the scheduler has not written it down yet
+                    self._untried.add(pod["metadata"]["uid"])
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
-        known = self._waiting.waiting() | self._placer.remembered()
-        if not is_unschedulable(pod) or pod["metadata"]["uid"] in known:
+        if pod["metadata"]["uid"] in self._waiting.waiting() | self._placer.remembered():
             return
         try:
             request = self._read_request(pod)

@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
+"""Of `Patience`: doubled each time."""
 
 
 async def pause(attempt: int, error: GpuledgerError) -> None:
     """Wait after a failed attempt, counted from 0: twice as long each time, and as long as the server asks for."""
     asked_for_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     await asyncio.sleep(max(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 10)), asked_for_s))
+
+
+@dataclass(slots=True)
+class _Turn:
+    delay_s: float
+    asked: bool = False
+
+
+class Patience:
+    """Does a thing at once the first time, and then later and later, as long as it is asked for again and again.
+
+    A thing that was not asked for during its whole delay is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Turn] = {}  # key -> what was done a short while ago
+
+    def call(self, key: str, step: Callable[[str], None]) -> None:
+        """Call `step(key)`, now or when its delay is over; however often that is asked for until then, once."""
+        turn = self._turns.get(key)
+        if turn is not None:
+            turn.asked = True
+            return
+        self._turns[key] = _Turn(FIRST_DELAY_S)
+        self._call(key, step)
+
+    def _call(self, key: str, step: Callable[[str], None]) -> None:
+        asyncio.get_running_loop().call_later(self._turns[key].delay_s, self._due, key, step)
+        step(key)
+
+    def _due(self, key: str, step: Callable[[str], None]) -> None:
+        turn = self._turns[key]
+        if not turn.asked:
+            del self._turns[key]
+            return
+        self._turns[key] = _Turn(min(LONGEST_DELAY_S, 2 * turn.delay_s))
+        self._call(key, step)

@@ -182,7 +182,7 @@ class PodReleaser:
                 attempt += 1
 
     async def _judge(self, pod_uid: str) -> None:
-        holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
+        holders = self._holders(pod_uid)
         if not holders:
             return
         pod = holders[0].pod
@@ -196,13 +196,17 @@ class PodReleaser:
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: bool) -> None:
         """Make the ledger agree with a pod that was read; None if it is gone."""
+        marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
         if found is not None and not bound_node(found) and not is_being_deleted(found):
-            await self._mark([holder for _, holder in self._ledger.holders_of(pod.uid)])
+            await self._mark(self._holders(pod.uid))
+            marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
             found = await self._fence(pod)
         if found is None:
             await self._release_gone(pod.uid, may_run)
-        elif not bound_node(found):  # holders that are not marked are those of a newer attempt
-            await self._remove(pod.uid, None if is_being_deleted(found) else HolderState.RELEASING)
+        elif is_being_deleted(found) and not bound_node(found):
+            await self._remove(pod.uid)
+        elif not bound_node(found):
+            await self._remove_these(pod.uid, marked)
         elif is_finished(found):
             await self._remove(pod.uid)
         else:
@@ -236,9 +240,8 @@ class PodReleaser:
         if not may_run:
             await self._remove(pod_uid)
             return
-        await self._mark([holder for _, holder in self._ledger.holders_of(pod_uid)])
-        holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
-        wait_s = self._end_s(pod_uid, holders) - asyncio.get_running_loop().time()
+        await self._mark(self._holders(pod_uid))
+        wait_s = self._end_s(pod_uid, self._holders(pod_uid)) - asyncio.get_running_loop().time()
         if wait_s <= 0:
             await self._remove(pod_uid)
         else:
@@ -277,7 +280,7 @@ class PodReleaser:
             uuid = holder.share.uuid
             if uuid not in kept:
                 logger.warning("pod %s is bound without its share of card %s: it is given back", holder.pod, uuid)
-                await self._journal.remove(uuid, pod_uid, holder.state)
+                await self._journal.remove(uuid, pod_uid, holder)
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
 
@@ -287,11 +290,18 @@ class PodReleaser:
         except BadInput:
             return None
 
-    async def _remove(self, pod_uid: str, state: HolderState | None = None) -> None:
-        """Take the pod off its cards, with a state off those where it is in that state."""
-        holders = [holder for _, holder in self._ledger.holders_of(pod_uid)]
-        await asyncio.gather(*(self._journal.remove(holder.share.uuid, pod_uid, state) for holder in holders))
+    async def _remove(self, pod_uid: str) -> None:
+        """Take the pod off its cards: it can't be bound any more."""
+        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid) for h in self._holders(pod_uid)))
         self._ended(pod_uid)
+
+    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder]) -> None:
+        """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
+        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid, h) for h in holders))
+        self._ended(pod_uid)
+
+    def _holders(self, pod_uid: str) -> list[Holder]:
+        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
 
     def _ended(self, pod_uid: str) -> None:
         self._counts.releases += 1

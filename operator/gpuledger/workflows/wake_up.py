@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
@@ -75,11 +75,19 @@ class _Earmark:
 class WaitingPods:
     """Remembers who waits, and gives room to them in their order."""
 
-    def __init__(self, ledger: Ledger, chooser: Chooser, store: PodWriter, counts: Counts) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        store: PodWriter,
+        counts: Counts,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._store = store
         self._counts = counts
+        self._is_active = is_active
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[_Waiting]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
@@ -197,6 +205,9 @@ class WaitingPods:
         """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
         pod, attempt = earmark.waiting.pod, 0
         while self._earmarks.get(pod.uid) is earmark:
+            if not self._is_active():  # whoever is active now has found the pod among those that wait
+                self._does_not_come(earmark)
+                return
             earmark.woken = True
             self._counts.wake_ups += 1
             try:

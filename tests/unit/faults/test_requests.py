@@ -68,7 +68,7 @@ async def test_what_a_group_of_ledger_entries_does_to_each_pod_is_told_apart() -
     request = write(
         Add(holder=a_holder("new", share)),
         Change(holder=replace(a_holder("old", share), state=HolderState.RELEASING)),
-        Remove(pod_uid="leaver", state=HolderState.ALLOCATED),
+        Remove(pod_uid="leaver", only=a_holder("leaver", share)),
     )
     found = {
         (kind.__name__, pod)

@@ -123,6 +123,7 @@ def test_an_object_survives_the_way_through_the_model() -> None:
                     "priority": -5,
                     "containers": [{"name": "main", "memoryMiB": 4096, "cores": 25}],
                     "state": "reserved",
+                    "attempt": "first",
                     "deadline": "2030-01-01T00:00:00Z",
                 }
             ],

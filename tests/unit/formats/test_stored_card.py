@@ -20,7 +20,7 @@ def allocation(**fields: Any) -> dict[str, Any]:
 
 
 def holders(*names: str) -> list[Holder]:
-    return [Holder(Pod(name, "default", name), a_share(CARD)) for name in names]
+    return [Holder(Pod(name, "default", name), a_share(CARD), attempt="first") for name in names]
 
 
 def test_a_new_card_is_named_after_its_uuid_and_labelled_with_its_node() -> None:

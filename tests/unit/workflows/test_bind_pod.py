@@ -23,7 +23,7 @@ from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND
-READ_CARD, READ_POD = Operation.READ_CARD, Operation.READ_POD
+READ_POD = Operation.READ_POD
 BOTH = {GPU: "2"}
 
 
@@ -43,7 +43,7 @@ def start(step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 def held_by_a(card: Card, **fields: Any) -> Holder:
     """Return what pod `a` gets of a card."""
     share = replace(a_share(card, 4_000), containers=(ContainerShare("main", 4_000, 0),))
-    return Holder(Pod("uid-a", "default", "a"), share, **fields)
+    return Holder(Pod("uid-a", "default", "a"), share, attempt="first", **fields)
 
 
 def change(api: ApiServer, **labels: str) -> None:
@@ -280,7 +280,7 @@ async def test_a_pod_that_has_changed_is_bound_after_another_look_at_its_shares(
     version = api.pods["default", "a"]["metadata"]["resourceVersion"]
     await parts.bind("a", "node-a")
     requests = [call.operation for call in api.calls]
-    assert requests[requests.index(BIND) :] == [BIND, READ_POD, READ_CARD, BIND]
+    assert requests[requests.index(BIND) :] == [BIND, READ_POD, WRITE, BIND]
     assert preconditions(api)[1] == ("uid-a", version)
     assert api.node_of("a") == "node-a"
 

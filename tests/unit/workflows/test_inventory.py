@@ -436,3 +436,18 @@ async def test_what_somebody_edits_of_a_card_is_put_right(api: ApiServer, what: 
         api.put_card(CARD, phase="Unhealthy")
     await parts.idle()
     assert (api.card(CARD).card, api.card(CARD).phase) == (CARD, "Ready")
+
+
+async def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as_they_can(api: ApiServer) -> None:
+    """The watch of one of them has stalled: it knows nothing of the agent that went away."""
+    parts = await a_cluster(api)
+    other = an_operator(api)
+    await other.observer.resync()
+    await parts.observer.resync()
+    parts.observer.node(a_node_object("node-a", CARDS, slots=0), gone=False)
+    before = len(api.writes())
+    for _ in range(600):
+        parts.watch()
+        other.watch()
+        await asyncio.sleep(0.1)
+    assert 0 < len(api.writes()) - before < 60

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_holder, a_share, whole_share
+from builders import a_card, a_holder, a_share, first_attempts, whole_share
 from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, hold_request, lose_answer, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.operator_parts import OperatorParts, an_operator
@@ -90,10 +90,11 @@ async def test_a_removal_before_an_entry_of_the_same_pod_leaves_the_entry(api: A
     assert api.holders_of(CARD) == ["a"]
 
 
-async def test_a_holder_that_is_there_already_costs_no_write(api: ApiServer) -> None:
-    api.put_card(CARD, a_holder("a", a_share(CARD)))
+async def test_what_is_so_already_costs_no_write(api: ApiServer) -> None:
+    holder = releasing(a_holder("a", a_share(CARD)))
+    api.put_card(CARD, holder)
     parts = an_operator(api)
-    await parts.add("a", a_share(CARD))
+    await parts.journal.change(holder)
     await parts.journal.remove(CARD.uuid, "nobody")
     await parts.journal.describe(CARD.uuid, "Ready", "")
     assert api.patches() == []
@@ -252,18 +253,54 @@ async def test_a_holder_that_is_only_remembered_is_entered_again(api: ApiServer)
     parts = an_operator(api)
     api.put_card(CARD)
     api.queue(READ, lose_request(), lose_request())
-    await parts.add("a", a_share(CARD))
+    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is False  # who knows what became of the older
     assert api.holders_of(CARD) == ["a"]
+    assert parts.journal.counts.refusals == 1
 
 
-async def test_a_holder_that_is_remembered_costs_one_look_and_one_that_is_new_costs_none(api: ApiServer) -> None:
-    api.put_card(CARD, a_holder("old", a_share(CARD)))
+async def test_who_enters_what_is_there_already_makes_it_an_attempt_of_its_own_in_one_write(api: ApiServer) -> None:
+    old = a_holder("old", a_share(CARD))
+    api.put_card(CARD, old)
     parts = an_operator(api)
-    await asyncio.gather(parts.add("old", a_share(CARD)), parts.add("new", a_share(CARD)))
-    assert len(api.called(READ)) == 1
-    await parts.add("newer", a_share(CARD))
+    entered = await asyncio.gather(
+        parts.journal.add(old, 10.0), parts.journal.add(a_holder("new", a_share(CARD)), 10.0)
+    )
+    assert entered == [False, True]
+    holders = api.card(CARD).holders or ()
+    assert first_attempts(holders) == (old, a_holder("new", a_share(CARD)))
+    assert len({holder.attempt for holder in holders} - {"first"}) == 2
+    assert (len(api.patches()), len(api.called(READ))) == (1, 0)
+
+
+async def test_what_an_attempt_has_entered_is_its_own_even_if_the_answer_was_lost(api: ApiServer) -> None:
+    api.put_card(CARD)
+    parts = an_operator(api)
+    api.queue(WRITE, lose_answer())
+    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is True
+    assert len(api.patches()) == 1
+
+
+async def test_who_was_entered_by_another_attempt_meanwhile_is_taken_over_from_it(api: ApiServer) -> None:
+    """Two operators enter one pod; memory of this one does not know that yet."""
+    api.put_card(CARD)
+    parts = an_operator(api)
+    api.put_card(CARD, a_holder("a", a_share(CARD)))
+    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is False
+    assert [holder.attempt == "first" for holder in api.card(CARD).holders or ()] == [False]
+
+
+async def test_a_change_that_arrives_late_leaves_a_newer_attempt_alone(api: ApiServer) -> None:
+    """The mark of an older one: it was tried again, the share removed, and entered anew."""
+    api.put_card(CARD, a_holder("a", a_share(CARD)))
+    parts = an_operator(api)
+    late = asyncio.Event()
+    api.queue(WRITE, deliver_late(late))
+    await parts.journal.change(releasing(a_holder("a", a_share(CARD))))
+    await parts.journal.remove(CARD.uuid, "a")
+    await parts.add("a", a_share(CARD))
+    late.set()
     await settle()
-    assert len(api.called(READ)) == 1
+    assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.ALLOCATED]
 
 
 async def test_nothing_is_entered_for_a_pod_whose_share_is_being_given_back(api: ApiServer) -> None:
@@ -274,7 +311,7 @@ async def test_nothing_is_entered_for_a_pod_whose_share_is_being_given_back(api:
     api.put_card(CARD, releasing(holder))
     with pytest.raises(DoesNotFit, match="is being given back"):
         await parts.add("a", a_share(CARD))
-    assert api.patches() == []
+    assert api.card(CARD).holders == (releasing(holder),)
 
 
 async def test_a_change_is_tried_until_it_is_done(api: ApiServer) -> None:
@@ -297,7 +334,7 @@ async def test_a_removal_of_what_is_releasing_leaves_what_a_newer_attempt_has_en
     api.put_card(CARD, releasing(holder))
     parts = an_operator(api)
     api.put_card(CARD, holder)
-    await parts.journal.remove(CARD.uuid, "a", HolderState.RELEASING)
+    await parts.journal.remove(CARD.uuid, "a", releasing(holder))
     assert api.card(CARD).holders == (holder,)
     assert len(api.patches()) == 1
 
@@ -308,11 +345,21 @@ async def test_a_removal_of_what_is_releasing_that_arrives_late_leaves_a_newer_a
     parts = an_operator(api)
     late = asyncio.Event()
     api.queue(WRITE, deliver_late(late))
-    await parts.journal.remove(CARD.uuid, "a", HolderState.RELEASING)
+    await parts.journal.remove(CARD.uuid, "a", releasing(holder))
     await parts.journal.add(holder, 10.0)
     late.set()
     await settle()
-    assert api.card(CARD).holders == (holder,)
+    assert api.holders_of(CARD) == ["a"]
+
+
+async def test_a_removal_of_an_older_attempt_leaves_a_newer_one_alone_in_whatever_state(api: ApiServer) -> None:
+    """It may be that the newer one was marked as well, and then bound: only who has marked it can know."""
+    older, newer = (replace(releasing(a_holder("a", a_share(CARD))), attempt=name) for name in ("older", "newer"))
+    api.put_card(CARD, older)
+    parts = an_operator(api)
+    api.put_card(CARD, newer)
+    await parts.journal.remove(CARD.uuid, "a", older)
+    assert api.card(CARD).holders == (newer,)
 
 
 async def test_a_removal_of_what_is_releasing_makes_room_and_one_of_what_is_not_makes_none(api: ApiServer) -> None:
@@ -320,7 +367,7 @@ async def test_a_removal_of_what_is_releasing_makes_room_and_one_of_what_is_not_
     api.put_card(CARD, releasing(leaves), stays)
     parts = an_operator(api)
     results = await asyncio.gather(
-        *(parts.journal.remove(CARD.uuid, uid, HolderState.RELEASING) for uid in ("leaves", "stays")),
+        *(parts.journal.remove(CARD.uuid, each.pod.uid, releasing(each)) for each in (leaves, stays)),
         *(parts.add(uid, a_share(CARD, 8_000)) for uid in ("one", "two")),
         return_exceptions=True,
     )
@@ -336,7 +383,7 @@ async def test_a_card_that_came_back_is_opened_without_what_was_releasing(
     leaves, stays = (a_holder(uid, a_share(CARD)) for uid in ("leaves", "stays"))
     api.put_card(CARD, releasing(leaves), stays)
     parts = an_operator(api)
-    removals = [parts.journal.remove(CARD.uuid, uid, HolderState.RELEASING) for uid in ("leaves", "stays")]
+    removals = [parts.journal.remove(CARD.uuid, each.pod.uid, releasing(each)) for each in (leaves, stays)]
     api.delete_card(CARD)
     parts.watch()
     if while_it_is_away:

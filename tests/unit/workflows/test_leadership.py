@@ -66,7 +66,7 @@ async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
     """Return an operator that runs and looks on, with a write of every kind to be done."""
     ended = Pod("uid-ended", "default", "ended")
     api.put_node(a_node_object("node-a", CARDS[:2]))
-    api.put_card(CARD, Holder(ended, a_share(CARD)))
+    api.put_card(CARD, Holder(ended, a_share(CARD), attempt="first"))
     api.put_pod(a_pod_object("ended", node_name="node-a", phase="Succeeded"))
     put_refused_pod(api, "waits")
     parts = OperatorParts(api, leadership=Leadership(OURS))
@@ -117,7 +117,7 @@ async def test_an_operator_that_is_active_no_more_leaves_what_comes_then_to_the_
     parts.leadership.observe(lease(THEIRS), gone=False)
     written = api.writes()
     api.put_node(a_node_object("node-a", CARDS))
-    api.put_card(SECOND, Holder(Pod("uid-gone", "default", "gone"), a_share(SECOND)))
+    api.put_card(SECOND, Holder(Pod("uid-gone", "default", "gone"), a_share(SECOND), attempt="first"))
     put_refused_pod(api, "waits-too")
     await live(parts, 1_000.0)
     assert api.writes() == written
@@ -141,3 +141,15 @@ async def test_an_operator_that_is_active_no_more_calls_nobody_until_it_is_activ
     parts.leadership.observe(lease(OURS), gone=False)
     await live(parts, 10.0)
     assert "large" in called(api)
+
+
+async def test_an_operator_that_is_active_no_more_keeps_no_room_for_those_it_was_about_to_call(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.leadership.observe(lease(OURS), gone=False)
+    await live(parts, GRACE_S / 2)
+    assert parts.ledger.hold_of("uid-waits")
+    parts.leadership.observe(lease(THEIRS), gone=False)
+    await live(parts, 10 * GRACE_S)
+    assert called(api) == []
+    assert parts.ledger.hold_of("uid-waits") is None

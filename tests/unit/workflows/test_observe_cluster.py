@@ -205,6 +205,38 @@ async def test_who_takes_over_lets_no_pod_wait_that_has_room_on_hold(api: ApiSer
     assert parts.waiting.waiting() == set()
 
 
+async def test_who_takes_over_remembers_a_pod_whose_refusal_is_written_down_only_afterwards(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It was refused before anybody looked. Those that came since have asked this operator."""
+    api.put_pod(a_pod_object("waits"))
+    await parts.observer.take_over()
+    for name in ("waits", "came-since"):
+        parts.observer.pending_pod(a_pod_object(name), gone=False)
+    assert parts.waiting.waiting() == set()
+    for name in ("waits", "came-since"):
+        parts.observer.pending_pod(refused(a_pod_object(name)), gone=False)
+    assert parts.waiting.waiting() == {"uid-waits"}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_who_takes_over_remembers_no_pod_that_is_gone_and_calls_none_twice(
+    api: ApiServer, parts: OperatorParts, seen: bool
+) -> None:
+    for name in ("gone", "called"):
+        api.put_pod(a_pod_object(name))
+    await parts.observer.take_over()
+    if seen:
+        parts.observer.pending_pod(a_pod_object("gone"), gone=True)
+    else:
+        parts.observer.pending_listing()({"uid-called"})
+    parts.observer.pending_pod(refused(a_pod_object("called")), gone=False)
+    parts.waiting.forget("uid-called")  # as after it was called and did not come
+    for name in ("gone", "called"):
+        parts.observer.pending_pod(refused(a_pod_object(name)), gone=False)
+    assert parts.waiting.waiting() == set()
+
+
 async def test_pods_that_went_unseen_are_forgotten_and_those_that_came_meanwhile_are_not(
     api: ApiServer, parts: OperatorParts
 ) -> None:

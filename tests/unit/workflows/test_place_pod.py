@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from builders import a_card, a_holder, a_share, whole_share
+from builders import a_card, a_holder, a_share, first_attempts, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_request, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_pod_object
@@ -282,7 +282,8 @@ async def test_a_bind_after_a_crash_between_ledger_and_binding_uses_the_entries(
     parts = an_operator(api)
     assert parts.filter("a", "node-a").node_names == ["node-a"]
     await parts.bind("a", "node-a")
-    assert api.writes() == [BIND]
+    assert api.writes() == [WRITE, BIND]
+    assert first_attempts(api.card(SECOND).holders) == (replace(mine, share=replace(mine.share, uuid=SECOND.uuid)),)
     assert devices_of(api, "a") == {"main": [{"uuid": SECOND.uuid, "memoryMiB": 4_000, "cores": 0}]}
 
 
@@ -347,7 +348,7 @@ async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_place
 
 
 async def test_a_filter_does_not_rely_on_entries_that_are_being_given_back(api: ApiServer) -> None:
-    holder = Holder(Pod("uid-a", "default", "a"), share_of("a"), HolderState.RELEASING, "2030-01-01T00:00:00Z")
+    holder = Holder(Pod("uid-a", "default", "a"), share_of("a"), HolderState.RELEASING, "2030-01-01T00:00:00Z", "first")
     for card in CARDS:
         api.put_card(card)
     api.put_card(CARD, holder)

@@ -36,7 +36,7 @@ async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
     """Return an operator that runs, over two nodes each of whose cards a pod has for itself."""
     for card in (*CARDS, ELSEWHERE):
         pod = tenant(card, "Running")
-        api.put_card(card, Holder(pod_identity(pod), whole_share(card)))
+        api.put_card(card, Holder(pod_identity(pod), whole_share(card), attempt="first"))
         api.put_pod(pod)
     api.put_node(a_node_object("node-a", CARDS))
     api.put_node(a_node_object("node-b", [ELSEWHERE]))
