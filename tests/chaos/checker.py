@@ -36,10 +36,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Ended:
-    """A pod that is gone; `ran` says that its processes may still run."""
+    """A pod that is gone; `cards` are the UUIDs of those on which its processes may still run."""
 
     at_s: float
-    ran: bool
+    cards: frozenset[str]
 
 
 class Checker:
@@ -90,7 +90,8 @@ class Checker:
         if now is None and before is not None:
             uid = before["metadata"]["uid"]
             del self.pods[uid]
-            self._ended[uid] = _Ended(change.at_s, has_started(before) and not has_ended(before))
+            ran = has_started(before) and not has_ended(before)
+            self._ended[uid] = _Ended(change.at_s, _told_cards(before) if ran else frozenset())
         elif now is not None:
             uid = now["metadata"]["uid"]
             if before is not None and is_bound(before):
@@ -124,7 +125,7 @@ class Checker:
     def _check_leaving(self, change: Change, uid: str, holder: Json) -> None:
         """Check that a pod that was deleted while it ran has kept its share for long enough."""
         ended = self._ended.get(uid)
-        if ended is not None and ended.ran:
+        if ended is not None and _uuid(change) in ended.cards:
             kept_s = change.at_s - ended.at_s
             text = f"{holder['namespace']}/{holder['pod']} left after {kept_s:.1f} s, {holder['state']}"
             enough = kept_s >= self._release_delay_s - EARLY_S
@@ -190,11 +191,18 @@ class Checker:
         self.checks += 1
         if holds or self._change is None or len(self.findings) == FINDINGS_LIMIT:
             return
-        key = (rule, tuple(pods) or tuple(cards))
+        key = (rule, *pods, *cards)
         if key not in self._found:
             self._found.add(key)
             change = self._change
             self.findings.append(Finding(rule, text, change.revision, change.at_s, tuple(pods), tuple(cards)))
+
+
+def _told_cards(pod: Json) -> frozenset[str]:
+    try:
+        return frozenset(told(pod))
+    except ValueError:  # a finding of its own, as long as the pod is there
+        return frozenset()
 
 
 def _uuid(change: Change) -> str:

@@ -59,6 +59,15 @@ def test_an_attempt_that_came_too_late_does_not_give_away_what_another_operator_
     )
 
 
+def test_an_attempt_that_was_overtaken_does_not_give_away_what_the_other_operator_has_bound() -> None:
+    """It has entered the share; the other one relies on it, and binds the pod, which is deleted by force."""
+    assert not told(
+        Scenario("overtaken", ONE_CARD, (A,), (ForceDelete("a"),), replicas=2),
+        Rule("operator 1: bind pod", until=("scheduler 1: sees DELETED pod a",)),
+        Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
+    )
+
+
 def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bound_it() -> None:
     """Both keep the room of `a` for `b`; this one is still reading the pod when it learns that it is bound."""
     assert not told(

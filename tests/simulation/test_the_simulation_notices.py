@@ -15,6 +15,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows import bind_pod, journal, journal_entries
+from gpuledger.workflows.journal import Entered
 from gpuledger.workflows.journal_entries import Add
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.release_pod import PodReleaser
@@ -58,7 +59,7 @@ LATE = Mood(laggards=frozenset({Operation.BIND, "watch"}), lag_rate=0.7, catch_u
 
 
 def no_give_back(patch: Patch) -> None:
-    async def give_back(self: PodReleaser, pod: Pod, shares: list[Share], may_run: bool) -> None:
+    async def give_back(self: PodReleaser, pod: Pod, shares: list[Share], unbound: set[str]) -> None:
         """Leave them."""
 
     async def judge(self: PodReleaser, pod_uid: str) -> None:
@@ -169,7 +170,7 @@ def no_wake_up(patch: Patch) -> None:
 def unclear_is_failed(patch: Patch) -> None:
     """Give the shares back without looking at the pod."""
 
-    async def settle(self: PodReleaser, pod: Pod, found: Json | None, may_run: bool) -> None:
+    async def settle(self: PodReleaser, pod: Pod, found: Json | None, may_run: object) -> None:
         await self._remove(pod.uid)
 
     patch.setattr(PodReleaser, "_settle", settle)
@@ -193,9 +194,10 @@ def writer_with_a_defect(patch: Patch) -> None:
 
 
 def bound_before_entered(patch: Patch) -> None:
-    async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> None:
+    async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> list[Entered]:
         for share in placement.shares:
-            self._journal._submit(share.uuid, Add(holder=Holder(pod, share)))
+            self._journal._submit(share.uuid, Add(holder=Holder(pod, share, attempt="hasty")))
+        return []
 
     patch.setattr(bind_pod.PodBinder, "_enter", enter)
 

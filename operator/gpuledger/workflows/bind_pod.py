@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpuledger.formats.pod import (
@@ -20,7 +20,7 @@ from gpuledger.formats.pod import (
 )
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.share import Holder, Placement, Pod
-from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.journal import Entered, Journal
 from gpuledger.workflows.pauses import pause
 from gpuledger.workflows.release_pod import PodReleaser
 
@@ -58,8 +58,8 @@ class SeenPod:
 class _Progress:
     """How far a bind has come."""
 
-    may_have_bound: bool = True
-    """The pod may have been bound with these shares: by a Binding without an answer, or by whoever entered them."""
+    unbound: set[str] = field(default_factory=set)
+    """Attempts that have not bound the pod: they took over from nobody else, and no Binding is without an answer."""
 
 
 class PodBinder:
@@ -77,7 +77,7 @@ class PodBinder:
         try:
             await self._enter_and_send(seen, placement, progress)
         except Exception:
-            await self._releaser.give_back(seen.pod, placement.shares, progress.may_have_bound)
+            await self._releaser.give_back(seen.pod, placement.shares, progress.unbound)
             raise
 
     async def _enter_and_send(self, seen: SeenPod, placement: Placement, progress: _Progress) -> None:
@@ -88,15 +88,15 @@ class PodBinder:
         annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         pod, version = seen.pod, seen.resource_version
         for attempt in range(BINDING_ATTEMPTS):
-            entered = await self._enter(pod, placement)
-            if attempt == 0:
-                progress.may_have_bound = not entered
+            for entered in await self._enter(pod, placement):
+                if entered.took_over <= progress.unbound:
+                    progress.unbound.add(entered.attempt)
             try:
                 await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                 return
             except (Conflict, NotFound, Unreachable) as error:
                 if isinstance(error, Unreachable):
-                    progress.may_have_bound = True
+                    progress.unbound.clear()
                 found = await self._pod_now(pod)
                 if found is None or bound_node(found) or is_being_deleted(found):
                     if found is not None and _is_bound_by_us(found, placement, annotations):
@@ -108,12 +108,9 @@ class PodBinder:
                 version = resource_version(found)
                 await pause(attempt, error)
 
-    async def _enter(self, pod: Pod, placement: Placement) -> bool:
-        """Enter the shares on all cards at once; return whether it is certain that none was there before.
-
-        Raises the first error when every card has answered.
-        """
-        return all(await _all([self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares]))
+    async def _enter(self, pod: Pod, placement: Placement) -> list[Entered]:
+        """Enter the shares on all cards at once. Raises the first error when every card has answered."""
+        return await _all([self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares])
 
     async def _pod_now(self, pod: Pod) -> Json | None:
         """Return the pod as it is now, None if it is gone. Asks until it knows."""
@@ -136,10 +133,15 @@ def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str,
     return bound_node(found) == placement.node_name and annotations.items() <= told.items()
 
 
-async def _all(steps: Sequence[Awaitable[bool]]) -> list[bool]:
+async def _all(steps: Sequence[Awaitable[Entered]]) -> list[Entered]:
     """Wait for all, then raise the first error there was."""
-    results = await asyncio.gather(*steps, return_exceptions=True)
-    for result in results:
+    done: list[Entered] = []
+    errors: list[BaseException] = []
+    for result in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(result, BaseException):
-            raise result
-    return [result is True for result in results]
+            errors.append(result)
+        else:
+            done.append(result)
+    if errors:
+        raise errors[0]
+    return done

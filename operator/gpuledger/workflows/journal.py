@@ -72,6 +72,15 @@ class JournalCounts:
     refusals: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """How a holder has come into the ledger."""
+
+    attempt: str
+    took_over: frozenset[str]
+    """The attempts that had entered an equal one; they, too, may have bound the pod."""
+
+
 class Journal:
     """Writes holders into the ledger and out of it. Each call returns when the API server has it."""
 
@@ -82,11 +91,10 @@ class Journal:
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self.counts = JournalCounts()
 
-    async def add(self, holder: Holder, timeout_s: float) -> bool:
+    async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
 
         Either way the API server has the name when this returns: nobody was taking the share back at that time.
-        Returns whether the share is new, and not taken over.
 
         Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
@@ -99,7 +107,7 @@ class Journal:
             raise Unreachable(
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
             ) from None
-        return not entry.takes_over
+        return Entered(entry.holder.attempt, frozenset(entry.took_over))
 
     async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
         """Take a pod off a card; tried until the API server has done it. Done when it is not there.

@@ -51,8 +51,8 @@ class Add(Entry):
     """
 
     holder: Holder = field(kw_only=True)
-    takes_over: bool = field(default=False, init=False)
-    """An equal holder of another attempt was there."""
+    took_over: set[str] = field(default_factory=set, init=False)
+    """Names of the attempts whose equal holder was to be this one's."""
 
     def changed(self, present: Holder) -> Holder:
         """Return an equal holder as it is afterwards."""
@@ -180,7 +180,7 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
         if present.attempt == entry.holder.attempt:
             entry.succeed()
         else:  # this is what memory says; somebody may be taking it back at this moment
-            entry.takes_over = True
+            entry.took_over.add(present.attempt)
     elif present is not None:
         entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:

@@ -207,4 +207,4 @@ class ClusterObserver:
                     self._adopter.observe(pod)
         self._adopter.listed()
         for uid in suspects:
-            self._releaser.recheck(uid)
+            self._releaser.missed(uid)

@@ -313,7 +313,7 @@ class PodPlacer:
             placement = self._entered(pod.uid, request)
             if placement is not None and placement.node_name == arguments.node_name:
                 return seen, placement
-            await self._releaser.give_back(pod, [holder.share for _, holder in left], may_run=True)
+            await self._releaser.give_back(pod, [holder.share for _, holder in left])
             return await self._placement_without_hold(arguments)  # the pod has changed by that
         self._waiting.forget(pod.uid)
         self._drop_hold(pod.uid)  # room that was kept for it until it came

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -127,6 +128,12 @@ class PodReleaser:
             self._started[uid] = True
         self.recheck(uid)
 
+    def missed(self, pod_uid: str) -> None:
+        """Take in that a pod is not among the bound ones: if it was, nobody has seen how it ended."""
+        if pod_uid in self._started:
+            self._started[pod_uid] = True  # for all that is known
+        self.recheck(pod_uid)
+
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
         if pod_uid in self._binding:
@@ -164,17 +171,18 @@ class PodReleaser:
 
     # Judging.
 
-    async def give_back(self, pod: Pod, shares: Sequence[Share], may_run: bool) -> None:
-        """Take back the shares of a failed attempt to bind, however long the API server takes.
+    async def give_back(self, pod: Pod, shares: Sequence[Share], unbound: AbstractSet[str] = frozenset()) -> None:
+        """Take back the shares of a failed bind, however long the API server takes.
 
-        `may_run` says that the attempt may have bound the pod after all. Returns when the ledger agrees with the pod.
+        `unbound` are the attempts that have certainly not bound the pod; with what others have entered it may have run.
+        Returns when the ledger agrees with the pod.
         """
         attempt = 0
         while True:
             try:
                 await self._mark([Holder(pod, share) for share in shares])
                 if self._ledger.holders_of(pod.uid):
-                    await self._settle(pod, await self._read(pod), may_run)
+                    await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
                 return
             except GpuledgerError as error:
                 logger.warning("pod %s: giving its shares back is tried again: %s", pod, error)
@@ -192,10 +200,14 @@ class PodReleaser:
         else:
             # Who has marked a share may know more of the pod: another operator, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
-            await self._settle(pod, found, marked or self._started.get(pod_uid, True))
+            may_run = marked or self._started.get(pod_uid, True)
+            await self._settle(pod, found, lambda _: may_run)
 
-    async def _settle(self, pod: Pod, found: Json | None, may_run: bool) -> None:
-        """Make the ledger agree with a pod that was read; None if it is gone."""
+    async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
+        """Make the ledger agree with a pod that was read; None if it is gone.
+
+        `may_run` tells whether a pod that is gone may still run on a holder's card.
+        """
         marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
         if found is not None and not bound_node(found) and not is_being_deleted(found):
             await self._mark(self._holders(pod.uid))
@@ -231,14 +243,16 @@ class PodReleaser:
                 raise
             return found
 
-    async def _release_gone(self, pod_uid: str, may_run: bool) -> None:
+    async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
         """Release the shares of a pod that no longer exists, later if it may still run on its node.
 
         A pod that ends in good order is seen finished before it is deleted. One that was deleted by force while it ran
         can have processes on the card until its kubelet hears of it.
         """
-        if not may_run:
-            await self._remove(pod_uid)
+        idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
+        if idle:
+            await self._remove_these(pod_uid, idle)
+        if not self._holders(pod_uid):
             return
         await self._mark(self._holders(pod_uid))
         wait_s = self._end_s(pod_uid, self._holders(pod_uid)) - asyncio.get_running_loop().time()

@@ -165,6 +165,18 @@ def test_a_pod_deleted_while_it_ran_keeps_its_share_for_the_delay(
     assert rules(checker) == ({"a share is given up while its pod may still run"} if is_found else set())
 
 
+def test_a_pod_deleted_while_it_ran_may_leave_cards_at_once_that_it_was_not_told(checker: Checker) -> None:
+    """Two operators have entered it, and one of them has bound it."""
+    pod, other = a_pod(GPU_1=4000), "GPU-3"
+    bound(checker, pod, a_card(a_holder()))
+    checker.take(changed("card", None, a_card(a_holder(), uuid=other)))
+    checker.take(changed("pod", running(pod), None, at_s=10.0))
+    checker.take(changed("card", a_card(a_holder(), uuid=other), a_card(uuid=other), at_s=10.1))
+    assert not checker.findings
+    checker.take(changed("card", a_card(a_holder()), a_card(), at_s=10.2))
+    assert rules(checker) == {"a share is given up while its pod may still run"}
+
+
 def test_a_bound_pod_that_moves_is_found(checker: Checker) -> None:
     pod = a_pod(GPU_1=4000)
     bound(checker, pod, a_card(a_holder()))

@@ -366,6 +366,25 @@ async def test_a_pod_that_another_operator_has_bound_with_other_cards_keeps_thos
     assert api.card(SECOND).holders == (theirs,)
 
 
+@pytest.mark.parametrize("theirs", CARDS)
+async def test_what_another_operator_has_entered_stays_for_a_while_if_the_pod_is_gone_when_the_binding_arrives(
+    api: ApiServer, parts: OperatorParts, theirs: Card
+) -> None:
+    """It has bound the pod, with this card taken over or with another one, and the pod was deleted by force."""
+    binding, arrive = await begin_to_bind(api, parts)
+    api.put_card(theirs, replace(held_by_a(theirs), attempt="theirs"))
+    parts.watch()
+    api.delete_pod("a")
+    arrive.set()
+    with pytest.raises(BindFailed):
+        await binding
+    (holder,) = api.card(theirs).holders or ()
+    assert (holder.state, holder.attempt) == (HolderState.RELEASING, "theirs")
+    assert [api.holders_of(card) for card in CARDS if card != theirs] == [[]]
+    await asyncio.sleep(RELEASE_DELAY_S + 5)
+    assert [api.holders_of(card) for card in CARDS] == [[], []]
+
+
 async def test_a_pod_that_is_being_deleted_is_given_up_at_once_even_without_an_answer(
     api: ApiServer, parts: OperatorParts
 ) -> None:

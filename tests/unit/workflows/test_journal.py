@@ -253,7 +253,8 @@ async def test_a_holder_that_is_only_remembered_is_entered_again(api: ApiServer)
     parts = an_operator(api)
     api.put_card(CARD)
     api.queue(READ, lose_request(), lose_request())
-    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is False  # who knows what became of the older
+    entered = await parts.journal.add(a_holder("a", a_share(CARD)), 10.0)
+    assert entered.took_over == {"first"}  # who knows what became of it
     assert api.holders_of(CARD) == ["a"]
     assert parts.journal.counts.refusals == 1
 
@@ -265,8 +266,9 @@ async def test_who_enters_what_is_there_already_makes_it_an_attempt_of_its_own_i
     entered = await asyncio.gather(
         parts.journal.add(old, 10.0), parts.journal.add(a_holder("new", a_share(CARD)), 10.0)
     )
-    assert entered == [False, True]
+    assert [step.took_over for step in entered] == [{"first"}, set()]
     holders = api.card(CARD).holders or ()
+    assert [step.attempt for step in entered] == [holder.attempt for holder in holders]
     assert first_attempts(holders) == (old, a_holder("new", a_share(CARD)))
     assert len({holder.attempt for holder in holders} - {"first"}) == 2
     assert (len(api.patches()), len(api.called(READ))) == (1, 0)
@@ -276,7 +278,8 @@ async def test_what_an_attempt_has_entered_is_its_own_even_if_the_answer_was_los
     api.put_card(CARD)
     parts = an_operator(api)
     api.queue(WRITE, lose_answer())
-    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is True
+    entered = await parts.journal.add(a_holder("a", a_share(CARD)), 10.0)
+    assert entered.took_over == set()
     assert len(api.patches()) == 1
 
 
@@ -285,8 +288,9 @@ async def test_who_was_entered_by_another_attempt_meanwhile_is_taken_over_from_i
     api.put_card(CARD)
     parts = an_operator(api)
     api.put_card(CARD, a_holder("a", a_share(CARD)))
-    assert await parts.journal.add(a_holder("a", a_share(CARD)), 10.0) is False
-    assert [holder.attempt == "first" for holder in api.card(CARD).holders or ()] == [False]
+    entered = await parts.journal.add(a_holder("a", a_share(CARD)), 10.0)
+    assert entered.took_over == {"first"}
+    assert [holder.attempt for holder in api.card(CARD).holders or ()] == [entered.attempt]
 
 
 async def test_a_change_that_arrives_late_leaves_a_newer_attempt_alone(api: ApiServer) -> None:

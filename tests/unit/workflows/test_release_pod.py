@@ -137,6 +137,17 @@ async def test_a_pod_that_never_started_and_is_gone_is_released(
     assert api.holders_of(CARD) == []
 
 
+async def test_a_pod_that_had_not_started_when_it_was_seen_last_may_have_run_since(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It started, and was deleted by force, while a watch had a gap."""
+    await show(parts, not_started())
+    api.delete_pod("a")
+    await parts.observer.resync()
+    await parts.idle()
+    assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.RELEASING]
+
+
 async def test_entries_without_a_bound_pod_are_swept(api: ApiServer, parts: OperatorParts) -> None:
     api.put_pod(a_pod_object("a"))
     parts.releaser.recheck("uid-a")
