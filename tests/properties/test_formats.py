@@ -90,7 +90,7 @@ def holders(draw: st.DrawFn, uuid: str = a_card().uuid, uid: str = "") -> Holder
     pod = Pod(uid or draw(st.text(LETTERS, min_size=1, max_size=64)), draw(labels), draw(labels), priority)
     amounts = Amounts(draw(memory), draw(cores), draw(st.integers(1, crd.MAX_SLOTS_OF_ONE_POD)))
     shares = tuple(ContainerShare(*part) for part in containers)
-    attempt = draw(st.text(LETTERS, min_size=1, max_size=32))
+    attempt = draw(st.text(LETTERS, max_size=32))
     return Holder(pod, Share(uuid, amounts, draw(st.booleans()), shares), state, deadline, attempt)
 
 

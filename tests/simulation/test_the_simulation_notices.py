@@ -148,7 +148,7 @@ def marked_shares_used(patch: Patch) -> None:
 
     tests = journal_entries._tests
     patch.setattr(journal_entries, "_settle_add", careless)
-    patch.setattr(journal_entries, "_tests", lambda place, holder: tests(place, holder)[:2])
+    patch.setattr(journal_entries, "_tests", lambda place, holder: tests(place, holder)[:1])
 
 
 def no_holds(patch: Patch) -> None:

@@ -168,9 +168,10 @@ class Holder(_Share):
         description="reserved: room kept for a pod that waits for others to leave. allocated: the pod is bound to the "
         "node. releasing: the pod is gone, but its processes may still run."
     )
-    attempt: Attempt = Field(
+    attempt: Attempt | None = Field(
+        default=None,
         description="Random name of the attempt to bind the pod that entered this share, or relied on it last. Writes "
-        "to the entry test it: one that arrives late, meant for an earlier attempt, changes nothing."
+        "to the entry test it: one that arrives late, meant for an earlier attempt, changes nothing.",
     )
     deadline: AwareDatetime | None = Field(
         default=None, description="When a reserved or releasing share is given up if nothing else happens."

@@ -77,8 +77,9 @@ def holder_json(holder: Holder) -> dict[str, Any]:
         "priority": pod.priority,
         "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
         "state": holder.state.value,
-        "attempt": holder.attempt,
     }
+    if holder.attempt:
+        entry["attempt"] = holder.attempt
     if holder.deadline:
         entry["deadline"] = holder.deadline
     return entry
@@ -129,7 +130,7 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         ),
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),
-        attempt=entry["attempt"],
+        attempt=entry.get("attempt") or "",
     )
 
 

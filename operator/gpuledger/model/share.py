@@ -66,7 +66,7 @@ class Holder:
     deadline: str | None = None
     """RFC 3339, for `reserved` and `releasing`."""
     attempt: str = ""
-    """Which attempt to bind has entered it or relies on it: a random name, empty until the journal enters it."""
+    """Which attempt to bind has entered it or relies on it: a random name, empty if the journal has not entered it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,9 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
 def _tests(place: int, holder: Holder) -> list[Json]:
     """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
-    expected = {"podUID": holder.pod.uid, "attempt": holder.attempt, "state": holder.state.value}
+    expected = {"podUID": holder.pod.uid, "state": holder.state.value}
+    if holder.attempt:  # else somebody has written it by hand
+        expected["attempt"] = holder.attempt
     return [{"op": "test", "path": f"/status/holders/{place}/{name}", "value": v} for name, v in expected.items()]
 
 
@@ -301,7 +303,7 @@ def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
     path = f"/status/holders/{place}"
     operations = _tests(place, old)
     if new.attempt != old.attempt:
-        operations.append({"op": "replace", "path": f"{path}/attempt", "value": new.attempt})
+        operations.append({"op": "add", "path": f"{path}/attempt", "value": new.attempt})
     if new.state is not old.state:
         operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
     if new.deadline and new.deadline != old.deadline:

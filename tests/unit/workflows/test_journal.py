@@ -293,6 +293,20 @@ async def test_who_was_entered_by_another_attempt_meanwhile_is_taken_over_from_i
     assert [holder.attempt for holder in api.card(CARD).holders or ()] == [entered.attempt]
 
 
+async def test_a_holder_that_somebody_has_written_by_hand_is_like_any_other(api: ApiServer) -> None:
+    """It names no attempt."""
+    by_hand = replace(a_holder("a", a_share(CARD)), attempt="")
+    api.put_card(CARD, by_hand, replace(by_hand, pod=replace(by_hand.pod, uid="b")))
+    parts = an_operator(api)
+    entered = await parts.journal.add(by_hand, 10.0)
+    await parts.journal.change(releasing(replace(by_hand, pod=replace(by_hand.pod, uid="b"))))
+    states = [(holder.attempt, holder.state) for holder in api.card(CARD).holders or ()]
+    assert states == [(entered.attempt, HolderState.ALLOCATED), ("", HolderState.RELEASING)]
+    await parts.journal.remove(CARD.uuid, "b", (api.card(CARD).holders or ())[1])
+    assert api.holders_of(CARD) == ["a"]
+    assert parts.journal.counts.refusals == 0
+
+
 async def test_a_change_that_arrives_late_leaves_a_newer_attempt_alone(api: ApiServer) -> None:
     """The mark of an older one: it was tried again, the share removed, and entered anew."""
     api.put_card(CARD, a_holder("a", a_share(CARD)))
