@@ -37,6 +37,7 @@ class Runner:
         self._stack = ExitStack()
         self._uses = 0
         self.failed: list[int] = []
+        self.verdicts = 0
 
     def close(self) -> None:
         """Stop the control plane."""
@@ -49,12 +50,13 @@ class Runner:
         outcome = Outcome(plan(seed, self._seconds))
         begin_s = time.monotonic()
         with self._console.status(f"seed {seed}"):
+            arena = self._fresh_arena()
             try:
-                run(self._fresh_arena(), outcome)
+                run(arena, outcome)
                 verdict = FAILED if outcome.findings else PASSED
             except Exception:  # noqa: BLE001 - the next seed gets a new control plane
                 self._console.print(traceback.format_exc(), markup=False, highlight=False)
-                verdict = VOID
+                verdict = FAILED if outcome.findings else VOID
         if results.version() != version:
             verdict = VOID
         self._note(outcome, version, verdict, time.monotonic() - begin_s)
@@ -70,6 +72,7 @@ class Runner:
 
     def _note(self, outcome: Outcome, version: str, verdict: str, took_s: float) -> None:
         seed, trace, command = outcome.plan.seed, None, results.repeat_command(outcome.plan.seed)
+        self.verdicts += verdict != VOID
         if verdict == FAILED:
             self.failed.append(seed)
             trace = self._file.parent / f"seed-{seed}-{version}" / "trace.txt"
@@ -91,7 +94,7 @@ class Runner:
 
 
 def main() -> int:
-    """Run what the arguments say; return the exit status: 1 if a seed has failed."""
+    """Run what the arguments say; return the exit status: 1 if a seed has failed, 2 if all that were run are void."""
     arguments = _arguments()
     console = Console(soft_wrap=True)
     if arguments.report:
@@ -101,11 +104,12 @@ def main() -> int:
     runner = Runner(arguments.results, arguments.seconds, console)
     deadline = time.monotonic() + arguments.minutes * 60
     judged = set() if arguments.again else results.judged(arguments.results, results.version(), arguments.seconds)
-    seed = arguments.seed
+    seed, runs = arguments.seed, 0
     try:
         while True:
             if seed not in judged:
                 runner.run(seed)
+                runs += 1
                 if time.monotonic() >= deadline:
                     break
             elif not arguments.minutes:
@@ -119,7 +123,9 @@ def main() -> int:
         return 2
     finally:
         runner.close()
-    return 1 if runner.failed else 0
+    if runner.failed:
+        return 1
+    return 2 if runs and not runner.verdicts else 0
 
 
 def _arguments() -> argparse.Namespace:

@@ -101,6 +101,14 @@ def told(pod: Json) -> dict[str, dict[str, tuple[int, int]]]:
     return found
 
 
+def told_cards(pod: Json) -> frozenset[str]:
+    """Return the UUIDs of the cards that a bound pod was given; of an annotation that can't be read, none."""
+    try:
+        return frozenset(told(pod))
+    except ValueError:  # the checker has found that by itself
+        return frozenset()
+
+
 def totals(holders: Iterable[Json]) -> dict[str, int]:
     """Return what these holders take together."""
     listed = list(holders)

@@ -11,7 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chaos.arithmetic import AMOUNTS, asks_of, has_ended, has_started, holders_of, is_bound, peaks, told, totals
+from chaos.arithmetic import (
+    AMOUNTS,
+    asks_of,
+    has_ended,
+    has_started,
+    holders_of,
+    is_bound,
+    peaks,
+    told,
+    told_cards,
+    totals,
+)
 from chaos.history import Change
 
 Json = dict[str, Any]
@@ -91,7 +102,7 @@ class Checker:
             uid = before["metadata"]["uid"]
             del self.pods[uid]
             ran = has_started(before) and not has_ended(before)
-            self._ended[uid] = _Ended(change.at_s, _told_cards(before) if ran else frozenset())
+            self._ended[uid] = _Ended(change.at_s, told_cards(before) if ran else frozenset())
         elif now is not None:
             uid = now["metadata"]["uid"]
             if before is not None and is_bound(before):
@@ -196,13 +207,6 @@ class Checker:
             self._found.add(key)
             change = self._change
             self.findings.append(Finding(rule, text, change.revision, change.at_s, tuple(pods), tuple(cards)))
-
-
-def _told_cards(pod: Json) -> frozenset[str]:
-    try:
-        return frozenset(told(pod))
-    except ValueError:  # a finding of its own, as long as the pod is there
-        return frozenset()
 
 
 def _uuid(change: Change) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told, totals
+from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told_cards, totals
 from chaos.checker import Finding
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ def _holders(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Fi
                 yield Finding("a share is left over", text, pods=(holder["podUID"],), cards=(uuid,))
     for uid, pod in pods.items():
         if is_bound(pod) and not has_ended(pod) and asks_of(pod):
-            for uuid in told(pod):
+            for uuid in told_cards(pod):
                 if not any(holder["podUID"] == uid for holder in holders_of(cards.get(uuid, {}))):
                     text = f"{_name(pod)} was told card {uuid}, and is not in its ledger"
                     yield Finding("a bound pod lacks its shares", text, pods=(uid,), cards=(uuid,))
@@ -54,7 +54,7 @@ def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
         return "the pod is not bound"
     if has_ended(pod):
         return "the pod has ended"
-    if uuid not in told(pod):
+    if uuid not in told_cards(pod):
         return "the pod was not told of it"
     return "" if holder["state"] == "allocated" else "the pod is bound and alive"
 

@@ -67,21 +67,24 @@ class Outcome:
 
 def run(arena: Arena, outcome: Outcome) -> None:
     """Carry out a plan, and leave the arena empty."""
+    checker = Checker(RELEASE_DELAY_S)
     try:
-        _Run(arena, outcome).go()
+        _Run(arena, outcome, checker).go()
     finally:
         arena.history.listeners = ()
+        outcome.findings = [*checker.findings, *outcome.findings]  # whatever has broken down since
+        outcome.checks = checker.checks
         arena.clear(outcome.plan)
 
 
 class _Run:
     """The parts of one run."""
 
-    def __init__(self, arena: Arena, outcome: Outcome) -> None:
+    def __init__(self, arena: Arena, outcome: Outcome, checker: Checker) -> None:
         self._arena = arena
         self._plan = outcome.plan
         self._outcome = outcome
-        self._checker = Checker(RELEASE_DELAY_S)
+        self._checker = checker
         self._last_card_change_s = 0.0
 
     def go(self) -> None:
@@ -185,8 +188,7 @@ class _Run:
 
     def _judge(self, pairs: Mapping[int, Pair], rival: Pair) -> None:
         outcome = self._outcome
-        outcome.findings = [*self._checker.findings, *outcome.findings, *self._audit(pairs[0])]
-        outcome.checks = self._checker.checks
+        outcome.findings += self._audit(pairs[0])
         for pair in [*pairs.values(), rival]:
             for program, times in pair.ended.items():
                 outcome.counts[f"{program} ended by itself"] += times

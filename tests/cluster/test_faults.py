@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, Json, RequestFailed, pod, uuids
+from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, RequestFailed, pod, uuids
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
 from faults.proxy import Armed
@@ -50,7 +49,8 @@ def test_a_bind_without_faults_is_one_request_for_each_card_and_one_for_the_pod(
     cluster.create(pod("pod", {COUNT: 2, MEMORY: 4000}))
     is_bound_once(cluster, "pod")
     sent = [exchange.request.rsplit(" ", 1)[0] for exchange in list(cluster.api.exchanges)[len(before) :]]
-    assert sent == ["ledger write", "ledger write", "binding"]
+    asked = [request for request in sent if not request.startswith(("list", "watch"))]
+    assert asked == ["ledger write", "ledger write", "binding"]
 
 
 def test_a_ledger_write_whose_answer_is_lost_is_not_repeated(cluster: FaultyCluster) -> None:
@@ -202,6 +202,7 @@ def is_refused(cluster: Cluster, name: str) -> bool:
 def test_an_entry_that_is_always_refused_takes_none_of_its_neighbours_with_it(
     cluster: FaultyCluster, refused_name: str
 ) -> None:
+    before = len(cluster.api.exchanges)
     neighbours = [f"pod-{number}" for number in range(6)]
     first = cluster.api.arm(entering("first"), Hold())  # meanwhile the others gather behind it
     tried_once = cluster.extender.arm(of_kind("filter", refused_name), Hold(), times=None, skip=1)
@@ -215,11 +216,10 @@ def test_an_entry_that_is_always_refused_takes_none_of_its_neighbours_with_it(
     bound = cluster.wait_bound("first", *neighbours)
     assert len({card for found in bound for card in uuids(found)}) == 1, "they were to be neighbours on one card"
     tried_once.wait()
-    assert [status for status in entries.statuses if status == 422] == [422, 422]
-    assert len(entries.statuses) == 2
+    assert entries.statuses == [422, 422]
     cluster.settle(QUIET_S)
     cluster.check_consistent()
-    refused = [exchange for exchange in cluster.api.exchanges if exchange.status == 422]
+    refused = [exchange for exchange in list(cluster.api.exchanges)[before:] if exchange.status == 422]
     assert len(refused) == 2, "neighbours were refused alone"
 
 
@@ -233,8 +233,7 @@ def test_the_proxy_survives_restarts_of_both_sides(cluster: FaultyCluster) -> No
     cluster.wait_bound("first", "second")
     cluster.settle()
     cluster.check_consistent()
-    holders: list[Json] = [holder for held in cluster.holders().values() for holder in held]
-    assert len(json.dumps(holders)) > 2
+    assert sum(map(len, cluster.holders().values())) == 2
 
 
 def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluster: FaultyCluster) -> None:

@@ -221,9 +221,17 @@ class Planned:
                 self._acts.remove(rule)
                 return offer.first_act
         choice = next((rule.way for rule in self._wrong if self._concerns(rule, what)), 0)
-        self._wrong = [rule for rule in self._wrong if not self._concerns(rule, what)]
+        if choice <= offer.wrong_ways:
+            self._wrong = [rule for rule in self._wrong if not self._concerns(rule, what)]
         self._note(what)
         return offer.first_wrong + choice - 1 if 0 < choice <= offer.wrong_ways else 0
+
+    def untold(self) -> list[str]:
+        """Return what has not gone as planned."""
+        left = [f"{rule.thing} did not wait for {until}" for rule, until in self._until.items() if until]
+        left += [f"{rule.thing} did not go wrong in way {rule.way}" for rule in self._wrong]
+        left += [f"nobody did anything before {rule.thing}" for rule in self._acts]
+        return left if self._patience else [*left, "something had to wait for too long"]
 
     def _waits(self, what: str) -> bool:
         return any(until and self._concerns(rule, what) for rule, until in self._until.items())

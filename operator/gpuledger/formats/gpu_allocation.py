@@ -156,7 +156,7 @@ class Holder(_Share):
         ge=-(2**31),
         le=2**31 - 1,
         json_schema_extra={"format": "int32"},
-        description="Priority of the pod. A pod with a higher one may take its place.",
+        description="Priority of the pod, as its PriorityClass says.",
     )
     containers: tuple[ContainerShare, ...] = Field(
         max_length=MAX_CONTAINERS,
@@ -165,8 +165,9 @@ class Holder(_Share):
         "before the others start.",
     )
     state: HolderState = Field(
-        description="reserved: room kept for a pod that waits for others to leave. allocated: the pod is bound to the "
-        "node. releasing: the pod is gone, but its processes may still run."
+        description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
+        "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits for "
+        "others to leave."
     )
     attempt: Attempt | None = Field(
         default=None,

@@ -20,8 +20,9 @@ class HolderState(StrEnum):
     RESERVED = "reserved"
     """Room kept for a pod that is not bound yet, until a deadline."""
     ALLOCATED = "allocated"
+    """The pod is bound, or about to be."""
     RELEASING = "releasing"
-    """The pod is gone, but its processes may still run, until a deadline."""
+    """Being taken back: the pod is gone and may still run, until a deadline, or its bind was given up."""
 
 
 @dataclass(frozen=True, slots=True)

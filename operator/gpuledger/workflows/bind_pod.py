@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuledger.formats.pod import (
@@ -38,12 +38,15 @@ class PodStore(Protocol):
     """The pods at the API server."""
 
     async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now."""
+        """Return a pod as it is now. Raises NotFound."""
 
     async def bind_pod(
         self, pod: Pod, resource_version: str, node_name: str, annotations: dict[str, str], timeout_s: float
     ) -> None:
-        """Bind and annotate a pod in one write, if it has not changed since."""
+        """Bind and annotate a pod in one write, if it has not changed since.
+
+        Raises Conflict if it has, NotFound, and Unreachable if there is no answer.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,6 @@ class SeenPod:
 
     pod: Pod
     resource_version: str
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How far a bind has come."""
-
-    unbound: set[str] = field(default_factory=set)
-    """Attempts that have not bound the pod: they took over from nobody else, and no Binding is without an answer."""
 
 
 class PodBinder:
@@ -72,31 +67,36 @@ class PodBinder:
         self._timeout_s = timeout_s
 
     async def bind(self, seen: SeenPod, placement: Placement) -> None:
-        """Bind a pod. When it can't be done, give its shares back, and raise why."""
-        progress = _Progress()
+        """Bind a pod. When it can't be done, give its shares back.
+
+        Raises why: DoesNotFit, or what the API server says.
+        """
+        unbound: set[str] = set()
         try:
-            await self._enter_and_send(seen, placement, progress)
+            await self._enter_and_send(seen, placement, unbound)
         except Exception:
-            await self._releaser.give_back(seen.pod, placement.shares, progress.unbound)
+            await self._releaser.give_back(seen.pod, placement.shares, unbound)
             raise
 
-    async def _enter_and_send(self, seen: SeenPod, placement: Placement, progress: _Progress) -> None:
+    async def _enter_and_send(self, seen: SeenPod, placement: Placement, unbound: set[str]) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
         Each attempt first sees to it that the shares are in the ledger, after the pod's resourceVersion was read.
+        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
+        else, and no Binding is without an answer.
         """
         annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         pod, version = seen.pod, seen.resource_version
         for attempt in range(BINDING_ATTEMPTS):
             for entered in await self._enter(pod, placement):
-                if entered.took_over <= progress.unbound:
-                    progress.unbound.add(entered.attempt)
+                if entered.took_over <= unbound:
+                    unbound.add(entered.attempt)
             try:
                 await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                 return
             except (Conflict, NotFound, Unreachable) as error:
                 if isinstance(error, Unreachable):
-                    progress.unbound.clear()
+                    unbound.clear()
                 found = await self._pod_now(pod)
                 if found is None or bound_node(found) or is_being_deleted(found):
                     if found is not None and _is_bound_by_us(found, placement, annotations):

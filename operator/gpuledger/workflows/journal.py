@@ -78,7 +78,7 @@ class Entered:
 
     attempt: str
     took_over: frozenset[str]
-    """The attempts that had entered an equal one; they, too, may have bound the pod."""
+    """The attempts that had entered an equal one; they, too, may have bound the pod. One without a name is ""."""
 
 
 class Journal:
@@ -128,7 +128,7 @@ class Journal:
         await entry.settled
 
     async def describe(self, uuid: str, phase: str, reason: str) -> None:
-        """Set a card's phase, if it differs."""
+        """Set a card's phase, if it differs. A card without a status gets its first. Raises what the API server says."""
         entry = Describe(phase=phase, reason=reason)
         self._submit(uuid, entry)
         await entry.settled
@@ -141,7 +141,10 @@ class Journal:
         await self._list_conflict(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
 
     async def clear_conflict(self, uuid: str, pod_uid: str) -> None:
-        """Take a pod off the list of a card's conflicts. Done when it is not there."""
+        """Take a pod off the list of a card's conflicts. Done when it is not there.
+
+        Raises DoesNotFit if the card has no status yet, or what the API server says.
+        """
         await self._list_conflict(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
 
     async def _list_conflict(self, uuid: str, entry: ShowConflict) -> None:

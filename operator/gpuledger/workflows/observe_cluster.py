@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 
 NEEDED_PAUSE_S = 1.0
+"""Between the end of a watch and the comparison that follows: several watches may have ended at once."""
 
 
 class ClusterReader(Protocol):
@@ -70,7 +71,7 @@ class ClusterObserver:
         self._read_request = read_request
         self._count_resource = count_resource
         self._scheduler_name = scheduler_name
-        self._untried: set[str] = set()  # UIDs of pods that may have been refused before this operator looked
+        self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
@@ -115,9 +116,9 @@ class ClusterObserver:
         uid = pod["metadata"]["uid"]
         if gone:
             self._placer.forget(uid)
-            self._untried.discard(uid)
-        elif uid in self._untried and is_unschedulable(pod):
-            self._untried.discard(uid)
+            self._maybe_refused.discard(uid)
+        elif uid in self._maybe_refused and is_unschedulable(pod):
+            self._maybe_refused.discard(uid)
             self._remember(pod)
 
     def pending_listing(self) -> Callable[[set[str]], None]:
@@ -127,7 +128,7 @@ class ClusterObserver:
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
                 self._placer.forget(uid)
-            self._untried &= uids
+            self._maybe_refused &= uids
 
         return listed
 
@@ -135,13 +136,13 @@ class ClusterObserver:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
         await self.resync()
         self._inventory.recheck_all()
-        self._untried.clear()
+        self._maybe_refused.clear()
         async for page in self._reader.pending_pods(self._scheduler_name):
             for pod in page:
                 if is_unschedulable(pod):
                     self._remember(pod)
                 else:  # it may have been refused already, and the scheduler has not written it down yet
-                    self._untried.add(pod["metadata"]["uid"])
+                    self._maybe_refused.add(pod["metadata"]["uid"])
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
@@ -168,7 +169,7 @@ class ClusterObserver:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await needed.wait()
-                    await asyncio.sleep(NEEDED_PAUSE_S)  # several watches may have broken at once
+                    await asyncio.sleep(NEEDED_PAUSE_S)
             needed.clear()
             try:
                 await self.resync()
@@ -207,4 +208,4 @@ class ClusterObserver:
                     self._adopter.observe(pod)
         self._adopter.listed()
         for uid in suspects:
-            self._releaser.missed(uid)
+            self._releaser.not_listed(uid)

@@ -128,7 +128,7 @@ class PodReleaser:
             self._started[uid] = True
         self.recheck(uid)
 
-    def missed(self, pod_uid: str) -> None:
+    def not_listed(self, pod_uid: str) -> None:
         """Take in that a pod is not among the bound ones: if it was, nobody has seen how it ended."""
         if pod_uid in self._started:
             self._started[pod_uid] = True  # for all that is known
@@ -318,9 +318,9 @@ class PodReleaser:
         return [holder for _, holder in self._ledger.holders_of(pod_uid)]
 
     def _ended(self, pod_uid: str) -> None:
-        self._counts.releases += 1
         if self._ledger.holders_of(pod_uid):
-            return  # those of a newer attempt
+            return  # those of a newer attempt, or of another operator
+        self._counts.releases += 1
         self._started.pop(pod_uid, None)
         self._ends.pop(pod_uid, None)
         timer = self._timers.pop(pod_uid, None)
