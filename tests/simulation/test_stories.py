@@ -9,10 +9,12 @@ from simulation.acts import AgentAway, Crash, Delete, Finish, ForceDelete
 from simulation.explorers import Planned, Rule, live
 from simulation.prepared import prepared
 from simulation.scenario import Scenario
-from simulation.scenarios import ONE_CARD, A, B
+from simulation.scenarios import ONE_CARD, TWO_CARDS, A, B
 
-LATE, SKIPPED, REFUSED = 2, 4, 9
-"""Ways of a request, of an event of a watch, and of a request again."""
+LATE, ENDS, SKIPPED, REFUSED = 2, 3, 4, 9
+"""Ways of a request, of a watch, of an event of a watch, and of a request again."""
+
+LISTS_BOUND_PODS = "operator 1: list pods spec.schedulerName=gpuledger,spec.nodeName!="
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,45 @@ def test_room_that_was_kept_for_a_pod_is_free_again_when_another_operator_has_bo
         Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
         Rule("scheduler 2: Filter uid-b", skip=1, until=("operator 1: .*adds uid-b", "operator 2: sees MODIFIED card")),
         Rule("operator 2: read pod default/b", until=("operator 1: bind pod default/b",) * 2),
+    )
+
+
+def test_a_pod_that_was_seen_to_run_has_run_whatever_an_older_list_says() -> None:
+    """The list was read before it began to run; its answer comes when the pod is gone already."""
+    assert not told(
+        Scenario("older list", TWO_CARDS, (A, B), (ForceDelete("a"),)),
+        Rule("scheduler 1: Bind uid-b", way=LATE),
+        Rule("operator 1: sees MODIFIED card", way=ENDS),
+        Rule("kubelet: starts uid-a", until=(LISTS_BOUND_PODS,)),
+        Rule("operator 1: hears of list pods", until=("operator 1: sees DELETED pod a",)),
+        Rule("operator 1: sees MODIFIED pod a", act=True),
+        Rule("operator 1: hears of read pod default/a", until=("operator 1: hears of list pods",)),
+    )
+
+
+def test_the_time_of_a_pod_that_is_gone_does_not_begin_before_it_is_gone() -> None:
+    """Its share was marked because its bind had failed, as it seemed; the Binding arrives late, and the pod runs."""
+    assert not told(
+        Scenario("marked before", ONE_CARD, (A,), (Crash(), ForceDelete("a"))),
+        Rule("operator 1: bind pod", way=LATE),
+        Rule("operator 1: bind pod", skip=1, way=REFUSED),
+        Rule("operator 1: read pod", skip=1, act=True),
+        Rule("operator 1: starts again", way=LATE),
+        Rule("scheduler 1: writes status", way=LATE),
+        Rule("scheduler 1: writes status", skip=1, way=LATE),
+        Rule("scheduler 1: sees MODIFIED pod a", act=True, skip=1),
+    )
+
+
+def test_a_pod_whose_refusal_is_written_down_while_those_who_wait_are_being_listed_is_woken_too() -> None:
+    """It is not in the list, and the watch shows it before the answer is there."""
+    waits = r"operator 1': list pods .*nodeName=$"
+    assert not told(
+        Scenario("refused meanwhile", ONE_CARD, (A, B), (Crash(), Delete("a"))),
+        Rule("scheduler 1: Bind uid-a", until=("scheduler 1: Filter uid-b",), act=True),
+        Rule("scheduler 1: writes status of uid-a", act=True),
+        Rule("scheduler 1: writes status of uid-b", until=(waits, waits)),
+        Rule("operator 1': hears of list pods", skip=2, until=(r"operator 1': sees MODIFIED pod .own watch. b",)),
     )
 
 

@@ -166,8 +166,8 @@ class Holder(_Share):
     )
     state: HolderState = Field(
         description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
-        "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits for "
-        "others to leave."
+        "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits "
+        "for others to leave."
     )
     attempt: Attempt | None = Field(
         default=None,

@@ -142,6 +142,6 @@ def _error(request: str, status: int, answer: bytes, retry_after: str | None) ->
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = answer[:300].decode(errors="replace").strip()
     kinds = {401: Denied, 403: Denied, 404: NotFound, 409: Conflict, 410: Conflict, 422: Invalid}
-    kind = kinds.get(status, Unreachable if status == 429 or status >= 500 else ApiError)
+    kind = kinds.get(status, Unreachable if status in (408, 429) or status >= 500 else ApiError)
     wait_s = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
     return kind(f"{request}: {status}: {message}", status, wait_s)

@@ -136,6 +136,19 @@ class Ledger:
             self._touch(node_name)
         return True
 
+    def found(self, stored: StoredCard) -> bool:
+        """Take over a card that was read after the API server had answered that there is none; as `load` does.
+
+        If it is still in the version that was known then, the answer was wrong. Should it have been deleted since, its
+        version has grown by that.
+        """
+        uuid, entry = stored.card.uuid, self._entries.get(stored.card.uuid)
+        if self._lost.get(uuid) == stored.resource_version:
+            del self._lost[uuid]
+            if entry is not None and not entry.stored:
+                entry.resource_version = stored.resource_version - 1
+        return self.load(stored)
+
     def unload(self, uuid: str, resource_version: int) -> bool:
         """Note that the API server has lost a card; return False if something newer is known already.
 

@@ -67,6 +67,7 @@ class InventoryKeeper:
         self._patience = Patience()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
+        journal.on_lost = self.recheck
 
     def observe(self, facts: NodeFacts) -> None:
         """Take in a Node. Equal facts cost a comparison and nothing else."""
@@ -205,11 +206,10 @@ class InventoryKeeper:
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.stored:
             try:
-                stored = await self._store.create_allocation(new_allocation(card))
-            except Conflict:  # it exists: memory is behind
-                stored = await self._store.allocation(card.object_name)
+                self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
+            except Conflict:  # it exists: memory is behind, or was told wrongly that it was gone
+                self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
             self._counts.cards_written += 1
-            self._ledger.load(stored_card(stored))
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:
             stored = await self._store.replace_allocation_spec(card.object_name, new_allocation(card))
@@ -218,11 +218,12 @@ class InventoryKeeper:
 
     async def _delete(self, entry: CardEntry) -> None:
         """Delete a card that is gone; a holder that came in between makes the precondition fail."""
+        version = entry.resource_version
         if entry.stored:
             with suppress(NotFound):
-                await self._store.delete_allocation(entry.card.object_name, entry.resource_version)
+                await self._store.delete_allocation(entry.card.object_name, version)
             self._counts.cards_written += 1
-        self._ledger.unload(entry.card.uuid, entry.resource_version)
+        self._ledger.unload(entry.card.uuid, version)
         self._offer_to_others(entry.card.uuid)
 
     def _offer_to_others(self, uuid: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from gpuledger.workflows.journal_entries import (
     open_entries,
     patch_of,
 )
+from gpuledger.workflows.pauses import LONGEST_WAIT_S
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Journal:
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self.counts = JournalCounts()
+        self.on_lost: Callable[[str], None] = lambda _: None
+        """Called with a node's name when the API server does not have one of its cards that memory knows."""
 
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
@@ -128,7 +131,10 @@ class Journal:
         await entry.settled
 
     async def describe(self, uuid: str, phase: str, reason: str) -> None:
-        """Set a card's phase, if it differs. A card without a status gets its first. Raises what the API server says."""
+        """Set a card's phase, if it differs; a card without a status gets its first.
+
+        Raises what the API server says.
+        """
         entry = Describe(phase=phase, reason=reason)
         self._submit(uuid, entry)
         await entry.settled
@@ -154,7 +160,9 @@ class Journal:
     def _submit(self, uuid: str, entry: Entry) -> None:
         writer = self._writers.get(uuid)
         if writer is None:
-            writer = self._writers[uuid] = _CardWriter(uuid, self._ledger, self._store, self._turns, self.counts)
+            writer = self._writers[uuid] = _CardWriter(
+                uuid, self._ledger, self._store, self._turns, self.counts, lambda name: self.on_lost(name)
+            )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
 
@@ -169,7 +177,13 @@ class _CardWriter:
     """Writes what is waiting for one card, and ends."""
 
     def __init__(
-        self, uuid: str, ledger: Ledger, store: LedgerStore, turns: asyncio.Semaphore, counts: JournalCounts
+        self,
+        uuid: str,
+        ledger: Ledger,
+        store: LedgerStore,
+        turns: asyncio.Semaphore,
+        counts: JournalCounts,
+        on_lost: Callable[[str], None],
     ) -> None:
         self.uuid = uuid
         self.waiting: list[Entry] = []
@@ -178,6 +192,7 @@ class _CardWriter:
         self._store = store
         self._turns = turns
         self._counts = counts
+        self._on_lost = on_lost
         self._errors = 0
         self._pause_s = 0.0
         self._stale = False
@@ -235,6 +250,7 @@ class _CardWriter:
         if card is None:
             return
         self._counts.patches += 1
+        version = card.resource_version  # it may be another one when the answer comes
         try:
             stored = await self._store.patch_allocation_status(
                 card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
@@ -242,7 +258,7 @@ class _CardWriter:
         except Invalid as error:
             self._refused(entries, error)
         except NotFound:
-            self._ledger.unload(self.uuid, card.resource_version)
+            self._lost(card.card.node_name, version)
         except (Conflict, Unreachable) as error:
             self._stale = True
             self._note_pause(error)
@@ -277,20 +293,26 @@ class _CardWriter:
         card = self._ledger.entry(self.uuid)
         if card is None:
             return True
+        version = card.resource_version
         try:
             self._ledger.load(stored_card(await self._store.allocation(card.card.object_name)))
         except NotFound:
-            self._ledger.unload(self.uuid, card.resource_version)
+            self._lost(card.card.node_name, version)
         except ApiError as error:
             self._note_pause(error)
             return False
         self._stale = False
         return True
 
+    def _lost(self, node_name: str, version: int) -> None:
+        """Note that the API server does not have the card that memory knew in this version, and have that looked at."""
+        self._ledger.unload(self.uuid, version)
+        self._on_lost(node_name)
+
     def _note_pause(self, error: ApiError) -> None:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
         self._errors += 1
-        self._pause_s = max(pause_s, error.retry_after_s)
+        self._pause_s = max(pause_s, min(LONGEST_WAIT_S, error.retry_after_s))
         logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:

@@ -102,6 +102,8 @@ class Change(Entry):
         """Tell whether there is something to change."""
         if present is None or present.share != self.holder.share:
             return False
+        if self.holder.state is HolderState.RELEASING and not self.holder.deadline:  # it is so already
+            return present.state is not HolderState.RELEASING
         return (present.state, present.deadline) != (self.holder.state, self.holder.deadline)
 
     def changed(self, present: Holder) -> Holder:
@@ -264,8 +266,7 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     It would replace a status that somebody else has written meanwhile, so the object must be the one that was read.
     """
     leaving = _leaving(card, entries)
-    changes = [entry for entry in entries if isinstance(entry, Change)]
-    change_of = {entry.subject: entry for entry in changes if entry.applies_to(card.holders.get(entry.subject))}
+    change_of = {entry.subject: entry for entry in entries if isinstance(entry, Add | Change)}
     holders = [
         change_of[uid].changed(holder) if uid in change_of else holder
         for uid, holder in card.holders.items()

@@ -88,7 +88,7 @@ class Mender:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._releaser.worker.idle()
         except TimeoutError:
-            logger.warning("some shares were not judged within %.0f s; audit again when the API server answers", TIMEOUT_S)
+            logger.warning("some shares were not judged within %.0f s; audit again later", TIMEOUT_S)
             await self._releaser.worker.stop()
         return [finding for finding in found if self._holder(finding) != before[finding.key]]
 

@@ -72,6 +72,8 @@ class ClusterObserver:
         self._count_resource = count_resource
         self._scheduler_name = scheduler_name
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
+        self._takes_over = False
+        self._gone_since: set[str] | None = None  # UIDs of pods that wait no more, since a list of those is being read
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
@@ -99,6 +101,9 @@ class ClusterObserver:
         entry = self._ledger.entry(uuid)
         if not self.synced or entry is None:
             return
+        if not entry.stored:
+            self._inventory.recheck(node_name)  # it is there after all, or comes back at this moment
+            return
         self._releaser.notice(entry)
         self._inventory.notice(entry)
         if not entry.reported and not entry.holders:
@@ -117,32 +122,51 @@ class ClusterObserver:
         if gone:
             self._placer.forget(uid)
             self._maybe_refused.discard(uid)
-        elif uid in self._maybe_refused and is_unschedulable(pod):
+            if self._gone_since is not None:
+                self._gone_since.add(uid)
+        elif is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
 
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
-        before = self._waiting.waiting() | self._placer.remembered()
+        before = self._waiting.waiting() | self._placer.remembered() | self._maybe_refused
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
                 self._placer.forget(uid)
-            self._maybe_refused &= uids
+                self._maybe_refused.discard(uid)
 
         return listed
 
     async def take_over(self) -> None:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
-        await self.resync()
+        self._takes_over = True
+        try:
+            await self._compare(self._take_over_pending)
+        finally:
+            self._takes_over = False
         self._inventory.recheck_all()
-        self._maybe_refused.clear()
-        async for page in self._reader.pending_pods(self._scheduler_name):
-            for pod in page:
-                if is_unschedulable(pod):
-                    self._remember(pod)
-                else:  # it may have been refused already, and the scheduler has not written it down yet
-                    self._maybe_refused.add(pod["metadata"]["uid"])
+
+    async def _list_pending(self, take: Callable[[Json], None]) -> None:
+        """Forget who does not wait any more, and take in the others. What the watch shows meanwhile is newer."""
+        listed, uids = self.pending_listing(), set[str]()
+        self._gone_since = set()
+        try:
+            async for page in self._reader.pending_pods(self._scheduler_name):
+                for pod in page:
+                    uids.add(pod["metadata"]["uid"])
+                    if pod["metadata"]["uid"] not in self._gone_since:
+                        take(pod)
+        finally:
+            self._gone_since = None
+        listed(uids)
+
+    def _take_over_pending(self, pod: Json) -> None:
+        if is_unschedulable(pod):
+            self._remember(pod)
+        else:  # it may have been refused already, and the scheduler has not written it down yet
+            self._maybe_refused.add(pod["metadata"]["uid"])
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
@@ -157,11 +181,15 @@ class ClusterObserver:
 
     async def resync(self) -> None:
         """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
+        await self._compare(lambda _: None)
+
+    async def _compare(self, take_pending: Callable[[Json], None]) -> None:
         await self._resync_allocations()
         self.cards_read = True
         await self._resync_nodes()
         await self._resync_pods()
         self.synced = True
+        await self._list_pending(take_pending)
 
     async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
         """Resync for ever, and soon after it is said to be needed. After an error, soon again."""

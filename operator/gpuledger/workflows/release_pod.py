@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import uuid4
@@ -62,6 +62,16 @@ class PodStore(Protocol):
         """Set one annotation of a pod; return the pod as it is then."""
 
 
+@dataclass(slots=True)
+class _Bound:
+    """What was seen of a bound pod."""
+
+    started: bool = False
+    """A kubelet has taken it up."""
+    cards: set[str] = field(default_factory=set)
+    """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
+
+
 class PodReleaser:
     """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
 
@@ -83,7 +93,7 @@ class PodReleaser:
         self._release_delay_s = release_delay_s
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
-        self._started: dict[str, bool] = {}  # UID of a bound pod -> whether a kubelet was seen to take it up
+        self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._ends: dict[str, float] = {}  # pod UID -> when its releasing shares end, in seconds of the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
@@ -108,30 +118,30 @@ class PodReleaser:
         uid = pod["metadata"]["uid"]
         holders = self._ledger.holders_of(uid)
         if is_finished(pod):
-            self._started.pop(uid, None)
+            self._bound.pop(uid, None)
             wrong = bool(holders)
         else:
-            self._started[uid] = has_started(pod)
+            self._note_bound(uid, has_started(pod), annotated_cards(pod))
             wrong = bool(holders) and _differ(holders, pod)
         if wrong:
             self.worker.mark(uid)
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the bound pods that were seen and not seen to end."""
-        return set(self._started)
+        return set(self._bound)
 
     def forget(self, pod: Json) -> None:
         """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
         self._counts.pods_examined += 1
         uid = pod["metadata"]["uid"]
-        if uid in self._started and has_started(pod):  # it may be the first to say so
-            self._started[uid] = True
+        if uid in self._bound and has_started(pod):  # it may be the first to say so
+            self._bound[uid].started = True
         self.recheck(uid)
 
     def not_listed(self, pod_uid: str) -> None:
         """Take in that a pod is not among the bound ones: if it was, nobody has seen how it ended."""
-        if pod_uid in self._started:
-            self._started[pod_uid] = True  # for all that is known
+        if pod_uid in self._bound:
+            self._bound[pod_uid].started = True  # for all that is known
         self.recheck(pod_uid)
 
     def recheck(self, pod_uid: str) -> None:
@@ -141,7 +151,7 @@ class PodReleaser:
         elif self._ledger.holders_of(pod_uid):
             self.worker.mark(pod_uid)
         else:
-            self._started.pop(pod_uid, None)
+            self._bound.pop(pod_uid, None)
 
     def notice(self, card: CardEntry) -> None:
         """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left."""
@@ -149,8 +159,19 @@ class PodReleaser:
             if uid not in self._timers and not self._is_in_order(uid, holder):
                 self._look_again(uid, SUSPECT_DELAY_S)
 
+    def _note_bound(self, pod_uid: str, started: bool, cards: AbstractSet[str]) -> None:
+        """Note what is seen of a bound pod. What is seen late may be old: what has started does not go back."""
+        bound = self._bound.setdefault(pod_uid, _Bound())
+        bound.started = bound.started or started
+        bound.cards |= cards
+
     def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
-        return pod_uid in self._binding or (pod_uid in self._started and holder.state is HolderState.ALLOCATED)
+        if pod_uid in self._binding:
+            return True
+        bound = self._bound.get(pod_uid)
+        if bound is None or pod_uid in self._ends:
+            return False
+        return holder.state is HolderState.ALLOCATED and holder.share.uuid in bound.cards
 
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
         """Look at a pod later; a look that comes earlier anyway will set the next one."""
@@ -165,7 +186,7 @@ class PodReleaser:
         del self._timers[pod_uid]
         if not self._ledger.holders_of(pod_uid):
             self._ends.pop(pod_uid, None)
-            self._started.pop(pod_uid, None)
+            self._bound.pop(pod_uid, None)
         if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
             self.worker.mark(pod_uid)
 
@@ -200,7 +221,8 @@ class PodReleaser:
         else:
             # Who has marked a share may know more of the pod: another operator, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
-            may_run = marked or self._started.get(pod_uid, True)
+            bound = self._bound.get(pod_uid)
+            may_run = marked or bound is None or bound.started
             await self._settle(pod, found, lambda _: may_run)
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
@@ -254,7 +276,9 @@ class PodReleaser:
             await self._remove_these(pod_uid, idle)
         if not self._holders(pod_uid):
             return
-        await self._mark(self._holders(pod_uid))
+        until = datetime.now(UTC) + timedelta(seconds=self._release_delay_s)
+        endless = [holder for holder in self._holders(pod_uid) if not holder.deadline]
+        await self._mark(endless, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         wait_s = self._end_s(pod_uid, self._holders(pod_uid)) - asyncio.get_running_loop().time()
         if wait_s <= 0:
             await self._remove(pod_uid)
@@ -273,23 +297,19 @@ class PodReleaser:
             self._ends[pod_uid] = asyncio.get_running_loop().time() + wait_s
         return self._ends[pod_uid]
 
-    async def _mark(self, holders: Sequence[Holder]) -> None:
-        """Have the ledger say that the pod is on its way out. It still counts."""
-        until = datetime.now(UTC) + timedelta(seconds=self._release_delay_s)
-        deadline = until.strftime("%Y-%m-%dT%H:%M:%SZ")
-        await asyncio.gather(
-            *(
-                self._journal.change(replace(holder, state=HolderState.RELEASING, deadline=deadline))
-                for holder in holders
-                if holder.state is not HolderState.RELEASING
-            )
-        )
+    async def _mark(self, holders: Sequence[Holder], deadline: str | None = None) -> None:
+        """Have the ledger say that a pod is on its way out. It still counts.
+
+        With a deadline if the pod is gone: without one, it can still turn out to be bound, and begin to run.
+        """
+        marked = [replace(holder, state=HolderState.RELEASING, deadline=deadline) for holder in holders]
+        await asyncio.gather(*(self._journal.change(holder) for holder in marked))
 
     async def _keep(self, pod_uid: str, found: Json) -> None:
         """Leave a bound pod what it is bound with, and nothing else."""
-        self._started[pod_uid] = has_started(found)
         holders = self._ledger.holders_of(pod_uid)
         kept = _rightful(holders, found, self._request(found))
+        self._note_bound(pod_uid, has_started(found), kept)
         for _, holder in holders:
             uuid = holder.share.uuid
             if uuid not in kept:
@@ -321,7 +341,7 @@ class PodReleaser:
         if self._ledger.holders_of(pod_uid):
             return  # those of a newer attempt, or of another operator
         self._counts.releases += 1
-        self._started.pop(pod_uid, None)
+        self._bound.pop(pod_uid, None)
         self._ends.pop(pod_uid, None)
         timer = self._timers.pop(pod_uid, None)
         if timer:

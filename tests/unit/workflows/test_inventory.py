@@ -8,15 +8,16 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Operation, lose_answer
+from fakes.api_server import ApiServer, Fault, Operation, lose_answer
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import settle
 from gpuledger.formats.node import register_of
 from gpuledger.formats.stored_card import NODE_LABEL
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.errors import Unreachable
+from gpuledger.model.errors import DoesNotFit, NotFound, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.workflows.leadership import Leadership
 
@@ -423,6 +424,35 @@ async def test_a_free_card_whose_end_a_write_finds_first_comes_back(api: ApiServ
     assert parts.ledger.entry(CARD.uuid) is None
     await parts.idle()
     assert phase_of(api, CARD)[0] == "Ready"
+
+
+async def test_a_card_that_comes_back_before_a_write_hears_that_it_was_gone_is_not_lost(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    late = asyncio.Event()
+    api.queue(Operation.WRITE_STATUS, Fault(before=late, refusal=NotFound("gone", 404)))
+    change = asyncio.create_task(parts.journal.describe(CARD.uuid, "Ready", "again"))
+    await settle()
+    api.delete_card(CARD)
+    for _ in range(2):
+        parts.watch()
+        await settle()
+    late.set()
+    await change
+    await parts.idle()
+    assert api.holders_of(CARD) == ["a"]
+    assert phase_of(api, CARD)[0] == "Ready"
+
+
+async def test_a_card_of_which_a_proxy_says_that_it_is_gone_is_not_lost(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.add("a", a_share(CARD))
+    api.queue(Operation.WRITE_STATUS, refuse_with(NotFound("the server could not find the requested resource", 404)))
+    with pytest.raises(DoesNotFit):
+        await parts.add("b", a_share(CARD))
+    await parts.idle()
+    await parts.add("c", a_share(CARD))
+    assert api.holders_of(CARD) == ["a", "c"]
 
 
 @pytest.mark.parametrize("what", ["memory", "phase"])

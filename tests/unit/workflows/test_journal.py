@@ -538,6 +538,18 @@ async def test_a_change_that_travels_with_the_first_status_of_a_card_that_came_b
     assert api.card(CARD).holders == (releasing(holder),)
 
 
+async def test_who_takes_over_a_share_of_a_card_that_came_back_has_its_name_in_the_first_status(api: ApiServer) -> None:
+    holder = a_holder("a", a_share(CARD))
+    api.put_card(CARD, holder)
+    parts = an_operator(api)
+    api.delete_card(CARD)
+    parts.watch()
+    api.put_card(CARD, opened=False)
+    parts.ledger.load(api.card(CARD))
+    entered = await parts.journal.add(holder, 10.0)
+    assert [each.attempt for each in api.card(CARD).holders or ()] == [entered.attempt]
+
+
 async def test_opening_a_card_that_somebody_else_opened_meanwhile_keeps_their_holders(api: ApiServer) -> None:
     api.put_card(CARD, opened=False)
     parts = an_operator(api)

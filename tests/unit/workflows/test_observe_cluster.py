@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Operation, lose_request
+from fakes.api_server import ApiServer, Operation, hold_answer, lose_request
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts
+from fakes.virtual_time import settle
+from gpuledger.formats.extender import FilterArguments
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release_pod import SUSPECT_DELAY_S
 
@@ -153,10 +155,10 @@ async def test_a_resync_comes_soon_after_a_watch_had_a_gap(api: ApiServer, parts
     needed = asyncio.Event()
     task = asyncio.create_task(parts.observer.resync_every(300.0, needed))
     await asyncio.sleep(1.0)
-    lists = len(api.called(Operation.LIST_PODS))
+    lists = len(api.called(Operation.LIST_NODES))
     needed.set()
     await asyncio.sleep(5.0)
-    assert len(api.called(Operation.LIST_PODS)) == lists + 1
+    assert len(api.called(Operation.LIST_NODES)) == lists + 1
     task.cancel()
 
 
@@ -234,6 +236,31 @@ async def test_who_takes_over_remembers_no_pod_that_is_gone_and_calls_none_twice
     parts.waiting.forget("uid-called")  # as after it was called and did not come
     for name in ("gone", "called"):
         parts.observer.pending_pod(refused(a_pod_object(name)), gone=False)
+    assert parts.waiting.waiting() == set()
+
+
+async def test_who_takes_over_lets_no_pod_wait_that_was_bound_while_those_who_wait_were_listed(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    pod = refused(a_pod_object("bound-meanwhile"))
+    api.put_pod(pod)
+    answer = asyncio.Event()
+    api.queue(Operation.LIST_PODS, None, hold_answer(answer))
+    taking_over = asyncio.create_task(parts.observer.take_over())
+    await settle()
+    parts.observer.pending_pod(pod, gone=True)
+    answer.set()
+    await taking_over
+    assert parts.waiting.waiting() == set()
+
+
+async def test_a_pod_that_asks_after_it_was_seen_to_be_gone_is_forgotten_at_the_next_comparison(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.observer.pending_pod(a_pod_object("ghost", {GPU: "9"}), gone=True)
+    assert parts.placer.filter(FilterArguments(a_pod_object("ghost", {GPU: "9"}), ["node-a"])).node_names == []
+    assert parts.waiting.waiting() == {"uid-ghost"}
+    await parts.observer.resync()
     assert parts.waiting.waiting() == set()
 
 

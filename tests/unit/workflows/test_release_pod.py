@@ -558,6 +558,46 @@ async def test_an_entry_of_an_abandoned_attempt_that_is_written_late_is_found(
     assert parts.shares_left("uid-b") == []
 
 
+async def test_an_entry_on_another_card_of_a_pod_that_is_bound_is_looked_at(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It was on its way when its operator crashed, and the pod has been bound with other cards since."""
+    await show(parts, running())
+    await parts.observer.resync()
+    api.put_card(ELSEWHERE, held(ELSEWHERE))
+    parts.watch()
+    await asyncio.sleep(SUSPECT_DELAY_S + 1)
+    assert [api.holders_of(card) for card in (CARD, ELSEWHERE)] == [["uid-a"], []]
+
+
+async def test_a_share_of_a_dead_pod_that_a_late_write_makes_allocated_again_still_ends(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await force_delete(api, parts)
+    (holder,) = api.card(CARD).holders or ()
+    api.put_card(CARD, replace(holder, state=HolderState.ALLOCATED, deadline=None))
+    parts.watch()
+    await asyncio.sleep(RELEASE_DELAY_S + 5)
+    assert api.holders_of(CARD) == []
+
+
+async def test_a_failed_bind_that_can_not_be_cleared_up_is_not_written_down_again_and_again(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """A policy forbids the Binding, and the annotation as well."""
+    api.put_card(CARD)
+    api.put_pod(a_pod_object("a"))
+    parts.watch()
+    api.queue(BIND, refuse_with(Denied("a policy forbids it", 403)))
+    api.queue(ANNOTATE, *[refuse_with(Denied("a policy forbids it", 403))] * 200)
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    binding = asyncio.create_task(parts.bind("a", "node-a"))
+    await asyncio.sleep(300.0)
+    assert binding.done()
+    assert len(api.patches()) == 2  # entered, and marked
+    binding.exception()
+
+
 async def test_a_pod_that_is_bound_in_time_is_not_looked_at(api: ApiServer, parts: OperatorParts) -> None:
     await synced(parts)
     api.put_card(CARD, held())
