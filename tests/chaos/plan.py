@@ -257,7 +257,7 @@ def _watches_break(dice: Random, seconds: float) -> Iterator[Step]:
         if dice.random() < 0.5:
             yield HoldWatch(at_s, resource, dice.uniform(0.3, 5))
         else:
-            yield EndWatch(at_s, resource, dice.choice((410, None)))
+            yield EndWatch(at_s, resource, dice.choice((410, 500, None)))
 
 
 def _administrators(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:

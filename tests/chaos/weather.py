@@ -36,7 +36,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
 RARE = {"event pods": 0.1, "event nodes": 0.1, "event gpuallocations": 0.1}
 """Kind -> by how much less often: one such delay holds up everything behind it."""
 
-ENDINGS: tuple[Fault, ...] = (EndWatch(410), EndWatch(None))
+ENDINGS: tuple[Fault, ...] = (EndWatch(410), EndWatch(500), EndWatch(None))
 ENDING = 0.002
 """Probability that an event of a watch is its last, at the severity 1."""
 

@@ -109,13 +109,15 @@ def test_a_binding_that_arrives_after_the_shares_were_given_back_is_refused(clus
 
 @pytest.mark.parametrize("what", [entering("pod"), binding("pod")], ids=str)
 def test_a_server_that_asks_for_time_gets_it(cluster: FaultyCluster, what: Match) -> None:
+    before = len(cluster.api.exchanges)
     refused = cluster.api.arm(what, Answer(429, RETRY_AFTER_S), times=2)
     tries = counted(cluster, what)
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
     refused.wait_done()
     cluster.wait_bound("pod")
     kind = what.name.split()[0]
-    of_this_kind = [exchange for exchange in cluster.api.exchanges if exchange.request.startswith(kind)]
+    exchanges = list(cluster.api.exchanges)[before:]
+    of_this_kind = [exchange for exchange in exchanges if exchange.request.startswith(kind)]
     first = next(place for place, exchange in enumerate(of_this_kind) if isinstance(exchange.fault, Answer))
     times_s = [exchange.at_s for exchange in of_this_kind[first : first + 3]]
     assert tries.seen == 3
@@ -247,3 +249,19 @@ def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluste
     cluster.delete("pod")
     new_list.release()
     cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
+
+
+@pytest.mark.parametrize("resource", ["nodes", "pods", "gpuallocations"])
+def test_the_operator_goes_on_when_a_watch_fails(cluster: FaultyCluster, resource: str) -> None:
+    """The watch tells of an error, and is then refused because what it asks for is too old. Kopf ends with either."""
+    of_kopf = watching(resource, BOUND) if resource == "pods" else watching(resource)
+    operator = cluster.installation.operator
+    too_old = cluster.api.arm(of_kopf, Answer(410))
+    cluster.api.arm(of_kopf, EndWatch(500)).wait()
+    too_old.wait_done()
+    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
+    cluster.wait_bound("pod")
+    cluster.delete("pod")
+    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
+    assert operator is not None
+    assert operator.alive

@@ -14,6 +14,7 @@ import aiohttp
 import kopf
 
 from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.controller.kopf_watches import KopfWatches
 from gpuledger.formats.gpu_allocation import GROUP, PLURAL, VERSION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
@@ -89,10 +90,12 @@ def build_registry(
 
 
 def session(info: kopf.ConnectionInfo, lists: KopfLists) -> kopf.AiohttpSession:
-    """Return a connection for Kopf, which closes it, that tells of its lists."""
+    """Return a connection for Kopf, which closes it: it tells of Kopf's lists, and lets no watch end the process."""
     connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())
     headers = info.as_http_headers()
-    opened = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[lists.trace()])
+    opened = aiohttp.ClientSession(
+        connector=connector, headers=headers, trace_configs=[lists.trace()], middlewares=[KopfWatches(lists)]
+    )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=opened)
 
 
