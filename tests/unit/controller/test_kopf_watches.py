@@ -63,9 +63,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf_watches, "PAUSE_S", 0.0)
 
 
-async def test_a_watch_that_is_refused_as_too_old_begins_with_the_present_state_and_is_compared_with_it() -> (
-    None
-):
+async def test_a_watch_that_is_refused_as_too_old_begins_with_the_present_state_and_is_compared_with_it() -> None:
     server, lists = Server(410, 410, [event("ADDED", name="a")]), KopfLists()
     found = await read(server, lists, "watch=true&fieldSelector=x%3Dy&resourceVersion=7")
     assert found == (200, [{"type": "ADDED", "object": {"name": "a"}}])
