@@ -6,7 +6,7 @@ The checkers compare the product with this second opinion. It knows only what th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,6 @@ class Ask:
     memory_mib: int | None
     percent: int
     cores: int | None
-    is_init: bool
-    is_sidecar: bool
 
     @property
     def whole(self) -> bool:
@@ -68,7 +66,8 @@ class Ask:
 
 def asks_of(pod: Json) -> list[Ask]:
     """Return what each container asks for, those that ask for cards."""
-    return [ask for ask in map(_ask, _containers(pod)) if ask.cards]
+    containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    return [ask for ask in map(_ask, containers) if ask.cards]
 
 
 def peaks(pod: Json, amounts: Mapping[str, tuple[int, int]]) -> dict[str, int]:
@@ -135,26 +134,15 @@ def has_started(pod: Json) -> bool:
     return bool((pod.get("status") or {}).get("startTime"))
 
 
-def _containers(pod: Json) -> Iterator[tuple[Json, bool]]:
-    for container in pod["spec"].get("initContainers") or ():
-        yield container, True
-    for container in pod["spec"]["containers"]:
-        yield container, False
-
-
-def _ask(found: tuple[Json, bool]) -> Ask:
-    container, is_init = found
+def _ask(container: Json) -> Ask:
     limits = (container.get("resources") or {}).get("limits") or {}
     asked = {name: _number(limits[name]) for name in (COUNT, MEMORY, PERCENT, CORES) if name in limits}
-    is_sidecar = is_init and container.get("restartPolicy") == "Always"
     return Ask(
         container=container["name"],
         cards=asked.get(COUNT, 1 if asked else 0),
         memory_mib=asked.get(MEMORY) or None,
         percent=asked.get(PERCENT) or 100,
         cores=asked.get(CORES),
-        is_init=is_init and not is_sidecar,
-        is_sidecar=is_sidecar,
     )
 
 

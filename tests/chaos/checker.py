@@ -6,7 +6,6 @@ operator: not who wrote, nor why. What is allowed only for a while is checked at
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -211,11 +210,3 @@ class Checker:
 
 def _uuid(change: Change) -> str:
     return str((change.now or change.before or {})["spec"]["uuid"])
-
-
-class Recorder:
-    """Keeps the changes of one run, for the trace of a failure."""
-
-    def __init__(self) -> None:
-        self.changes: deque[Change] = deque(maxlen=200_000)
-        self.take = self.changes.append

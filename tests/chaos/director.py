@@ -54,7 +54,7 @@ class Done:
 
 
 @dataclass
-class Helpers:
+class Workers:
     """Who does what: each does one thing after the other."""
 
     pods: Hands
@@ -73,13 +73,13 @@ class Director:
         pairs: Mapping[int, Pair],
         rival: Pair | None,
         world: World,
-        helpers: Helpers,
+        workers: Workers,
     ) -> None:
         self._plane = plane
         self._pairs = pairs
         self._rival = rival
         self._world = world
-        self._helpers = helpers
+        self._workers = workers
         self._timeline = Timeline()
         self.done: list[Done] = []
         self.counts: Counter[str] = Counter()
@@ -95,8 +95,8 @@ class Director:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until all helpers have done what they were asked for. Raises the first error that they met."""
-        for hands in (self._helpers.plane, self._helpers.pods, self._helpers.nodes):
+        """Wait until all workers have done what they were asked for. Raises the first error that they met."""
+        for hands in (self._workers.plane, self._workers.pods, self._workers.nodes):
             hands.wait()
 
     def _later(self, wait_s: float, task: Task) -> None:
@@ -109,14 +109,14 @@ class Director:
     def _perform(self, step: Step) -> None:
         self.counts[type(step).__name__] += 1
         self.done.append(Done(time.monotonic(), step))
-        pods, nodes, world = self._helpers.pods, self._helpers.nodes, self._world
+        pods, nodes, world = self._workers.pods, self._workers.nodes, self._world
         match step:
             case Create():
                 pods.do(self._create, step)
             case Delete():
                 pods.do(self._delete, step)
             case DeleteNamespace(namespace=namespace):
-                pods.do(self._helpers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
+                pods.do(self._workers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
             case DeleteNode(node=node, collect_after_s=collect_after_s):
                 nodes.do(world.delete, node)
                 if collect_after_s is not None:
@@ -136,7 +136,7 @@ class Director:
 
     def _disturb(self, step: Step) -> None:
         """Do what concerns programs, and what stands between them."""
-        plane = self._helpers.plane
+        plane = self._workers.plane
         match step:
             case Kill(program=program, down_s=down_s, pair=pair):
                 self._pairs[pair].kill(program, down_s)
@@ -168,36 +168,36 @@ class Director:
 
     def _create(self, step: Create) -> None:
         pod = step.pod
-        if self._helpers.pods_admin.try_to("POST", f"/api/v1/namespaces/{pod.namespace}/pods", body_of(pod)) == 409:
+        if self._workers.pods_admin.try_to("POST", f"/api/v1/namespaces/{pod.namespace}/pods", body_of(pod)) == 409:
             # The last pod of this name is still there.
-            self._later(SAME_NAME_PAUSE_S, partial(self._helpers.pods.do, self._create, step))
+            self._later(SAME_NAME_PAUSE_S, partial(self._workers.pods.do, self._create, step))
 
     def _delete(self, step: Delete) -> None:
         options = {"gracePeriodSeconds": 0} if step.by_force else {}
-        self._helpers.pods_admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
+        self._workers.pods_admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
 
     def _read_for_edit(self, step: StaleEdit) -> None:
         try:
-            card = self._helpers.nodes_admin.request("GET", _card_path(step.card))
+            card = self._workers.nodes_admin.request("GET", _card_path(step.card))
         except RequestFailed:  # there is nothing to edit
             return
         edit = {"version": self._replace, "totals": self._write_totals, "spec": self._write_spec}[step.what]
-        self._later(step.age_s, partial(self._helpers.nodes.do, edit, card))
+        self._later(step.age_s, partial(self._workers.nodes.do, edit, card))
 
     def _replace(self, card: Json) -> None:
         """Write the object as it was read: the API server refuses it if anything has changed since."""
-        status = self._helpers.nodes_admin.try_to("PUT", f"{_card_path(card['spec']['uuid'])}/status", card)
+        status = self._workers.nodes_admin.try_to("PUT", f"{_card_path(card['spec']['uuid'])}/status", card)
         self.counts[f"stale version: {status or 'unchanged'}"] += 1
 
     def _write_totals(self, card: Json) -> None:
         """Write what was used as it was read: the API server refuses it unless it is still the sum."""
         change = {"status": {"used": (card.get("status") or {}).get("used")}}
-        status = self._helpers.nodes_admin.patch(f"{_card_path(card['spec']['uuid'])}/status", change)
+        status = self._workers.nodes_admin.patch(f"{_card_path(card['spec']['uuid'])}/status", change)
         self.counts[f"stale totals: {status or 'the same'}"] += 1
 
     def _write_spec(self, card: Json) -> None:
         """Write what the card was: the operator has to put it right."""
-        status = self._helpers.nodes_admin.patch(_card_path(card["spec"]["uuid"]), {"spec": card["spec"]})
+        status = self._workers.nodes_admin.patch(_card_path(card["spec"]["uuid"]), {"spec": card["spec"]})
         self.counts[f"stale spec: {status or 'written'}"] += 1
 
 

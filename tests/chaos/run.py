@@ -16,7 +16,7 @@ from chaos.admin import Admin
 from chaos.arena import RELEASE_DELAY_S, Arena
 from chaos.arithmetic import is_bound
 from chaos.checker import Checker, Finding
-from chaos.director import Director, Done, Helpers
+from chaos.director import Director, Done, Workers
 from chaos.history import Change
 from chaos.kubelet import KubeletPlayer
 from chaos.pair import Hands, Pair
@@ -95,11 +95,11 @@ class _Run:
             arena.history.listeners = (outcome.changes.append, self._checker.take, kubelet.take, self._count)
             arena.add_namespaces(plan.namespaces)
             pairs, rival = stack.enter_context(arena.pairs(plan))
-            helpers = self._helpers(stack)
-            world = World(helpers.nodes_admin, plan.nodes)
+            workers = self._workers(stack)
+            world = World(workers.nodes_admin, plan.nodes)
             world.add_all()
             self._wait_ready(pairs)
-            director = Director(arena.plane, pairs, rival, world, helpers)
+            director = Director(arena.plane, pairs, rival, world, workers)
             self._storm(director, pairs, rival)
             kubelet.calm()
             self._rest(pairs)
@@ -107,13 +107,13 @@ class _Run:
         outcome.done = director.done
         outcome.counts += director.counts
 
-    def _helpers(self, stack: ExitStack) -> Helpers:
+    def _workers(self, stack: ExitStack) -> Workers:
         hands = {name: Hands(name) for name in ("pods", "nodes")}
         admins = {name: Admin(self._arena.plane) for name in hands}
         for name in hands:
             stack.callback(admins[name].close)
             stack.callback(hands[name].close)
-        return Helpers(hands["pods"], hands["nodes"], self._arena.hands, admins["pods"], admins["nodes"])
+        return Workers(hands["pods"], hands["nodes"], self._arena.hands, admins["pods"], admins["nodes"])
 
     def _count(self, change: Change) -> None:
         if change.kind == "card":

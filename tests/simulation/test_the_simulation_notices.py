@@ -100,7 +100,7 @@ def no_totals(patch: Patch) -> None:
     patch.setattr(card_checks, "_broken_total", lambda *_: None)
 
 
-def untested_removals(patch: Patch) -> None:
+def untested_patches(patch: Patch) -> None:
     def patch_of(*arguments: Any) -> list[Json]:
         return [operation for operation in journal_entries.patch_of(*arguments) if operation["op"] != "test"]
 
@@ -149,18 +149,6 @@ def marked_shares_used(patch: Patch) -> None:
     tests = journal_entries._tests
     patch.setattr(journal_entries, "_settle_add", careless)
     patch.setattr(journal_entries, "_tests", lambda place, holder: tests(place, holder)[:1])
-
-
-def no_holds(patch: Patch) -> None:
-    place = PodPlacer._place
-
-    def forgetful(self: PodPlacer, *arguments: Any) -> Any:
-        result = place(self, *arguments)
-        for uid in list(self._ledger._holds):
-            self._drop_hold(uid)
-        return result
-
-    patch.setattr(PodPlacer, "_place", forgetful)
 
 
 def no_wake_up(patch: Patch) -> None:
@@ -213,7 +201,7 @@ BREAKS = [
     Break("the version in the Binding", without("resourceVersion"), "two operators, two big pods", NOTHING, HASTY),
     Break("UID and version in the Binding", without("uid", "resourceVersion"), "a name returns", NOTHING, LATE),
     Break("the rule on totals", no_totals, "two operators, two pods", "over-allocated"),
-    Break("the test in removals", untested_removals, "equal pods come and go", LOST, Mood(WRITES, (1,), 2, 0.3)),
+    Break("the tests in patches", untested_patches, "equal pods come and go", LOST, Mood(WRITES, (1,), 2, 0.3)),
     Break("the age of news", old_news_believed, "two pods on one card", "older state", LATE),
     Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
     Break("the truth of an answer", success_always, "one pod", "is answered with success"),
