@@ -163,6 +163,12 @@ class Checker:
     def _is_put_off(self, uid: str) -> bool:
         return any(slot.process.is_put_off(uid) for slot in self._world.slots)
 
+    def check_leaks(self) -> None:
+        """Check, some time after the last thing went wrong, that no share is left over."""
+        left = self._unmet_holders()
+        if left:
+            raise Violation("a share is left over: " + "; ".join(left))
+
     def check_tasks(self) -> None:
         """Check that no task has failed without anybody looking at its error."""
         for slot in self._world.slots:

@@ -21,6 +21,9 @@ from simulation.slot import Slot
 SETTLE_S = 45.0
 """How long a world is watched after the last choice, at least: longer than the delays of the releases."""
 
+LEAK_S = 60.0
+"""After so long no share is left over: a suspect is looked at, its pod may still run, and that ends."""
+
 PATIENCE_S = 1_500.0
 """How long a world has to come to order after the last choice: several comparisons with full lists, and flushes."""
 
@@ -186,6 +189,8 @@ class World:
         while True:
             if not self.items:
                 self.checker.check_prompt()
+                if self.clock.now_s >= end_s + LEAK_S:
+                    self.checker.check_leaks()
                 if self.clock.now_s >= end_s + SETTLE_S:
                     unmet = self.checker.unmet()
                     if not unmet:
