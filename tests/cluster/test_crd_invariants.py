@@ -346,6 +346,12 @@ def test_a_card_under_a_name_that_is_not_its_uuid_is_refused(card: Card, uuid: s
         card.create(card.manifest(uuid=uuid))
 
 
+def test_a_card_keeps_the_spelling_of_its_uuid(card: Card) -> None:
+    card.create()
+    with refused("spec.uuid", "a card keeps its UUID, in the same spelling"):
+        card.patch_spec(uuid=card.uuid.lower())
+
+
 def test_a_uuid_that_can_never_be_a_name_is_refused(card: Card) -> None:
     with refused("spec.uuid", "should match"):
         card.create(card.manifest(uuid="GPU_1"))

@@ -62,6 +62,10 @@ def _named_after_uuid(new: Json, _: Json | None) -> bool:
     return bool(new["metadata"]["name"] == new["spec"]["uuid"].lower())
 
 
+def _uuid_stays(new: Json, old: Json | None) -> bool:
+    return old is None or bool(new["spec"]["uuid"] == old["spec"]["uuid"])
+
+
 def _status_stays(new: Json, old: Json | None) -> bool:
     return "status" not in (old or {}) or "status" in new
 
@@ -88,6 +92,7 @@ _AMOUNTS = ("memoryMiB", "cores", "number")
 
 CHECKS: dict[crd.Rule, Check] = {
     crd.NAMED_AFTER_ITS_UUID: _named_after_uuid,
+    crd.UUID_STAYS: _uuid_stays,
     crd.STATUS_STAYS: _status_stays,
     crd.HELD_CARD_STAYS_ON_ITS_NODE: _held_card_stays,
     crd.EXCLUSIVE_HOLDER_IS_ALONE: _exclusive_is_alone,

@@ -77,6 +77,7 @@ class OperatorParts:
             lambda node, text: self.told.append((node, text)),
             self.leadership.is_active,
         )
+        self.journal.on_lost = self.inventory.recheck
         self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, adopt_pods=False)
         self.observer = ClusterObserver(
             self.ledger,

@@ -11,6 +11,8 @@ def broken_rule(new: Json, old: Json | None) -> str | None:
     """Return what a real API server would refuse in the new object, None if it would store it."""
     if new["metadata"]["name"] != new["spec"]["uuid"].lower():
         return "the name is not the UUID"
+    if old is not None and new["spec"]["uuid"] != old["spec"]["uuid"]:
+        return "the UUID changed"
     status, old_status = new.get("status"), (old or {}).get("status")
     if status is None:
         return "the status was removed" if old_status is not None else None

@@ -131,6 +131,13 @@ def memory_believed(patch: Patch) -> None:
     patch.setattr(journal_entries, "_settle_add", trusting)
 
 
+def never_looked_again(patch: Patch) -> None:
+    async def still_has(self: journal.Journal, holder: Holder) -> bool:
+        return True
+
+    patch.setattr(journal.Journal, "still_has", still_has)
+
+
 def attempts_of_one_name(patch: Patch) -> None:
     patch.setattr(journal, "token_hex", lambda _: "one")
 
@@ -182,7 +189,7 @@ def writer_with_a_defect(patch: Patch) -> None:
 
 
 def bound_before_entered(patch: Patch) -> None:
-    async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any) -> list[Entered]:
+    async def enter(self: bind_pod.PodBinder, pod: Pod, placement: Any, before: object) -> list[Entered]:
         for share in placement.shares:
             self._journal._submit(share.uuid, Add(holder=Holder(pod, share, attempt="hasty")))
         return []
@@ -214,9 +221,19 @@ BREAKS = [
         f"{NOTHING}|{LOST}",
         plan=(
             REFUSED_ONCE,
-            STATUS_LATE,
+            Rule("scheduler 2: Filter", until=("operator 2: sees MODIFIED card",)),
+            Rule("operator 2: read pod", until=("operator 1: annotate pod",)),
+            Rule("operator 2: sees MODIFIED card", skip=1, until=("operator 2: bind pod",)),
+        ),
+    ),
+    Break(
+        "another look at what was entered before",
+        never_looked_again,
+        "two operators, one pod",
+        f"{NOTHING}|{LOST}",
+        plan=(
+            Rule("operator 1: bind pod", until=("operator 2: hears of write status",) * 2, way=9),
             Rule("operator 2: bind pod", until=("operator 1: annotate pod",)),
-            Rule("operator 2: sees MODIFIED card", until=("operator 2: bind pod",) * 2),
             Rule("operator 2: bind pod", skip=1, until=("operator 1: .*removes no",)),
         ),
     ),

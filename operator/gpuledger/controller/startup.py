@@ -101,6 +101,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, placement, counts, clock)
     inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
+    journal.on_lost = inventory.recheck
     adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
     observer = ClusterObserver(
         ledger,

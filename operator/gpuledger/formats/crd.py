@@ -85,6 +85,13 @@ NAMED_AFTER_ITS_UUID: Final = Rule(
     field_path=".spec.uuid",
 )
 
+# Names ignore case and UUIDs do not: in another spelling the card would have a second line in the ledger.
+UUID_STAYS: Final = Rule(
+    rule="self.spec.uuid == oldSelf.spec.uuid",
+    message="a card keeps its UUID, in the same spelling; create another object for another card",
+    field_path=".spec.uuid",
+)
+
 # Without this, writing an object that has no status would be a way to forget all holders at once.
 STATUS_STAYS: Final = Rule(
     rule="!has(oldSelf.status) || has(self.status)",
@@ -118,7 +125,7 @@ CONTAINERS_WITHIN_THE_POD: Final = Rule(
 # Where each rule sits; inside it, `self` is the value there. That a pod appears once on a card, and a container once
 # in its pod, is no rule but the type of these lists, see `unique_by`.
 RULES: Final[dict[tuple[str, ...], tuple[Rule, ...]]] = {
-    (): (NAMED_AFTER_ITS_UUID, STATUS_STAYS, HELD_CARD_STAYS_ON_ITS_NODE, *NOTHING_OVER_CAPACITY),
+    (): (NAMED_AFTER_ITS_UUID, UUID_STAYS, STATUS_STAYS, HELD_CARD_STAYS_ON_ITS_NODE, *NOTHING_OVER_CAPACITY),
     ("properties", "status"): (*TOTALS_ARE_SUMS, EXCLUSIVE_HOLDER_IS_ALONE),
     ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD,),
 }

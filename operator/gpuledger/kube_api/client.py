@@ -23,6 +23,9 @@ PAGE_SIZE = 500
 
 REQUEST_TIMEOUT_S = 10.0
 
+LONGEST_WAIT_S = 30.0
+"""However long a server asks to be left alone."""
+
 READ_BUFFER_BYTES = 2 * 1024 * 1024
 """A watch event is one line, and etcd stores objects of up to 1.5 MiB."""
 
@@ -143,5 +146,5 @@ def _error(request: str, status: int, answer: bytes, retry_after: str | None) ->
         message = answer[:300].decode(errors="replace").strip()
     kinds = {401: Denied, 403: Denied, 404: NotFound, 409: Conflict, 410: Conflict, 422: Invalid}
     kind = kinds.get(status, Unreachable if status in (408, 429) or status >= 500 else ApiError)
-    wait_s = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+    wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
     return kind(f"{request}: {status}: {message}", status, wait_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gpuledger.formats.pod import (
@@ -81,16 +81,17 @@ class PodBinder:
     async def _enter_and_send(self, seen: SeenPod, placement: Placement, unbound: set[str]) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
-        Each attempt first sees to it that the shares are in the ledger, after the pod's resourceVersion was read.
+        Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
+        resourceVersion was read.
         `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
         else, and no Binding is without an answer.
         """
         annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         pod, version = seen.pod, seen.resource_version
+        entered: list[Entered] = []
         for attempt in range(BINDING_ATTEMPTS):
-            for entered in await self._enter(pod, placement):
-                if entered.took_over <= unbound:
-                    unbound.add(entered.attempt)
+            entered = await self._enter(pod, placement, entered)
+            unbound.update([step.attempt for step in entered if step.took_over <= unbound])
             try:
                 await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                 return
@@ -108,9 +109,20 @@ class PodBinder:
                 version = resource_version(found)
                 await pause(attempt, error)
 
-    async def _enter(self, pod: Pod, placement: Placement) -> list[Entered]:
-        """Enter the shares on all cards at once. Raises the first error when every card has answered."""
-        return await _all([self._journal.add(Holder(pod, share), ENTER_TIMEOUT_S) for share in placement.shares])
+    async def _enter(self, pod: Pod, placement: Placement, before: Sequence[Entered]) -> list[Entered]:
+        """Enter the shares on all cards at once; where they were entered `before`, a look at the card may do.
+
+        Raises the first error when every card has answered.
+        """
+        holders = [Holder(pod, share) for share in placement.shares]
+        if not before:
+            return await _all([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+        return await _all([self._enter_again(*pair) for pair in zip(holders, before, strict=True)])
+
+    async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
+        if await self._journal.still_has(replace(holder, attempt=before.attempt)):
+            return Entered(before.attempt, took_over=frozenset({before.attempt}))
+        return await self._journal.add(holder, ENTER_TIMEOUT_S)
 
     async def _pod_now(self, pod: Pod) -> Json | None:
         """Return the pod as it is now, None if it is gone. Asks until it knows."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Holder
+from gpuledger.model.share import Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.journal_entries import (
     Add,
@@ -28,7 +28,6 @@ from gpuledger.workflows.journal_entries import (
     open_entries,
     patch_of,
 )
-from gpuledger.workflows.pauses import LONGEST_WAIT_S
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ WRITE_TIMEOUT_S = 2.0
 """Less than the time that a Bind has: a lost answer is noticed while there is time to look."""
 
 WRITES_AT_ONCE = 32
-"""PATCHes in flight, over all cards. More make the API server no faster, only each answer later; what waits for its
+"""Requests in flight, over all cards. More make the API server no faster, only each answer later; what waits for its
 turn meanwhile gathers more entries."""
 
 GROUP_LIMIT = 64
@@ -112,6 +111,23 @@ class Journal:
             ) from None
         return Entered(entry.holder.attempt, frozenset(entry.took_over))
 
+    async def still_has(self, holder: Holder) -> bool:
+        """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
+
+        False, too, when the card can't be read: `add` finds out the rest.
+        """
+        entry = self._ledger.entry(holder.share.uuid)
+        if entry is None:
+            return False
+        try:
+            async with self._turns:
+                stored = stored_card(await self._store.allocation(entry.card.object_name))
+        except ApiError:
+            return False
+        self._ledger.load(stored)
+        present = next((other for other in stored.holders or () if other.pod.uid == holder.pod.uid), None)
+        return present is not None and (present.attempt, present.state) == (holder.attempt, HolderState.ALLOCATED)
+
     async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
         """Take a pod off a card; tried until the API server has done it. Done when it is not there.
 
@@ -161,10 +177,13 @@ class Journal:
         writer = self._writers.get(uuid)
         if writer is None:
             writer = self._writers[uuid] = _CardWriter(
-                uuid, self._ledger, self._store, self._turns, self.counts, lambda name: self.on_lost(name)
+                uuid, self._ledger, self._store, self._turns, self.counts, self._note_lost
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
+
+    def _note_lost(self, node_name: str) -> None:
+        self.on_lost(node_name)
 
     async def _run(self, writer: _CardWriter) -> None:
         try:
@@ -312,7 +331,7 @@ class _CardWriter:
     def _note_pause(self, error: ApiError) -> None:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
         self._errors += 1
-        self._pause_s = max(pause_s, min(LONGEST_WAIT_S, error.retry_after_s))
+        self._pause_s = max(pause_s, error.retry_after_s)
         logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:

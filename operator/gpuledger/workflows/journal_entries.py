@@ -225,7 +225,7 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     removals = [entry for entry in entries if isinstance(entry, Remove)]
     for removal in sorted(removals, key=lambda removal: -places[removal.pod_uid]):
         place, old = places[removal.pod_uid], holders.pop(removal.pod_uid)
-        operations += _tests(place, old) if removal.only else _tests(place, old)[:1]
+        operations += _tests(place, old) if removal.only else [_test(place, "podUID", old.pod.uid)]
         operations.append({"op": "remove", "path": f"/status/holders/{place}"})
     for entry in entries:
         if isinstance(entry, Add) and entry.subject not in holders:
@@ -293,10 +293,14 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
 def _tests(place: int, holder: Holder) -> list[Json]:
     """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
-    expected = {"podUID": holder.pod.uid, "state": holder.state.value}
+    tests = [_test(place, "podUID", holder.pod.uid), _test(place, "state", holder.state.value)]
     if holder.attempt:  # else somebody has written it by hand
-        expected["attempt"] = holder.attempt
-    return [{"op": "test", "path": f"/status/holders/{place}/{name}", "value": v} for name, v in expected.items()]
+        tests.append(_test(place, "attempt", holder.attempt))
+    return tests
+
+
+def _test(place: int, name: str, value: str) -> Json:
+    return {"op": "test", "path": f"/status/holders/{place}/{name}", "value": value}
 
 
 def _edit(place: int, old: Holder, new: Holder) -> list[Json]:

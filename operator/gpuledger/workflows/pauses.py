@@ -10,9 +10,6 @@ from gpuledger.model.errors import ApiError, GpuledgerError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
-LONGEST_WAIT_S = 30.0
-"""However long a server asks to be left alone."""
-
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 """Of `Patience`: doubled each time."""
 
@@ -21,7 +18,7 @@ async def pause(attempt: int, error: GpuledgerError) -> None:
     """Wait after a failed attempt, counted from 0: twice as long each time, and as long as the server asks for."""
     asked_for_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 10))
-    await asyncio.sleep(max(pause_s, min(LONGEST_WAIT_S, asked_for_s)))
+    await asyncio.sleep(max(pause_s, asked_for_s))
 
 
 @dataclass(slots=True)

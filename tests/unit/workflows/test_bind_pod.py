@@ -23,7 +23,7 @@ from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND
-READ_POD = Operation.READ_POD
+READ_POD, READ_CARD = Operation.READ_POD, Operation.READ_CARD
 BOTH = {GPU: "2"}
 
 
@@ -279,10 +279,31 @@ async def test_a_pod_that_has_changed_is_bound_after_another_look_at_its_shares(
     change(api, mine="1")
     version = api.pods["default", "a"]["metadata"]["resourceVersion"]
     await parts.bind("a", "node-a")
-    requests = [call.operation for call in api.calls]
-    assert requests[requests.index(BIND) :] == [BIND, READ_POD, WRITE, BIND]
+    assert [call.operation for call in api.calls] == [WRITE, BIND, READ_POD, READ_CARD, BIND]
     assert preconditions(api)[1] == ("uid-a", version)
     assert api.node_of("a") == "node-a"
+
+
+async def test_shares_that_cannot_be_looked_at_are_entered_once_more(api: ApiServer, parts: OperatorParts) -> None:
+    parts.filter("a", "node-a")
+    change(api, mine="1")
+    api.queue(READ_CARD, lose_request())
+    await parts.bind("a", "node-a")
+    assert [call.operation for call in api.calls] == [WRITE, BIND, READ_POD, READ_CARD, WRITE, BIND]
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_a_share_that_another_operator_relies_on_by_now_is_taken_over_from_it(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    binding, arrive = await begin_to_bind(api, parts)
+    api.put_card(CARD, replace(held_by_a(CARD), attempt="theirs"))
+    change(api, mine="1")
+    arrive.set()
+    await binding
+    (holder,) = api.card(CARD).holders or ()
+    assert holder.attempt not in ("", "first", "theirs")
+    assert len(api.called(WRITE)) == 2
 
 
 async def test_a_pod_whose_shares_are_being_taken_back_is_not_bound(api: ApiServer, parts: OperatorParts) -> None:
@@ -414,3 +435,20 @@ async def test_shares_of_a_pod_that_may_have_run_before_it_was_gone_stay_for_a_w
     assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.RELEASING]
     await asyncio.sleep(RELEASE_DELAY_S + 3)
     assert parts.shares_left("uid-a") == []
+
+
+async def test_shares_that_were_looked_at_again_stay_for_a_while_if_the_first_binding_may_have_arrived(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It arrived after the look at the pod, which was deleted by force before the second one."""
+    second = asyncio.Event()
+    api.queue(BIND, lose_request(), hold_request(second))
+    parts.filter("a", "node-a")
+    binding = start(parts.bind("a", "node-a"))
+    await asyncio.sleep(1.0)
+    assert len(api.called(BIND)) == 2
+    api.delete_pod("a")
+    second.set()
+    with pytest.raises(BindFailed):
+        await binding
+    assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.RELEASING]

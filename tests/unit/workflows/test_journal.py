@@ -41,6 +41,18 @@ def releasing(holder: Holder) -> Holder:
     return replace(holder, state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z")
 
 
+def delete_card(api: ApiServer, parts: OperatorParts) -> None:
+    """Let somebody delete the card, and the operator see it."""
+    api.delete_card(CARD)
+    parts.watch()
+
+
+def create_card_again(api: ApiServer, parts: OperatorParts) -> None:
+    """Let the card come back without a status, and the operator see it."""
+    api.put_card(CARD, opened=False)
+    parts.watch()
+
+
 def refuse_pod(api: ApiServer, pod_uid: str) -> None:
     api.rules.append(lambda card: pod_uid not in str(card.get("status")))
 
@@ -402,12 +414,10 @@ async def test_a_card_that_came_back_is_opened_without_what_was_releasing(
     api.put_card(CARD, releasing(leaves), stays)
     parts = an_operator(api)
     removals = [parts.journal.remove(CARD.uuid, each.pod.uid, releasing(each)) for each in (leaves, stays)]
-    api.delete_card(CARD)
-    parts.watch()
+    delete_card(api, parts)
     if while_it_is_away:
         await asyncio.gather(*removals)
-    api.put_card(CARD, opened=False)
-    parts.watch()
+    create_card_again(api, parts)
     opening = [] if while_it_is_away else removals
     await asyncio.gather(*opening, parts.journal.describe(CARD.uuid, "Ready", ""))
     assert api.card(CARD).holders == (stays,)
@@ -514,11 +524,9 @@ async def test_a_card_without_a_first_status_takes_no_entry(api: ApiServer) -> N
 async def test_the_first_status_of_a_card_that_came_back_restores_its_holders(api: ApiServer) -> None:
     api.put_card(CARD, *(a_holder(uid, a_share(CARD)) for uid in ("stays", "leaves", "leaves with it")))
     parts = an_operator(api)
-    api.delete_card(CARD)
-    parts.watch()
+    delete_card(api, parts)
     await parts.journal.remove(CARD.uuid, "leaves")
-    api.put_card(CARD, opened=False)
-    parts.watch()
+    create_card_again(api, parts)
     await asyncio.gather(
         parts.journal.remove(CARD.uuid, "leaves with it"), parts.journal.describe(CARD.uuid, "Ready", "")
     )
@@ -530,10 +538,8 @@ async def test_a_change_that_travels_with_the_first_status_of_a_card_that_came_b
     holder = a_holder("a", a_share(CARD))
     api.put_card(CARD, holder)
     parts = an_operator(api)
-    api.delete_card(CARD)
-    parts.watch()
-    api.put_card(CARD, opened=False)
-    parts.watch()
+    delete_card(api, parts)
+    create_card_again(api, parts)
     await asyncio.gather(parts.journal.change(releasing(holder)), parts.journal.describe(CARD.uuid, "Ready", ""))
     assert api.card(CARD).holders == (releasing(holder),)
 
@@ -542,10 +548,8 @@ async def test_who_takes_over_a_share_of_a_card_that_came_back_has_its_name_in_t
     holder = a_holder("a", a_share(CARD))
     api.put_card(CARD, holder)
     parts = an_operator(api)
-    api.delete_card(CARD)
-    parts.watch()
-    api.put_card(CARD, opened=False)
-    parts.ledger.load(api.card(CARD))
+    delete_card(api, parts)
+    create_card_again(api, parts)
     entered = await parts.journal.add(holder, 10.0)
     assert [each.attempt for each in api.card(CARD).holders or ()] == [entered.attempt]
 

@@ -1,0 +1,60 @@
+"""What the API server answers becomes one of our errors."""
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes_asyncio.client import Configuration
+
+from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
+from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
+
+
+async def refusal(status: int, text: str = "", headers: dict[str, str] | None = None) -> ApiError:
+    """Return the error of a request that a server answers so."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, headers=headers)
+
+    application = web.Application()
+    application.router.add_get("/api", answer)
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            with pytest.raises(ApiError) as caught:
+                await client.request("GET", "/api")
+        finally:
+            await client.close()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, ApiError),
+        (401, Denied),
+        (403, Denied),
+        (404, NotFound),
+        (408, Unreachable),
+        (409, Conflict),
+        (410, Conflict),
+        (422, Invalid),
+        (429, Unreachable),
+        (500, Unreachable),
+        (503, Unreachable),
+    ],
+)
+async def test_a_status_says_what_can_be_done_about_it(status: int, kind: type[ApiError]) -> None:
+    error = await refusal(status, '{"message": "the reason"}')
+    assert (type(error), error.status) == (kind, status)
+    assert str(error) == f"GET /api: {status}: the reason"
+
+
+async def test_an_answer_that_is_no_status_object_is_quoted() -> None:
+    assert str(await refusal(503, " no backend \n")) == "GET /api: 503: no backend"
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"), [("7", 7.0), ("3600", LONGEST_WAIT_S), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0)]
+)
+async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: float) -> None:
+    assert (await refusal(429, headers={"Retry-After": header})).retry_after_s == wait_s
