@@ -6,6 +6,8 @@
     python -m simulation --seeds 100000 --jobs 2          random lives of random scenarios, and of the small ones
     python -m simulation --scenario 'one pod' --seeds 500 random lives of one scenario
     python -m simulation --scenario 'one pod' --choices 3:2,9:1     one life again, told from its beginning
+    python -m simulation --races --bound 2 --jobs 2       every order of each race, with up to two faults
+    python -m simulation --race 'bind and bind' --places 0,3,1      one order of a race again
 
 A failure is told with the command that repeats it, after the deviations that it does not need have been left out.
 """
@@ -17,10 +19,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from simulation.explorers import Deviations, Life, Repeat, all_lives, live, random_lives, shortened, story
+from simulation.orders import Orders, told
 from simulation.prepared import prepared
+from simulation.races import BY_NAME as RACES
 from simulation.scenarios import BY_NAME, RANDOM, named
 
 SEEDS_AT_ONCE = 200
@@ -60,6 +65,8 @@ class Report:
     steps: int = 0
     failures: list[tuple[str, Deviations, str]] = field(default_factory=list)
     """Scenario, deviations and kind of violation; the first of each kind in a task."""
+    stories: list[str] = field(default_factory=list)
+    """Races that went wrong, the first of each."""
     violations: Counter[str] = field(default_factory=Counter)
     """Kind of violation -> how often."""
 
@@ -68,7 +75,22 @@ class Report:
         self.lives += other.lives
         self.steps += other.steps
         self.failures += other.failures
+        self.stories += other.stories
         self.violations += other.violations
+
+
+def work_on_race(name: str, wrong: int) -> Report:
+    """Try every order of a race, with up to so many wrong steps."""
+    report = Report()
+    with prepared():
+        for lived in Orders(RACES[name], wrong):
+            report.lives += 1
+            report.steps += len(lived.places)
+            if lived.violation:
+                report.violations[f"{name}: {lived.violation}"] += 1
+                if not report.stories:
+                    report.stories.append(told(lived.race, lived.places))
+    return report
 
 
 def work(task: Task) -> Report:
@@ -100,17 +122,18 @@ def tasks_of(options: argparse.Namespace) -> list[Task]:
 def explore(options: argparse.Namespace) -> int:
     """Do everything, show how far it is, and tell what was found."""
     began_s, total = time.monotonic(), Report()
-    tasks = tasks_of(options)
+    races = [partial(work_on_race, name, options.bound) for name in RACES]
+    tasks = races if options.races else [partial(work, task) for task in tasks_of(options)]
     with ProcessPoolExecutor(options.jobs) as workers:
         waiting = iter(tasks)
-        running = {workers.submit(work, task) for task in islice(waiting, options.jobs * 2)}
+        running = {workers.submit(task) for task in islice(waiting, options.jobs * 2)}
         while running:
             done = next(as_completed(running))
             running.remove(done)
             total.add(done.result())
             took_s = time.monotonic() - began_s
             if took_s < options.time_s:
-                running |= {workers.submit(work, task) for task in islice(waiting, 1)}
+                running |= {workers.submit(task) for task in islice(waiting, 1)}
             rate = f"{total.lives / took_s:.0f} per second"
             show(f"{total.lives} lives, {rate}, {len(total.violations)} kinds of failure")
     say(f"{total.lives} lives with {total.steps} choices in {time.monotonic() - began_s:.0f} s")
@@ -122,11 +145,13 @@ def tell(report: Report) -> None:
     """Print each kind of failure once, as short as it can be."""
     for kind, count in report.violations.most_common():
         say(f"{count} times: {kind}")
-    told: set[str] = set()
+    for text in report.stories[:FAILURES_TOLD]:
+        say(f"\n--- {text}")
+    seen: set[str] = set()
     with prepared():
         for name, deviations, kind in sorted(report.failures, key=lambda failure: len(failure[1])):
-            if kind not in told and len(told) < FAILURES_TOLD:
-                told.add(kind)
+            if kind not in seen and len(seen) < FAILURES_TOLD:
+                seen.add(kind)
                 life = shortened(live(named(name), Repeat(deviations)))
                 say(f"\n--- {life}\n{story(life)}")
 
@@ -149,6 +174,11 @@ def read_choices(text: str) -> Deviations:
     return tuple((int(step), int(choice)) for step, choice in pairs)
 
 
+def read_places(text: str) -> tuple[int, ...]:
+    """Read what `again:` has printed of a race."""
+    return tuple(map(int, text.split(",")))
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -161,10 +191,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="how many processes")
     parser.add_argument("--time-s", type=float, default=float("inf"), help="begin nothing new after so many seconds")
     parser.add_argument("--choices", type=read_choices, help="the deviations of one life, as a failure names them")
-    parser.add_argument("--list", action="store_true", help="name the scenarios")
+    parser.add_argument("--races", action="store_true", help="every order of each race, with up to --bound faults")
+    parser.add_argument("--race", choices=list(RACES), help="the race that --places are of")
+    parser.add_argument("--places", type=read_places, default=(), help="the steps of a race, as a failure names them")
+    parser.add_argument("--list", action="store_true", help="name the scenarios and the races")
     options = parser.parse_args()
     if options.list:
-        say("\n".join(BY_NAME))
+        say("\n".join([*BY_NAME, *(f"race: {name}" for name in RACES)]))
+        return 0
+    if options.race:
+        with prepared():
+            say(told(RACES[options.race], options.places))
         return 0
     if options.choices is None:
         return explore(options)
