@@ -23,6 +23,8 @@ PRIORITIES = (5, 4, 3, 2, 1)
 WAITING_EACH = 40
 FREED_EACH = 8
 TAKEN_WITHIN_S = 2.0
+"""What is promised for each share that is freed; on an idle machine it takes a quarter of that."""
+
 SHARE = {COUNT: 1, MEMORY: 1000}
 FILTERS = "gpuledger_filters_total"
 

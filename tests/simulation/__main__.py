@@ -122,8 +122,8 @@ def tasks_of(options: argparse.Namespace) -> list[Task]:
 def explore(options: argparse.Namespace) -> int:
     """Do everything, show how far it is, and tell what was found."""
     began_s, total = time.monotonic(), Report()
-    races = [partial(work_on_race, name, options.bound) for name in RACES]
-    tasks = races if options.races else [partial(work, task) for task in tasks_of(options)]
+    races = [partial(work_on_race, name, options.bound) for name in options.race or (RACES if options.races else ())]
+    tasks = races or [partial(work, task) for task in tasks_of(options)]
     with ProcessPoolExecutor(options.jobs) as workers:
         waiting = iter(tasks)
         running = {workers.submit(task) for task in islice(waiting, options.jobs * 2)}
@@ -192,16 +192,16 @@ def main() -> int:
     parser.add_argument("--time-s", type=float, default=float("inf"), help="begin nothing new after so many seconds")
     parser.add_argument("--choices", type=read_choices, help="the deviations of one life, as a failure names them")
     parser.add_argument("--races", action="store_true", help="every order of each race, with up to --bound faults")
-    parser.add_argument("--race", choices=list(RACES), help="the race that --places are of")
-    parser.add_argument("--places", type=read_places, default=(), help="the steps of a race, as a failure names them")
+    parser.add_argument("--race", action="append", choices=list(RACES), help="the same for one race; can be repeated")
+    parser.add_argument("--places", type=read_places, default=(), help="one order of a race, as a failure names it")
     parser.add_argument("--list", action="store_true", help="name the scenarios and the races")
     options = parser.parse_args()
     if options.list:
         say("\n".join([*BY_NAME, *(f"race: {name}" for name in RACES)]))
         return 0
-    if options.race:
+    if options.places:
         with prepared():
-            say(told(RACES[options.race], options.places))
+            say(told(RACES[options.race[0]], options.places))
         return 0
     if options.choices is None:
         return explore(options)
