@@ -117,10 +117,12 @@ class PodBinder:
         holders = [Holder(pod, share) for share in placement.shares]
         if not before:
             return await _all([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
-        return await _all([self._enter_again(*pair) for pair in zip(holders, before, strict=True)])
+        again = zip(holders, before, strict=True)
+        return await _all([self._enter_again(holder, entered) for holder, entered in again])
 
     async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
-        if await self._journal.still_has(replace(holder, attempt=before.attempt)):
+        if not before.may_arrive_late and await self._journal.still_has(replace(holder, attempt=before.attempt)):
+            # It relies on itself: if a Binding without an answer may have bound the pod, it still may have.
             return Entered(before.attempt, took_over=frozenset({before.attempt}))
         return await self._journal.add(holder, ENTER_TIMEOUT_S)
 

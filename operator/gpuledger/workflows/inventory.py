@@ -92,7 +92,7 @@ class InventoryKeeper:
 
     def recheck(self, node_name: str) -> None:
         """Compare a node's cards in the ledger with its register again."""
-        self.note_reported(node_name)
+        self._note_reported(node_name)
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
@@ -133,7 +133,7 @@ class InventoryKeeper:
         self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
         self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
-        self.note_reported(facts.name)
+        self._note_reported(facts.name)
 
     def _give_up_claims(self, node_name: str) -> None:
         for uuid in self._cards.pop(node_name, ()):
@@ -172,8 +172,8 @@ class InventoryKeeper:
                 self._tell_node(node_name, problem)
         self._told[node_name] = problems
 
-    def note_reported(self, node_name: str) -> None:
-        """Close at once, in memory, what a node does not report, or not any more; writing it down takes longer."""
+    def _note_reported(self, node_name: str) -> None:
+        """Close at once, in memory, what a node does not report any more; writing it down takes longer."""
         if node_name in self._facts and node_name not in self._cards:
             return  # its register was never readable
         cards = self._cards.get(node_name, {})
@@ -191,7 +191,7 @@ class InventoryKeeper:
                 await self._write_card(card)
             except Invalid as error:  # must not keep its neighbours out
                 refused = error
-        self.note_reported(node_name)
+        self._note_reported(node_name)
         for entry in self._ledger.entries_of_node(node_name):
             if entry.card.uuid not in cards and not entry.holders:
                 await self._delete(entry)

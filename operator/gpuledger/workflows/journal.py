@@ -79,6 +79,8 @@ class Entered:
     attempt: str
     took_over: frozenset[str]
     """The attempts that had entered an equal one; they, too, may have bound the pod. One without a name is ""."""
+    may_arrive_late: bool = False
+    """Whether a patch that enters it may still be under way: then it can be there again after it was removed."""
 
 
 class Journal:
@@ -109,20 +111,20 @@ class Journal:
             raise Unreachable(
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
             ) from None
-        return Entered(entry.holder.attempt, frozenset(entry.took_over))
+        return Entered(entry.holder.attempt, frozenset(entry.took_over), entry.may_arrive_late)
 
     async def still_has(self, holder: Holder) -> bool:
         """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
 
-        False, too, when the card can't be read: `add` finds out the rest.
+        Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
         """
         entry = self._ledger.entry(holder.share.uuid)
         if entry is None:
             return False
         try:
-            async with self._turns:
+            async with self._turns, asyncio.timeout(WRITE_TIMEOUT_S):
                 stored = stored_card(await self._store.allocation(entry.card.object_name))
-        except ApiError:
+        except (ApiError, TimeoutError):
             return False
         self._ledger.load(stored)
         present = next((other for other in stored.holders or () if other.pod.uid == holder.pod.uid), None)
@@ -177,13 +179,10 @@ class Journal:
         writer = self._writers.get(uuid)
         if writer is None:
             writer = self._writers[uuid] = _CardWriter(
-                uuid, self._ledger, self._store, self._turns, self.counts, self._note_lost
+                uuid, self._ledger, self._store, self._turns, self.counts, self.on_lost
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
-
-    def _note_lost(self, node_name: str) -> None:
-        self.on_lost(node_name)
 
     async def _run(self, writer: _CardWriter) -> None:
         try:
@@ -280,6 +279,9 @@ class _CardWriter:
             self._lost(card.card.node_name, version)
         except (Conflict, Unreachable) as error:
             self._stale = True
+            for entry in entries:
+                if isinstance(entry, Add):
+                    entry.may_arrive_late = True
             self._note_pause(error)
         except ApiError as error:  # who gives up a share can't be told to give up on that
             logger.error("card %s: %s", self.uuid, error)

@@ -53,6 +53,8 @@ class Add(Entry):
     holder: Holder = field(kw_only=True)
     took_over: set[str] = field(default_factory=set, init=False)
     """Names of the attempts whose equal holder was to be this one's."""
+    may_arrive_late: bool = field(default=False, init=False)
+    """A patch with it had no answer: it may still be under way, and enter this again after it was removed."""
 
     def changed(self, present: Holder) -> Holder:
         """Return an equal holder as it is afterwards."""

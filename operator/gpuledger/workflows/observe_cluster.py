@@ -97,13 +97,10 @@ class ClusterObserver:
             self._ledger.unload(uuid, stored.resource_version)
             self._inventory.recheck(node_name)  # in any case: a write may have found out before the watch
             return
-        is_new = self._ledger.entry(uuid) is None
         self._ledger.load(stored)
         entry = self._ledger.entry(uuid)
         if not self.synced or entry is None:
             return
-        if is_new:  # somebody else has made it: its node may know nothing of it
-            self._inventory.note_reported(node_name)
         if not entry.stored:
             self._inventory.recheck(node_name)  # it is there after all, or comes back at this moment
             return

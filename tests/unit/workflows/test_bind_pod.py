@@ -293,6 +293,39 @@ async def test_shares_that_cannot_be_looked_at_are_entered_once_more(api: ApiSer
     assert api.holders_of(CARD) == ["uid-a"]
 
 
+async def test_shares_whose_entry_may_still_arrive_once_more_are_entered_anew(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Else it could come back under its name after another operator's removal, and go by a repetition of that."""
+    entered_late, removed_late, second, fence = (asyncio.Event() for _ in range(4))
+    api.queue(WRITE, deliver_late(entered_late))
+    binding, arrive = await begin_to_bind(api, parts)
+    await asyncio.sleep(0.5)
+    other = an_operator(api)
+    api.queue(WRITE, None, deliver_late(removed_late))
+    other.releaser.recheck("uid-a")
+    await asyncio.sleep(0.5)
+    assert api.holders_of(CARD) == []
+    entered_late.set()
+    await settle()
+    assert api.holders_of(CARD) == ["uid-a"]
+    api.queue(BIND, hold_request(second))
+    arrive.set()
+    await asyncio.sleep(0.3)
+    other.watch()
+    api.queue(Operation.ANNOTATE, hold_request(fence))
+    other.releaser.recheck("uid-a")
+    await asyncio.sleep(0.1)
+    removed_late.set()
+    await settle()
+    second.set()
+    await settle()
+    fence.set()
+    await binding
+    await other.releaser.worker.idle()
+    assert (api.node_of("a"), api.holders_of(CARD)) == ("node-a", ["uid-a"])
+
+
 async def test_a_share_that_another_operator_relies_on_by_now_is_taken_over_from_it(
     api: ApiServer, parts: OperatorParts
 ) -> None:

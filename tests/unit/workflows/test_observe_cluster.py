@@ -121,17 +121,6 @@ async def test_a_node_that_changed_unseen_is_taken_in(api: ApiServer, parts: Ope
     assert api.card(a_card(1, "node-b")).phase == "Ready"
 
 
-async def test_a_card_that_somebody_has_made_up_takes_no_pod_and_is_deleted(
-    api: ApiServer, parts: OperatorParts
-) -> None:
-    made_up = a_card(9)
-    api.put_card(made_up)
-    parts.watch()
-    assert made_up not in [room.card for room in parts.ledger.node_room("node-a").rooms]
-    await parts.idle()
-    assert made_up.object_name not in api.cards
-
-
 async def test_an_event_older_than_what_is_known_changes_nothing(api: ApiServer, parts: OperatorParts) -> None:
     old = api.cards[CARD.object_name]
     await parts.journal.remove(CARD.uuid, "uid-a")
