@@ -280,8 +280,7 @@ class _CardWriter:
         except (Conflict, Unreachable) as error:
             self._stale = True
             for entry in entries:
-                if isinstance(entry, Add):
-                    entry.may_arrive_late = True
+                entry.may_arrive_late = True
             self._note_pause(error)
         except ApiError as error:  # who gives up a share can't be told to give up on that
             logger.error("card %s: %s", self.uuid, error)

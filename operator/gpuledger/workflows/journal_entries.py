@@ -26,6 +26,8 @@ class Entry(ABC):
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
     """How often the API server has refused a patch with this entry in it."""
+    may_arrive_late: bool = False
+    """A patch with it had no answer: it may still be under way, and be carried out after a later one."""
 
     @property
     @abstractmethod
@@ -53,8 +55,6 @@ class Add(Entry):
     holder: Holder = field(kw_only=True)
     took_over: set[str] = field(default_factory=set, init=False)
     """Names of the attempts whose equal holder was to be this one's."""
-    may_arrive_late: bool = field(default=False, init=False)
-    """A patch with it had no answer: it may still be under way, and enter this again after it was removed."""
 
     def changed(self, present: Holder) -> Holder:
         """Return an equal holder as it is afterwards."""
