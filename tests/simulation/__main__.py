@@ -89,7 +89,7 @@ def work_on_race(name: str, wrong: int) -> Report:
             if lived.violation:
                 report.violations[f"{name}: {lived.violation}"] += 1
                 if not report.stories:
-                    report.stories.append(told(lived.race, lived.places))
+                    report.stories.append(told(lived.race, lived.places)[1])
     return report
 
 
@@ -200,9 +200,12 @@ def main() -> int:
         say("\n".join([*BY_NAME, *(f"race: {name}" for name in RACES)]))
         return 0
     if options.places:
+        if not options.race:
+            parser.error("--places needs the --race that they are of")
         with prepared():
-            say(told(RACES[options.race[0]], options.places))
-        return 0
+            violation, text = told(RACES[options.race[0]], options.places)
+            say(text)
+        return 1 if violation else 0
     if options.choices is None:
         return explore(options)
     with prepared():

@@ -1,7 +1,8 @@
 """Every order of the steps of a race, up to those that make no difference.
 
-Two steps that neither belong to one operator nor concern one object can be swapped, and nobody would notice. Of all the
-orders that differ by such swaps, one is lived through: sleep sets, as in P. Godefroid, "Partial-Order Methods for the
+Two steps that neither belong to one operator nor concern one object can be swapped, and no operator would notice. The
+checker might, for it compares pods with cards; but it does so at each change of either, whichever comes first. Of all
+the orders that differ by swaps, one is lived through: sleep sets, as in P. Godefroid, "Partial-Order Methods for the
 Verification of Concurrent Systems", 1996, chapter 5. What goes wrong is bounded: so many wrong steps in one life.
 """
 
@@ -46,6 +47,7 @@ class Lived:
     race: Race
     places: tuple[int, ...]
     """Number of the step that was taken, at each moment."""
+    steps: tuple[Step, ...]
     outcome: Outcome
     violation: str = ""
 
@@ -82,7 +84,8 @@ class Orders:
         if self._depth < 0 and not violation:
             self.abandoned += 1
             return None
-        return Lived(self.race, tuple(fork.place for fork in self._path), world.outcome, violation)
+        places, steps = [fork.place for fork in self._path], [fork.steps[fork.place] for fork in self._path]
+        return Lived(self.race, tuple(places), tuple(steps), world.outcome, violation)
 
     def _choose(self, world: RaceWorld) -> Step | None:
         steps = world.right_steps()
@@ -129,8 +132,8 @@ def _run(world: RaceWorld, choose: Callable[[RaceWorld], Step | None]) -> str:
     return f"an operator has logged a defect: {defects[0]}" if defects else violation
 
 
-def told(race: Race, places: Sequence[int]) -> str:
-    """Tell a race from its beginning, with these steps taken."""
+def told(race: Race, places: Sequence[int]) -> tuple[str, str]:
+    """Live one order again; return what was wrong in it, and the whole of it with the command that repeats it."""
     trace: list[str] = []
     world, left = RaceWorld(race, trace), list(places)
 
@@ -139,4 +142,6 @@ def told(race: Race, places: Sequence[int]) -> str:
 
     violation = _run(world, choose)
     again = f"cd tests && python -m simulation --race '{race.name}' --places {','.join(map(str, places))}"
-    return "\n".join([*trace, f"VIOLATION: {violation}" if violation else "nothing wrong", "", f"again: {again}"])
+    return violation, "\n".join(
+        [*trace, f"VIOLATION: {violation}" if violation else "nothing wrong", "", f"again: {again}"]
+    )

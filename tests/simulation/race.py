@@ -3,8 +3,9 @@
 There are no schedulers and no watches. Each attempt is made by an operator of its own, which knows what the API server
 had when the attempt began, and learns the rest from answers. A request and its answer are one step: when an operator
 hears of something only shows in when its next request is carried out, and that one waits for its own turn. So what is
-left to choose is the order in which the API server carries out requests, and what goes wrong; that is little enough to
-try all of it.
+left to choose is the order in which the API server carries out requests, and what goes wrong: an answer is lost, a
+request is lost or refused, time passes so that what is on its way is late, somebody acts. That is little enough to try
+all of it, up to a number of wrong steps.
 """
 
 from collections.abc import Callable
@@ -27,13 +28,16 @@ from simulation.operator_process import OperatorProcess
 from simulation.process_loop import new_loop
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
-from simulation.world import LEAK_S, World
+from simulation.world import LEAK_S, STEPS_LIMIT, World
 
 CONNECTION_BREAKS, ANSWER_BREAKS = 4, 3
 """Ways of a request and of an answer: the operator hears at once that it will not hear more."""
 
 REFUSED = (7, 8, 9)
 """Ways of a write: 409, 422, 403. Others are repeated like a request whose connection broke."""
+
+MOMENT_S = 0.2
+"""Pauses before a repetition are shorter, at first; time-outs are longer."""
 
 NODE = "node-a"
 
@@ -219,6 +223,8 @@ class RaceWorld(World):
         """
         self._settle()
         while self.items or self._is_busy():
+            if not self.items and not self._has_timers():
+                raise Violation("an operator waits for something that will never happen")
             step = choose(self)
             if step is None:
                 return
@@ -241,7 +247,8 @@ class RaceWorld(World):
 
     def right_steps(self) -> list[Step]:
         """Return what can come next when nothing is wrong: at least one step."""
-        return [self._round_trip(item) for item in self.items] or [self._time()]
+        right = [self._round_trip(item) for item in self.items]
+        return right if right and not self._is_pausing() else [*right, self._time(is_wrong=False)]
 
     def wrong_steps(self) -> list[Step]:
         """Return what can go wrong next."""
@@ -249,7 +256,8 @@ class RaceWorld(World):
             return []
         wrong = [step for item in self.items if isinstance(item, Request) for step in self._faults(item)]
         wrong += [self._act_step(act) for act in self._possible_acts()]
-        return [*wrong, self._time()] if self._has_timers() else wrong
+        is_late = self._has_timers() and not self._is_pausing()
+        return [*wrong, self._time(is_wrong=True)] if is_late else wrong
 
     def _state(self) -> Outcome:
         bound = [(pod["metadata"]["uid"], pod["spec"].get("nodeName", "")) for pod in self.api.pods.values()]
@@ -257,7 +265,11 @@ class RaceWorld(World):
         return tuple(bound), tuple(held)
 
     def _after_a_step(self) -> None:
+        self.steps += 1
+        if self.steps > STEPS_LIMIT:
+            raise Violation(f"still busy after {STEPS_LIMIT} steps")
         self._settle()
+        self.checker.check_memory()
         if self._lie:
             raise Violation(self._lie)
 
@@ -265,21 +277,27 @@ class RaceWorld(World):
         return any(slot.process.alive and slot.process.loop.open_tasks() for slot in self.slots)
 
     def _has_timers(self) -> bool:
-        return any(loop.next_timer_s() < float("inf") for loop in self._loops())
+        return self._next_s() < float("inf")
 
-    def _time(self) -> Step:
+    def _is_pausing(self) -> bool:
+        """Tell whether somebody waits only for a moment, before a repetition: others need not be late for it to end."""
+        return self._next_s() <= self.clock.now_s + MOMENT_S
+
+    def _next_s(self) -> float:
+        return min(loop.next_timer_s() for loop in self._loops())
+
+    def _time(self, is_wrong: bool) -> Step:
         def pass_by() -> None:
             self.note("time passes")
             self._let_time_pass()
 
-        return Step("time passes", pass_by, "time", None, is_wrong=bool(self.items))
+        return Step("time passes", pass_by, "time", None, is_wrong=is_wrong)
 
     def _act_step(self, act: Act) -> Step:
         def do() -> None:
             self._act(self._possible_acts().index(act))
 
-        touches = None if isinstance(act, Dies) else frozenset(self.api.pods)
-        return Step(str(act), do, f"act {act}", touches, is_wrong=True)
+        return Step(str(act), do, f"act {act}", None, is_wrong=True)
 
     def _round_trip(self, item: Item) -> Step:
         """Return the step in which something happens, and is answered."""
@@ -295,22 +313,16 @@ class RaceWorld(World):
         """Return the steps in which a request goes wrong."""
         if not request.is_awaited():
             return []
-        what, who = request.what(), request.process.name
-        after = replace(self._round_trip(request), what=f"{what}, and the answer is lost", is_wrong=True)
-        unheard = [CONNECTION_BREAKS, *(way for way in REFUSED if way < request.ways())]
-        return [
-            replace(after, do=partial(self._happen_and_answer, request, answer_way=ANSWER_BREAKS)),
-            *(
-                Step(
-                    f"{what} -- {request.way(way)}",
-                    partial(self._happen_and_answer, request, way),
-                    who,
-                    frozenset(),
-                    is_wrong=True,
-                )
-                for way in unheard
-            ),
-        ]
+        well = self._round_trip(request)
+        do = partial(self._happen_and_answer, request, answer_way=ANSWER_BREAKS)
+        unheard = replace(well, what=f"{well.what} -- and the answer is lost", do=do, is_wrong=True)
+        ways = [CONNECTION_BREAKS, *(way for way in REFUSED if way < request.ways())]
+        return [unheard, *(self._refusal(request, way) for way in ways)]
+
+    def _refusal(self, request: Request, way: int) -> Step:
+        """Return the step in which a request goes wrong before it has reached any object."""
+        what, do = f"{request.what()} -- {request.way(way)}", partial(self._happen_and_answer, request, way)
+        return Step(what, do, request.process.name, frozenset(), is_wrong=True)
 
     def _happen_and_answer(self, item: Item, way: int = 0, answer_way: int = 0) -> None:
         self.items.remove(item)
