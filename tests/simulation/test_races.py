@@ -76,7 +76,6 @@ def test_the_orders_that_are_left_out_differ_only_by_swaps(race: Race, wrong: in
         ("the fence", "bind and sweep"),
         ("the version in the Binding", "bind and sweep"),
         ("the rule on totals", "two pods for one card"),
-        ("the tests in patches", "bind and bind"),
         ("the ledger before the Binding", "bind and bind"),
         ("taking over what another attempt has entered", "bind and sweep"),
         ("another look at what was entered before", "bind and sweep"),
