@@ -20,6 +20,10 @@ RELEASE_DELAY_S = 8
 """Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
 
 
+UNDISTURBED_S = 3600
+"""No comparison with full lists comes while a test counts what is looked at."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -68,7 +72,8 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
-    installation = Installation(plane, {"release_delay_s": RELEASE_DELAY_S})
+    settings = {"release_delay_s": RELEASE_DELAY_S, "resync_interval_s": UNDISTURBED_S}
+    installation = Installation(plane, settings)
     installation.start()
     shared = Cluster(plane, installation)
     yield shared
