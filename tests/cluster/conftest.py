@@ -19,7 +19,6 @@ BUILD_PROBLEM = pytest.StashKey[str]()
 RELEASE_DELAY_S = 8
 """Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
 
-
 UNDISTURBED_S = 3600
 """No comparison with full lists comes while a test counts what is looked at."""
 

@@ -24,9 +24,6 @@ from installation import USER
 UPDATES = 1000
 PODS_ON_THE_NODE = 100
 
-QUIET_S = 2.0
-"""When nothing has come for so long, the last update was seen."""
-
 
 def waits(cluster: Cluster, nodes: list[FakeNode], wanted: str) -> None:
     uuids_of_nodes = {card.uuid for node in nodes for card in node.cards}
@@ -52,9 +49,9 @@ def test_updates_of_a_node_that_change_no_card_cost_nothing(cluster: Cluster) ->
         ]
         cluster.patch(*changes[number % 3])
     seen = "gpuledger_node_events_total"
-    enough = before[seen] + UPDATES / 10  # a busy operator is shown several as one
-    cluster.wait(lambda: cluster.metric(seen) >= enough, "the operator has seen updates")
-    cluster.settle(QUIET_S)
+    enough = before[seen] + UPDATES * 0.9  # a watch may show several as one
+    cluster.wait(lambda: cluster.metric(seen) >= enough, "the operator has seen the updates")
+    cluster.settle()
     after = cluster.installation.metrics()
     grown = {name: after[name] - before[name] for name in before if after[name] != before[name]}
     assert grown.keys() <= {seen}, grown
