@@ -6,12 +6,16 @@ from dataclasses import replace
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import ContainerShare, Holder, Placement, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 
 MEMORY_MIB = 16_000
 SLOTS = 10
+
+OFFER = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))
+"""What a node's plugin serves while it answers."""
 
 
 def a_card(
@@ -77,7 +81,7 @@ def a_ledger(*cards: Card) -> Ledger:
     ledger = Ledger()
     for card in cards:
         ledger.load(stored(card))
-        ledger.set_ready(card.node_name, True)
+        ledger.set_offer(card.node_name, OFFER)
     return ledger
 
 

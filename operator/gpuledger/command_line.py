@@ -13,7 +13,7 @@ import click
 import yaml
 
 from gpuledger import __version__
-from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 from gpuledger.settings import Settings
 
 if TYPE_CHECKING:
@@ -126,13 +126,13 @@ def fake_nodes(
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
 def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO) -> None:
     """Print the configuration of kube-scheduler that goes with the settings."""
-    from gpuledger.controller.startup import resource_names
+    from gpuledger.controller.vocabularies import words_of
     from gpuledger.formats.scheduler_config import scheduler_configuration
 
     settings = read_settings(settings_file)
     configuration = scheduler_configuration(
-        settings.scheduler_name,
-        resource_names(settings),
+        settings.scheduler_names,
+        words_of(settings),
         settings.extender_url,
         settings.extender_timeout_s,
         leader_elect,
@@ -189,6 +189,55 @@ def audit(
     (report,) = reports
     click.echo(as_json(report) + "\n" if output == "json" else as_tables(report), nl=False)
     context.exit(1 if report.left else 0)
+
+
+@main.command()
+@settings_option
+@kubeconfig_option
+@click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME]...")
+@click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON to read; - for standard input.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pods that are named.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def inspect(
+    context: click.Context,
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str,
+    output: str,
+) -> None:
+    """Show what is understood of Nodes and Pods: their GPUs, what containers ask for, and every problem.
+
+    Reads files, which needs no cluster, or objects of the cluster by name. Ends with 1 if there is a problem.
+    """
+    from gpuledger.controller.inspect import as_json, has_problems, inspect_live, inspect_text
+    from gpuledger.controller.inspect_tables import as_tables
+
+    if not names and not files:
+        raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME or pod/NAME")
+    settings = read_settings(settings_file)
+    found = []
+
+    async def look() -> None:
+        for file in files:
+            text = await asyncio.to_thread(_text_of, file)
+            found.extend(inspect_text(text, "standard input" if file == "-" else file, settings))
+        if names:
+            found.extend(await inspect_live(names, namespace, kubeconfig, settings))
+
+    _until_interrupted(look)
+    click.echo(as_json(found) + "\n" if output == "json" else as_tables(found), nl=False)
+    context.exit(1 if has_problems(found) else 0)
+
+
+def _text_of(file: str) -> str:
+    try:
+        with click.open_file(file, encoding="utf-8") as opened:
+            return str(opened.read())
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file} is no text: {error}") from None
 
 
 def _until_interrupted(work: Callable[[], object]) -> None:

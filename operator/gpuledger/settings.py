@@ -21,6 +21,9 @@ class Settings:
     """The options. Units are the last word of a name."""
 
     scheduler_name: str = option("gpuledger", "Pods with this spec.schedulerName are ours.")
+    extra_scheduler_names: tuple[str, ...] = option(
+        (), "More names that are ours, such as hami-scheduler or volcano: only where no other scheduler serves them."
+    )
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
     resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")
@@ -29,6 +32,23 @@ class Settings:
     resource_priority: str = option(
         "nvidia.com/priority", "Resource: priority on a card; does not influence placement."
     )
+
+    resource_memory_unit_mib: int = option(1, "What 1 of resource_memory stands for; HAMi's memoryFactor.")
+
+    volcano_count: str = option("volcano.sh/vgpu-number", "Volcano's name for the number of cards.")
+    volcano_memory: str = option("volcano.sh/vgpu-memory", "Volcano's name for the memory of each card.")
+    volcano_memory_percentage: str = option("volcano.sh/vgpu-memory-percentage", "The same in percent.")
+    volcano_cores: str = option("volcano.sh/vgpu-cores", "Volcano's name for the cores of each card, in percent.")
+    volcano_memory_unit_mib: int = option(
+        1, "What 1 of volcano_memory, and of memory in Volcano's registers, stands for; its gpuMemoryFactor."
+    )
+    volcano_classic_count: str = option("volcano.sh/gpu-number", "Whole cards, in the words of Volcano's first plugin.")
+    volcano_classic_memory: str = option("volcano.sh/gpu-memory", "Memory of a card, in the same words.")
+
+    vendors: tuple[str, ...] = option(
+        ("all",), "Rows of the table of other vendors' cards that are in use: their names, all, or none."
+    )
+    vendors_file: str = option("", "YAML file with rows for that table.")
 
     default_number: int = option(1, "Cards for a container that asks for memory or cores alone.")
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
@@ -53,6 +73,11 @@ class Settings:
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
 
     @property
+    def scheduler_names(self) -> tuple[str, ...]:
+        """All names of schedulers that are ours."""
+        return (self.scheduler_name, *self.extra_scheduler_names)
+
+    @property
     def extender_url(self) -> str:
         """Where kube-scheduler finds the extender."""
         return f"http://{self.listen_host}:{self.listen_port}"
@@ -68,9 +93,11 @@ class Settings:
             if name not in known:
                 raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
             kind = type(known[name].default)
+            if kind is tuple and isinstance(value, list) and all(isinstance(each, str) for each in value):
+                value = tuple(value)
             wanted = int | float if kind is float else kind
             if isinstance(value, bool) != (kind is bool) or not isinstance(value, wanted):
-                raise ValueError(f"settings: {name} must be a {kind.__name__}, not {value!r}")
+                raise ValueError(f"settings: {name} must be a {_KINDS[kind]}, not {value!r}")
             clean[name] = float(value) if kind is float and isinstance(value, int) else value
         result = replace(self, **clean)
         result._check()
@@ -86,6 +113,41 @@ class Settings:
             raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
         if any(getattr(self, option.name) < 0 for option in fields(self) if isinstance(option.default, int | float)):
             raise ValueError("settings: no number may be negative")
-        names = [getattr(self, option.name) for option in fields(self) if option.name.startswith("resource_")]
+        if 0 in (self.resource_memory_unit_mib, self.volcano_memory_unit_mib):
+            raise ValueError("settings: a unit of memory is 1 MiB at least")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}
+        others = [name for option in RESOURCES if (name := getattr(self, option)) and not option.endswith("_count")]
+        names = [*counts, *others]
         if len(set(names)) < len(names) or not all("/" in name for name in names):
-            raise ValueError("settings: resource names must differ and have a domain, such as nvidia.com/gpu")
+            raise ValueError(
+                "settings: resource names must differ and have a domain, such as nvidia.com/gpu; "
+                "only the names of counts may be the same"
+            )
+        if not self.resource_count:
+            raise ValueError("settings: resource_count is the name that our own node agent serves; it can't be empty")
+        profiles = (self.scheduler_name, *self.extra_scheduler_names)
+        if len(set(profiles)) < len(profiles) or "default-scheduler" in profiles or not all(profiles):
+            raise ValueError(
+                "settings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
+            )
+
+
+_KINDS = {str: "str", int: "int", float: "float", bool: "bool", tuple: "list of str"}
+
+RESOURCES = (
+    "resource_count",
+    "resource_memory",
+    "resource_memory_percentage",
+    "resource_cores",
+    "resource_priority",
+    "volcano_count",
+    "volcano_memory",
+    "volcano_memory_percentage",
+    "volcano_cores",
+    "volcano_classic_count",
+    "volcano_classic_memory",
+)
+"""The options that are names of resources. An empty one does not exist."""

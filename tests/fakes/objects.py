@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Card
+from gpuledger.settings import Settings
 
 GPU = "nvidia.com/gpu"
 MEMORY = "nvidia.com/gpumem"
@@ -13,6 +15,9 @@ CORES = "nvidia.com/gpucores"
 
 SHARE: Mapping[str, object] = {GPU: "1", MEMORY: "4k"}
 """4000 MiB of one card, as the API server spells it."""
+
+WORDS = words_of(Settings())
+"""What pods and nodes may say, by default."""
 
 Json = dict[str, Any]
 

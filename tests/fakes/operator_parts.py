@@ -4,12 +4,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from builders import a_pod
+from builders import OFFER, a_pod
 from fakes.api_server import ApiServer, Json
+from fakes.objects import WORDS
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import RequestDefaults, ResourceNames, bound_node
+from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -48,7 +49,7 @@ class OperatorParts:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, Policy())
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(ResourceNames(), RequestDefaults(), HOLD_TTL_S, BIND_TIMEOUT_S)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
@@ -88,8 +89,8 @@ class OperatorParts:
             self.adopter,
             self.api.store,
             settings.request,
-            ResourceNames().count,
-            "gpuledger",
+            WORDS,
+            ("gpuledger",),
         )
         self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
@@ -122,7 +123,7 @@ class OperatorParts:
         """Take over the cards that the API server has; the agents of their nodes answer."""
         for allocation in self.api.cards.values():
             self.observer.allocation(allocation, gone=False)
-            self.ledger.set_ready(allocation["spec"]["nodeName"], True)
+            self.ledger.set_offer(allocation["spec"]["nodeName"], OFFER)
 
     def watch(self) -> None:
         """Let the watches show what has changed since the last time."""

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from builders import a_ledger
+from fakes.objects import WORDS
 from gpuledger.agent.fake_nodes import fake_nodes
-from gpuledger.formats.pod import RequestDefaults, ResourceNames, pod_request
+from gpuledger.formats.request import pod_request
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import PodRequest
@@ -42,12 +43,14 @@ def example_pods(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def request_of(pod: dict[str, Any]) -> PodRequest:
-    request = pod_request(pod, ResourceNames(), RequestDefaults())
+    request = pod_request(pod, WORDS)
     assert request is not None
     return request
 
 
 def in_yaml(default: object) -> str:
+    if isinstance(default, tuple):
+        return f"[{', '.join(default)}]"
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 

@@ -7,15 +7,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders import a_card
+from fakes.objects import WORDS, a_node_object
 from gpuledger.formats import gpu_allocation as crd
 from gpuledger.formats.gpu_allocation import GPUAllocation
-from gpuledger.formats.node import NodeFacts, read_register, register_of
+from gpuledger.formats.node import NodeFacts, node_facts, read_registers, register_of
 from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.stored_card import PODS_LENGTH, holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
+
+
+def facts(register: str) -> NodeFacts:
+    return node_facts(a_node_object("node-a", register=register), WORDS)
+
 
 SUFFIXES = ("", "k", "M", "G", "T", "P", "E")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -130,12 +136,12 @@ def test_the_pods_column_stays_in_its_bounds(found: list[Holder]) -> None:
 @given(st.lists(cards(), max_size=4, unique_by=lambda card: card.object_name))
 def test_cards_survive_the_way_through_a_nodes_register(found: list[Card]) -> None:
     here = [Card(**{**{name: getattr(card, name) for name in card.__slots__}, "node_name": "node-a"}) for card in found]
-    inventory = read_register(NodeFacts("node-a", register_of(here), 1))
+    inventory = read_registers(facts(register_of(here)))
     assert (list(inventory.cards), inventory.problems) == (here, ())
 
 
 @given(st.text(max_size=60) | st.from_regex(r'\A\[(\{"uuid":"[a-z.-]{0,4}","index":-?[0-9]{1,5}\},?){0,3}\]\Z'))
 def test_any_register_is_an_inventory_or_bad_input(text: str) -> None:
     with contextlib.suppress(BadInput):
-        inventory = read_register(NodeFacts("node-a", text, 1))
+        inventory = read_registers(facts(text))
         assert all(len(problem) < 1024 for problem in inventory.problems)

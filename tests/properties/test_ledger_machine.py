@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from builders import a_card, a_holder, a_share
+from builders import OFFER, a_card, a_holder, a_share
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import Amounts
@@ -91,7 +91,7 @@ class Naive:
             key=lambda line: (line.card.index, line.card.uuid),
         )
         rooms = tuple(self.room(line.card) for line in lines if line.open and line.card.healthy)
-        return NodeRoom(name, name in self.ready, tuple(line.card for line in lines), rooms)
+        return NodeRoom(name, OFFER if name in self.ready else None, tuple(line.card for line in lines), rooms)
 
     def room(self, card: Card) -> Room:
         """Return what should be left on a card."""
@@ -137,7 +137,7 @@ class LedgerMachine(RuleBasedStateMachine):
             node_name = NODES[int(uuid[-1]) // 2]
             self.load(replace(a_card(index, node_name, uuid=uuid), capacity=data.draw(capacities)), [])
         for name in NODES[:2]:
-            self.ledger.set_ready(name, True)
+            self.ledger.set_offer(name, OFFER)
             self.naive.ready.append(name)
 
     @rule(place=st.sampled_from(CARDS), node_name=st.sampled_from(NODES), capacity=capacities, healthy=st.booleans())
@@ -232,7 +232,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NODES), ready=st.booleans())
     def an_agent_answers_or_not(self, name: str, ready: bool) -> None:
         changes = self.ledger.changes
-        self.ledger.set_ready(name, ready)
+        self.ledger.set_offer(name, OFFER if ready else None)
         assert (self.ledger.changes != changes) == ((name in self.naive.ready) != ready)
         self.naive.ready = [n for n in self.naive.ready if n != name] + [name] * ready
 

@@ -9,7 +9,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, commit, stored
+from builders import OFFER, a_card, a_holder, a_ledger, a_request, a_share, cards_of, commit, stored
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -94,7 +94,7 @@ shapes = st.integers(1, 3).flatmap(lambda count: st.tuples(*[demands()] * count)
 def ledger_of(node: Sequence[Spot], *, ready: bool = True) -> Ledger:
     """Return the node in a ledger."""
     ledger = Ledger()
-    ledger.set_ready(NODE, ready)
+    ledger.set_offer(NODE, OFFER if ready else None)
     for spot in node:
         share = a_share(spot.card, spot.memory, spot.cores, spot.number, exclusive=spot.exclusive)
         holders = () if spot.idle else (a_holder("other", share),)
@@ -343,7 +343,7 @@ class ChooserMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), ready=st.booleans())
     def answer_or_not(self, name: str, ready: bool) -> None:
-        self.ledger.set_ready(name, ready)
+        self.ledger.set_offer(name, OFFER if ready else None)
 
     @precondition(lambda self: hasattr(self, "chooser"))
     @invariant()

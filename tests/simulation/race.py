@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
+from builders import OFFER
 from fakes.operator_parts import OperatorParts
 from gpuledger.controller.startup import KubeStore
 from gpuledger.formats.extender import BindArguments, FilterArguments
@@ -137,7 +138,7 @@ class Runner:
         self.parts = OperatorParts(cast(Any, _Api(client)))
         for card in self.world.api.cards.values():
             self.ledger.load(stored_card(card))
-        self.ledger.set_ready(NODE, ready=True)
+        self.ledger.set_offer(NODE, OFFER)
 
     @property
     def ledger(self) -> Ledger:

@@ -8,8 +8,10 @@ from typing import Any
 
 import orjson
 
-from gpuledger.controller.startup import KubeStore, resource_names
-from gpuledger.formats.pod import RequestDefaults, pod_facts, pod_request
+from gpuledger.controller.startup import KubeStore
+from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.pod import pod_facts
+from gpuledger.formats.request import pod_request
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.settings import Settings
@@ -34,13 +36,12 @@ async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float
 
 def audit_settings(settings: Settings, settle_s: float) -> AuditSettings:
     """Return what of the settings concerns an audit."""
-    names = resource_names(settings)
-    defaults = RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores)
+    words = words_of(settings)
     return AuditSettings(
-        scheduler_name=settings.scheduler_name,
-        count_resource=settings.resource_count,
-        read_request=lambda pod: pod_request(pod, names, defaults),
-        read_facts=lambda pod: pod_facts(pod, names, defaults),
+        scheduler_names=settings.scheduler_names,
+        words=words,
+        read_request=lambda pod: pod_request(pod, words),
+        read_facts=lambda pod: pod_facts(pod, words),
         release_delay_s=settings.release_delay_s,
         settle_s=settle_s,
     )

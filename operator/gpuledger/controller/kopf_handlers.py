@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.kopf_watches import KopfWatches
 from gpuledger.formats.gpu_allocation import GROUP, PLURAL, VERSION
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import pods_of
 from gpuledger.model.errors import BadInput
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.observe_cluster import ClusterObserver
@@ -42,7 +44,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
         """Write nothing."""
 
 
-def build_settings(scheduler_name: str) -> kopf.OperatorSettings:
+def build_settings(scheduler_names: Sequence[str]) -> kopf.OperatorSettings:
     """Return the settings under which Kopf reads what it must and writes nothing."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
@@ -50,7 +52,7 @@ def build_settings(scheduler_name: str) -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.watching.chunk_size = 500
     # On fields that nobody can edit: a pod that left a label selector would look deleted.
-    settings.watching.field_selectors["v1", "pods"] = f"spec.schedulerName={scheduler_name},spec.nodeName!="
+    settings.watching.field_selectors["v1", "pods"] = pods_of(scheduler_names, bound=True)
     settings.queueing.idle_timeout = 0.5
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30

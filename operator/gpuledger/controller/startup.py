@@ -18,10 +18,10 @@ from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.kopf_handlers import build_registry, build_settings
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.pod import RequestDefaults, ResourceNames
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import PODS, KubeReads, pending_selector
+from gpuledger.kube_api.reads import PODS, KubeReads, pods_of
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
@@ -70,17 +70,6 @@ class Operator:
     settings: Settings
 
 
-def resource_names(settings: Settings) -> ResourceNames:
-    """Return the names by which pods ask."""
-    return ResourceNames(
-        count=settings.resource_count,
-        memory=settings.resource_memory,
-        memory_percentage=settings.resource_memory_percentage,
-        cores=settings.resource_cores,
-        priority=settings.resource_priority,
-    )
-
-
 def build_operator(client: KubeClient, settings: Settings, host: str | None = None) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     ledger, counts, store = Ledger(), Counts(), KubeStore(client)
@@ -90,8 +79,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     journal = Journal(ledger, store)
     waiting = WaitingPods(ledger, chooser, store, counts, leadership.is_active)
     placement = PlacementSettings(
-        names=resource_names(settings),
-        defaults=RequestDefaults(settings.default_number, settings.default_memory_mib, settings.default_cores),
+        words=words_of(settings),
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_timeout_s,
     )
@@ -112,8 +100,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         adopter,
         store,
         placement.request,
-        settings.resource_count,
-        settings.scheduler_name,
+        placement.words,
+        settings.scheduler_names,
     )
     metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter)
     server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
@@ -217,7 +205,8 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _follow_pending_pods(operator: Operator) -> None:
-    selector, observer = pending_selector(operator.settings.scheduler_name), operator.observer
+    observer = operator.observer
+    selector = {"fieldSelector": pods_of(operator.settings.scheduler_names, bound=False)}
     await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
 
 
@@ -242,7 +231,7 @@ async def _give_room(operator: Operator) -> None:
 async def _watch(operator: Operator) -> None:
     await kopf.operator(
         registry=build_registry(operator.client, operator.observer, operator.counts, operator.kopf_lists),
-        settings=build_settings(operator.settings.scheduler_name),
+        settings=build_settings(operator.settings.scheduler_names),
         clusterwide=True,
     )
 

@@ -1,34 +1,30 @@
-"""Nodes: the annotation in which a node's agent lists its cards, and whether the agent answers."""
+"""Nodes: the annotations in which device plugins list a node's cards, and whether these plugins answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpuledger.formats.gpu_allocation import (
-    MAX_INDEX,
-    MAX_LINKS,
-    UUID_PATTERN,
-    CardSpec,
-    Cores,
-    Line,
-    LinkScore,
-    SomeMemoryMiB,
-    SomeSlots,
-    Word,
-    wire_name,
-)
+from gpuledger.formats.gpu_allocation import CardSpec
 from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
+from gpuledger.formats.words import RegisterWords, Words
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect, NodeOffer
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
 """On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}."""
+
+KNOWN_COUNTS = ("nvidia.com/gpu", "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+"""Count resources that a device plugin may serve under its own name, whatever the settings say."""
+
+CLASSIC_COUNT = "volcano.sh/gpu-number"
+NVIDIA = "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,80 +32,115 @@ class NodeFacts:
     """All that the ledger takes from a Node. Two updates with equal facts are the same to it."""
 
     name: str
-    register: str | None
-    """The annotation as it is, or None."""
-    slots: int
-    """Allocatable amount of the count resource; the kubelet sets it to 0 when the device plugin is gone."""
+    registers: tuple[tuple[RegisterWords, str], ...]
+    """The registers that the node has, as they are: ours alone if there is one."""
+    scores: str | None
+    """How well its cards reach each other, as HAMi's device plugin says it."""
+    offered: frozenset[str]
+    """Count resources of which some amount is allocatable; the kubelet sets it to 0 when the device plugin is gone."""
+    offer: NodeOffer | None
+    """What its device plugin serves; None while it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The cards of a register that could be read, and a sentence on each that could not."""
+    """The cards of a node's registers that could be read, and a sentence on what could not, or contradicts."""
 
     cards: tuple[Card, ...]
     problems: tuple[str, ...] = ()
 
 
-class RegisteredCard(BaseModel):
-    """One element of the register. Fields and limits are those of the CRD; only the amounts are spelled flat."""
-
-    model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True, strict=True)
-
-    uuid: Annotated[str, Field(pattern=UUID_PATTERN, max_length=253)]
-    index: Annotated[int, Field(ge=0, le=MAX_INDEX)]
-    vendor: Word = "nvidia"
-    model: Line = ""
-    memory_mib: SomeMemoryMiB
-    cores: Cores = ALL_CORES
-    number: SomeSlots = 10
-    numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
-    mode: Word = ""
-    healthy: bool = True
-    links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}
-
-
-_CARD = TypeAdapter(RegisteredCard)
-
-
-def node_facts(node: Mapping[str, Any], count_resource: str) -> NodeFacts:
-    """Return what matters of a Node. Only the configured count resource tells whether the agent is there.
-
-    Left-over amounts of other resource names are ignored, and so is an amount that is not a number.
-    """
+def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
+    """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
     metadata, status = node.get("metadata") or {}, node.get("status") or {}
-    try:
-        slots = whole_number((status.get("allocatable") or {}).get(count_resource, 0))
-    except BadInput:
-        slots = 0
-    return NodeFacts(metadata.get("name", ""), (metadata.get("annotations") or {}).get(REGISTER_ANNOTATION), slots)
+    annotations = metadata.get("annotations") or {}
+    known = (each for each in words.registers if each.annotation in annotations)
+    registers = tuple((each, annotations[each.annotation]) for each in known)
+    native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
+    allocatable = status.get("allocatable") or {}
+    offered = frozenset(name for name in {*words.counts(), *KNOWN_COUNTS} if _some(allocatable.get(name)))
+    chosen = native or _one_for_each_vendor(registers, offered)
+    return NodeFacts(
+        name=metadata.get("name", ""),
+        registers=chosen,
+        scores=None if native else annotations.get(SCORES_ANNOTATION),
+        offered=offered,
+        offer=_offer(chosen, offered, words),
+    )
 
 
-def read_register(facts: NodeFacts) -> Inventory:
-    """Return the cards of a node's annotation; one that can't be read does not hide the others.
+def read_registers(facts: NodeFacts) -> Inventory:
+    """Return a node's cards; one that can't be read does not hide the others.
 
-    Raises BadInput when the annotation is no JSON list at all.
+    Raises BadInput when a register can't be read at all.
     """
-    if facts.register is None:
-        return Inventory(())
-    try:
-        items = orjson.loads(facts.register)
-    except orjson.JSONDecodeError as error:
-        raise BadInput(f"node {facts.name}, annotation {REGISTER_ANNOTATION} is not JSON: {error}") from error
-    if not isinstance(items, list):
-        raise BadInput(f"node {facts.name}, annotation {REGISTER_ANNOTATION} is not a list of cards")
     cards: dict[str, Card] = {}
-    problems = []
-    for position, item in enumerate(items):
+    problems = list(_contradictions(facts))
+    for words, text in facts.registers:
+        where = f"node {facts.name}, annotation {words.annotation}"
         try:
-            card = _card(_CARD.validate_python(item), facts.name)
-        except ValidationError as error:
-            problems.append(f"{_where(facts, position, item)}: {_reason(error)}; the card is left out")
-            continue
-        if card.object_name in cards:
-            problems.append(f"{_where(facts, position, item)}: listed twice; the first one counts")
-            continue
-        cards[card.object_name] = card
-    return Inventory(tuple(cards.values()), tuple(problems))
+            registered, unreadable = read_cards(text, words)
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
+        problems += [f"{where}, {problem}" for problem in unreadable]
+        for each in registered:
+            card = _card(each, facts.name)
+            if card.object_name in cards:
+                problems.append(f"{where}, card {card.uuid}: listed twice; the first one counts")
+            else:
+                cards[card.object_name] = card
+    try:
+        links = read_scores(facts.scores) if facts.scores is not None else {}
+    except BadInput as error:
+        links = {}
+        problems.append(f"node {facts.name}, annotation {SCORES_ANNOTATION}: {error}; the scores are left out")
+    return Inventory(tuple(_linked(card, links) for card in cards.values()), tuple(problems))
+
+
+def _linked(card: Card, links: Mapping[str, Mapping[str, int]]) -> Card:
+    return replace(card, links=dict(links[card.uuid])) if card.uuid in links else card
+
+
+def _one_for_each_vendor(
+    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str]
+) -> tuple[tuple[RegisterWords, str], ...]:
+    """Return one register per vendor: of a plugin that answers, before what another one has left behind."""
+    chosen: dict[str, tuple[RegisterWords, str]] = {}
+    for found in sorted(registers, key=lambda found: found[0].count not in offered):
+        words, _ = found
+        chosen.setdefault(words.vendor if words.vendor == NVIDIA else words.annotation, found)
+    return tuple(chosen.values())
+
+
+def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], words: Words) -> NodeOffer | None:
+    served = offered & {each.count for each, _ in registers}
+    if any(each.dialect is Dialect.NATIVE for each, _ in registers):
+        served |= offered & {each.count for each in words.vocabularies if each.vendor != NVIDIA}
+        return NodeOffer(Dialect.NATIVE, frozenset(words.counts())) if served else None
+    return NodeOffer(registers[0][0].dialect, served) if served else None
+
+
+def _contradictions(facts: NodeFacts) -> Iterable[str]:
+    """Yield what a person should know of a node whose cards nobody will get."""
+    for words, _ in facts.registers:
+        others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count})
+        if words.dialect is not Dialect.NATIVE and words.count not in facts.offered and others:
+            yield (
+                f"node {facts.name} lists its cards in {words.annotation}, and offers {', '.join(others)}, but none of "
+                f"{words.count}, which is the name in the settings: name there what its device plugin serves"
+            )
+    if not facts.registers and CLASSIC_COUNT in facts.offered:
+        yield (
+            f"node {facts.name} offers {CLASSIC_COUNT} and lists no UUIDs of its cards: it has no inventory, "
+            "and gets no pods of ours; its device plugin has to be replaced"
+        )
+
+
+def _some(quantity: object) -> bool:
+    try:
+        return quantity is not None and whole_number(quantity) > 0
+    except BadInput:
+        return False
 
 
 def register_of(cards: Iterable[Card]) -> str:
@@ -168,15 +199,3 @@ def _registered(card: Card) -> dict[str, Any]:
         healthy=card.healthy,
         links=dict(card.links),
     ).model_dump(by_alias=True, exclude_none=True)
-
-
-def _where(facts: NodeFacts, position: int, item: object) -> str:
-    uuid = item.get("uuid") if isinstance(item, dict) else None
-    name = f"card {uuid}" if isinstance(uuid, str) else f"card number {position}"
-    return f"node {facts.name}, annotation {REGISTER_ANNOTATION}, {name[:128]}"
-
-
-def _reason(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"]))
-    return f"{field or 'entry'}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""Kubernetes quantities that stand for whole numbers.
+"""Kubernetes quantities that stand for whole numbers, and Go's words for true and false.
 
 Source: the API server's canonical form. It stores `4000` as `"4k"` and `1000000` as `"1M"`, so plain digits are not
 enough to read back what a person wrote.
@@ -39,3 +39,18 @@ def whole_number(quantity: object) -> int:
     if rest:
         raise BadInput(f"{text} is not a whole number")
     return value
+
+
+# Go's strconv.ParseBool.
+_TRUTH = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+
+
+def truth(text: object) -> bool:
+    """Return what a text means that a program in Go would read as a truth value. Raises BadInput for any other."""
+    found = _TRUTH.get(text) if isinstance(text, str) else None
+    if found is None:
+        raise BadInput(f"{str(text)[:32]!r} is neither true nor false")
+    return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.pod import ResourceNames
+from gpuledger.formats.words import Words
 
 
 def scheduler_configuration(
-    scheduler_name: str, names: ResourceNames, extender_url: str, http_timeout_s: int, leader_elect: bool
+    scheduler_names: Sequence[str], words: Words, extender_url: str, http_timeout_s: int, leader_elect: bool
 ) -> dict[str, Any]:
-    """Return a KubeSchedulerConfiguration with one profile, whose pods' cards the extender decides on.
+    """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
     All resources are ignored by the scheduler itself, the count too: it would count slots where cards matter, and its
     preemption would evict pods for them. Every node is looked at, because a sample could miss the only one with room.
@@ -25,7 +26,7 @@ def scheduler_configuration(
             "resourceNamespace": LEASE_NAMESPACE,
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
-        "profiles": [{"schedulerName": scheduler_name, "percentageOfNodesToScore": 100}],
+        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100} for name in scheduler_names],
         "extenders": [
             {
                 "urlPrefix": extender_url,
@@ -37,7 +38,7 @@ def scheduler_configuration(
                 "httpTimeout": f"{http_timeout_s}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in names.all()],
+                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in words.resources()],
             }
         ],
     }

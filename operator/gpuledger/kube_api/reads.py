@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from gpuledger.formats.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.kube_api.client import Json, KubeClient
@@ -13,9 +13,14 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 PODS = "/api/v1/pods"
 
 
-def pending_selector(scheduler_name: str) -> dict[str, str]:
-    """Return the query for the pods of a scheduler profile that have no node."""
-    return {"fieldSelector": f"spec.schedulerName={scheduler_name},spec.nodeName="}
+def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
+    """Return the field selector for pods of these scheduler profiles, with a node or without.
+
+    On fields that nobody can edit. A selector has no "or": with several names, pods of other schedulers come, too,
+    though not those of the cluster's own.
+    """
+    only = f"={scheduler_names[0]}" if len(scheduler_names) == 1 else "!=default-scheduler"
+    return f"spec.schedulerName{only},spec.nodeName{'!=' if bound else '='}"
 
 
 class KubeReads:
@@ -32,14 +37,13 @@ class KubeReads:
         """Yield all GPUAllocations, page by page."""
         return self._client.pages(ALLOCATIONS)
 
-    def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
-        """Yield the pods of one scheduler profile that have a node, page by page."""
-        selector = f"spec.schedulerName={scheduler_name},spec.nodeName!="
-        return self._client.pages(PODS, {"fieldSelector": selector})
+    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the pods of these scheduler profiles that have a node, page by page; others may be among them."""
+        return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=True)})
 
-    def pending_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
-        """Yield the pods of one scheduler profile that have no node, page by page."""
-        return self._client.pages(PODS, pending_selector(scheduler_name))
+    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the pods of these scheduler profiles that have no node, page by page; others may be among them."""
+        return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=False)})
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""

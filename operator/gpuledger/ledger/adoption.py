@@ -1,25 +1,34 @@
 """From a bound pod's annotation to the shares that would be entered for it.
 
-Users can write the annotation. It is believed in one thing, which of the node's cards the pod has, and only where that
-agrees with the pod's spec. How much the pod takes of them is what its spec asks for, or what the annotation says if
-that is more: so no annotation makes a pod count less than it should.
+The annotation is ours, or that of the system that placed the pod before. Users can write it. It is believed in one
+thing, which of the node's cards the pod has, and only where that agrees with the pod's spec. How much the pod takes of
+them is what its spec asks for, or what the annotation says if that is more: so no annotation makes a pod count less
+than it should.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Share, shares_of
-from gpuledger.model.world import PodFacts, ToldCard
+from gpuledger.model.world import OldDevices, PodFacts, ToldCard
 
-FindCard = Callable[[str], Card | None]
-"""UUID -> the card that the ledger has, if it takes pods."""
+
+class FindCards(Protocol):
+    """Cards that the ledger has, and that take pods."""
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card of this UUID."""
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        """Return a node's cards."""
 
 
 def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
@@ -28,12 +37,12 @@ def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
     return any(cards[name] < demand.cards for name, demand in zip(request.names, request.shape, strict=True))
 
 
-def missing_shares(pod: PodFacts, held: Sequence[Share], find_card: FindCard) -> tuple[Share, ...]:
+def missing_shares(pod: PodFacts, held: Sequence[Share], cards: FindCards) -> tuple[Share, ...]:
     """Return what the annotation gives a bound pod beyond what it holds on its node, in the order of the cards.
 
     Raises BadInput with a sentence where the annotation can't be used, or contradicts spec or ledger.
     """
-    told = {share.uuid: share for share in _told_shares(pod, find_card)}
+    told = {share.uuid: share for share in _told_shares(pod, cards)}
     for share in held:
         if share.uuid not in told:
             raise BadInput(f"its annotation does not name card {share.uuid}, which it holds")
@@ -43,19 +52,62 @@ def missing_shares(pod: PodFacts, held: Sequence[Share], find_card: FindCard) ->
     return tuple(share for uuid, share in told.items() if uuid not in has)
 
 
-def _told_shares(pod: PodFacts, find_card: FindCard) -> tuple[Share, ...]:
+def ambiguous_cards(pod: PodFacts, cards: FindCards) -> tuple[Card, ...]:
+    """Return the cards of which the pod may have some, as one number stands for several of them."""
+    if pod.told is not None or pod.old is None:
+        return ()
+    numbers = Counter(card.index for card in cards.cards_of(pod.node_name))
+    return tuple(
+        card for card in cards.cards_of(pod.node_name) if card.index in pod.old.indexes and numbers[card.index] > 1
+    )
+
+
+def _told_cards(pod: PodFacts, request: PodRequest, cards: FindCards) -> tuple[ToldCard, ...]:
+    if pod.told is not None:
+        return pod.told
+    if pod.old is None:
+        raise BadInput("no annotation says which cards it has")
+    return pod.old.cards or _by_number(pod, pod.old, request, cards)
+
+
+def _by_number(pod: PodFacts, old: OldDevices, request: PodRequest, cards: FindCards) -> tuple[ToldCard, ...]:
+    """Return the cards that have these numbers on the node. One number is for all containers, several are in order."""
+    by_index: dict[int, list[Card]] = {}
+    for card in cards.cards_of(pod.node_name):
+        by_index.setdefault(card.index, []).append(card)
+    found: list[str] = []
+    for index in old.indexes:
+        here = by_index.get(index, [])
+        if len(here) != 1:
+            many = "several cards have" if here else "no card has"
+            raise BadInput(f"annotation {old.annotation} says {index}, and {many} this number on node {pod.node_name}")
+        found.append(here[0].uuid)
+    if len(found) == 1 and all(demand.cards == 1 for demand in request.shape):
+        return tuple(ToldCard(name, found[0], 0, 0) for name in request.names)
+    if len(found) != request.cards:
+        raise BadInput(f"annotation {old.annotation} names {len(found)} cards; the pod asks for {request.cards}")
+    uuids = iter(found)
+    return tuple(
+        ToldCard(name, next(uuids), 0, 0)
+        for name, demand in zip(request.names, request.shape, strict=True)
+        for _ in range(demand.cards)
+    )
+
+
+def _told_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
     request = pod.request
     if pod.bad_annotation:
         raise BadInput(pod.bad_annotation)
-    if request is None or pod.told is None:
-        raise BadInput("no annotation says which cards it has")
+    if request is None:
+        raise BadInput("it asks for no card")
+    told_cards = _told_cards(pod, request, cards)
     of_container: dict[str, list[str]] = {}
-    for told in pod.told:
+    for told in told_cards:
         of_container.setdefault(told.container, []).append(told.uuid)
     _check_counts(request, of_container)
-    used = [_card(uuid, pod.node_name, find_card) for uuid in {told.uuid for told in pod.told}]
+    used = [_card(uuid, pod.node_name, cards) for uuid in {told.uuid for told in told_cards}]
     assignment = tuple(tuple(of_container[name]) for name in request.names)
-    told_of = {(told.container, told.uuid): told for told in pod.told}
+    told_of = {(told.container, told.uuid): told for told in told_cards}
     result: list[Share] = []
     for card in sorted(used, key=lambda card: card.place):
         result += shares_of(_at_least(request, card, told_of), assignment, [card])
@@ -72,8 +124,8 @@ def _check_counts(request: PodRequest, of_container: Mapping[str, Sequence[str]]
             raise BadInput(f"its annotation names {number} cards for container {name}, which asks for {demand.cards}")
 
 
-def _card(uuid: str, node_name: str, find_card: FindCard) -> Card:
-    card = find_card(uuid)
+def _card(uuid: str, node_name: str, cards: FindCards) -> Card:
+    card = cards.card(uuid)
     if card is None:
         raise BadInput(f"its annotation names card {uuid}, which is not in the ledger, or takes no pods yet")
     if card.node_name != node_name:

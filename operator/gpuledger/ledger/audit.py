@@ -143,7 +143,7 @@ class _Audit:
     def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[Finding]:
         asked = f"it asks for {_count(request.cards, 'card')} and holds {len(here)}"
         try:
-            missing = missing_shares(pod, here, self._open_card)
+            missing = missing_shares(pod, here, self)
         except BadInput as error:
             yield _finding(Kind.NOT_ADOPTABLE, pod.node_name, "", pod, f"{asked}; {error}")
             return
@@ -154,9 +154,15 @@ class _Audit:
             action = Adopt(pod.pod, pod.node_name, new)
             yield _finding(kind, pod.node_name, "", pod, f"{asked}; its annotation names {named}", action)
 
-    def _open_card(self, uuid: str) -> Card | None:
+    def card(self, uuid: str) -> Card | None:
+        """Return a card that takes pods."""
         stored = self._by_uuid.get(uuid)
         return None if stored is None or stored.holders is None else stored.card
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        """Return a node's cards that take pods."""
+        here = (seen.stored for seen in self._world.cards if seen.stored.card.node_name == node_name)
+        return [stored.card for stored in here if stored.holders is not None]
 
     def _is_known_conflict(self, pod: PodFacts, share: Share) -> bool:
         stored = self._by_uuid[share.uuid]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from gpuledger.ledger.entry import CardEntry, NodeRoom
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement, Share
 from gpuledger.model.stored_card import StoredCard
 
@@ -40,7 +41,7 @@ class Ledger:
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
-        self._ready: set[str] = set()  # nodes whose agent answers
+        self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
@@ -65,9 +66,9 @@ class Ledger:
         """Return the nodes that have a card in the ledger."""
         return self._by_node.keys()
 
-    def is_ready(self, node_name: str) -> bool:
-        """Tell whether the node's agent answers."""
-        return node_name in self._ready
+    def offer(self, node_name: str) -> NodeOffer | None:
+        """Return what the node's device plugin serves, None while it does not answer."""
+        return self._offers.get(node_name)
 
     def hold_of(self, pod_uid: str) -> Hold | None:
         """Return the pod's hold, if it has one."""
@@ -89,7 +90,7 @@ class Ledger:
             reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
             room = self._rooms[node_name] = NodeRoom(
                 name=node_name,
-                ready=node_name in self._ready,
+                offer=self._offers.get(node_name),
                 cards=tuple(entry.card for entry in reported),
                 rooms=tuple(entry.room() for entry in reported if entry.open and entry.card.healthy),
             )
@@ -181,11 +182,15 @@ class Ledger:
             entry.reported = reported
             self._touch(entry.card.node_name)
 
-    def set_ready(self, node_name: str, ready: bool) -> None:
-        """Note whether a node's agent answers."""
-        if ready != (node_name in self._ready):
-            (self._ready.add if ready else self._ready.discard)(node_name)
-            self._touch(node_name)
+    def set_offer(self, node_name: str, offer: NodeOffer | None) -> None:
+        """Note what a node's device plugin serves, None while it does not answer."""
+        if offer == self._offers.get(node_name):
+            return
+        if offer is None:
+            del self._offers[node_name]
+        else:
+            self._offers[node_name] = offer
+        self._touch(node_name)
 
     # Holds.
 

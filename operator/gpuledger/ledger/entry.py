@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Share
 from gpuledger.model.stored_card import Misfit
 
@@ -37,8 +38,8 @@ class NodeRoom:
     """A node as placement sees it: the cards that are reported, in the order of their index."""
 
     name: str
-    ready: bool
-    """The node's agent answers, so its cards can be given away."""
+    offer: NodeOffer | None
+    """What the node's device plugin serves; None while it does not answer, and no card can be given away."""
     cards: tuple[Card, ...]
     """All reported cards, the unhealthy ones too."""
     rooms: tuple[Room, ...]

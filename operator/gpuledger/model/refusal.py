@@ -17,7 +17,9 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad-request"
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
+    OTHER_RESOURCE = "other-resource"
     TOO_FEW_CARDS = "too-few-cards"
+    NOT_WANTED = "not-wanted"
     CARD_TOO_SMALL = "card-too-small"
     UNHEALTHY = "unhealthy"
     NO_WHOLE_CARD = "no-whole-card"
@@ -25,6 +27,7 @@ class Reason(StrEnum):
     NO_CORES = "no-cores"
     NO_SLOT = "no-slot"
     NO_COMBINATION = "no-combination"
+    NUMA = "numa"
     CONTAINERS_TOGETHER = "containers-together"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.card_filter import CardFilter
+
+ANY_NVIDIA = CardFilter()
 
 
 class Lifetime(Enum):
@@ -33,6 +36,13 @@ class Demand:
     exclusive: bool = False
     """Alone on the card, for as long as the container runs."""
     lifetime: Lifetime = Lifetime.MAIN
+    resource: str = ""
+    """The name by which the cards are counted; empty if the container names none, and gets the default number."""
+    wanted: CardFilter = ANY_NVIDIA
+    at_most_card: bool = False
+    """More memory than a card has stands for all that it has, and does not keep the container from it."""
+    one_numa_node: bool = False
+    """All cards on one NUMA node."""
 
     @property
     def whole(self) -> bool:
@@ -45,7 +55,7 @@ class Demand:
         A percentage is rounded down, so that a hundred single percents fit on a card.
         """
         if self.memory_mib is not None:
-            memory_mib = self.memory_mib
+            memory_mib = min(self.memory_mib, capacity.memory_mib) if self.at_most_card else self.memory_mib
         else:
             memory_mib = max(1, capacity.memory_mib * self.memory_percent // 100)
         return Amounts(memory_mib, capacity.cores if self.whole else self.cores, 1)
@@ -61,6 +71,13 @@ class PodRequest:
 
     names: tuple[str, ...]
     shape: Shape
+    all_containers: tuple[str, ...] = field(default=(), compare=False)
+    """Names of all containers of the pod, the init containers first: some formats count positions."""
+    node_policy: str = ""
+    """How to choose among nodes, as the pod wishes; empty: as the cluster does."""
+    card_policy: str = ""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """Sentences on words that are understood, though hardly meant."""
 
     @cached_property
     def cards(self) -> int:

@@ -24,6 +24,15 @@ class ToldCard:
 
 
 @dataclass(frozen=True, slots=True)
+class OldDevices:
+    """What another system's annotation says of a pod's cards: the cards themselves, or their numbers on the node."""
+
+    annotation: str
+    cards: tuple[ToldCard, ...] = ()
+    indexes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PodFacts:
     """What matters of a pod."""
 
@@ -39,6 +48,8 @@ class PodFacts:
     """What its annotation says; None if it has none, or one that can't be read."""
     bad_annotation: str = ""
     """Why its annotation can't be read."""
+    old: OldDevices | None = None
+    """What the system says that placed it before this one came. Believed only where ours says nothing."""
 
     @property
     def needs_cards(self) -> str:

@@ -76,7 +76,8 @@ class Chooser:
     def __init__(self, ledger: Ledger, policy: Policy) -> None:
         self._ledger = ledger
         self._policy = policy
-        self._sets: OrderedDict[Shape, ShapeSet] = OrderedDict()  # shape -> set, least recently asked first
+        # (shape, policy) -> set, least recently asked first
+        self._sets: OrderedDict[tuple[Shape, Policy], ShapeSet] = OrderedDict()
         self._dropped_evaluations = 0
 
     @property
@@ -86,7 +87,7 @@ class Chooser:
 
     def choose(self, request: PodRequest, node_names: list[str], count: int) -> Choice:
         """Return up to `count` of the named nodes that fit, the preferred first; if none does, why."""
-        known = self._set_of(request.shape)
+        known = self._set_of(request)
         known.update(self._ledger)
         wanted = set(node_names)
         placements: list[Placement] = []
@@ -101,7 +102,7 @@ class Chooser:
 
     def best(self, request: PodRequest, node_names: frozenset[str] | None) -> Placement | None:
         """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any."""
-        known = self._set_of(request.shape)
+        known = self._set_of(request)
         known.update(self._ledger)
         for name, assignment in known.fitting():
             if node_names is None or name in node_names:
@@ -114,7 +115,8 @@ class Chooser:
 
     def choose_on(self, request: PodRequest, node_name: str) -> Placement | Refusal:
         """Return the pod's cards on one given node, or why it does not fit."""
-        found = choose_cards(request.shape, self._ledger.node_room(node_name), self._policy.cards)
+        policy = self._policy.wished(request)
+        found = choose_cards(request.shape, self._ledger.node_room(node_name), policy.cards)
         return found if isinstance(found, Refusal) else self._placement(request, node_name, found)
 
     def _placement(self, request: PodRequest, node_name: str, assignment: Assignment) -> Placement:
@@ -122,16 +124,17 @@ class Chooser:
         return Placement(node_name, shares_of(request, assignment, cards))
 
     def _unknown_node(self, request: PodRequest, node_name: str) -> Refusal:
-        refusal = refuse_alone(request.shape[0], NodeRoom(node_name, ready=False, cards=(), rooms=()))
+        refusal = refuse_alone(request.shape[0], NodeRoom(node_name, offer=None, cards=(), rooms=()))
         if refusal is None:
             raise AssertionError("a node without cards can't fit")
         return refusal
 
-    def _set_of(self, shape: Shape) -> ShapeSet:
-        known = self._sets.get(shape)
+    def _set_of(self, request: PodRequest) -> ShapeSet:
+        key = (request.shape, self._policy.wished(request))
+        known = self._sets.get(key)
         if known is None:
-            known = self._sets[shape] = ShapeSet(shape, self._policy)
+            known = self._sets[key] = ShapeSet(*key)
             if len(self._sets) > SHAPES_KEPT:
                 self._dropped_evaluations += self._sets.popitem(last=False)[1].evaluations
-        self._sets.move_to_end(shape)
+        self._sets.move_to_end(key)
         return known

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, combinations
 
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
@@ -41,25 +42,34 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     """
     if not node.cards:
         return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
-    if not node.ready:
+    if node.offer is None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
-    never = _refuse_for_ever(demand, node)
+    if not node.offer.serves(demand.resource):
+        return Refusal(Reason.OTHER_RESOURCE, f"the node's device plugin does not serve {demand.resource}")
+    cards = [card for card in node.cards if demand.wanted.admits(card)]
+    never = _refuse_for_ever(demand, node, cards)
     if never:
         return never
-    if len(node.rooms) < demand.cards:
+    rooms = [room for room in node.rooms if demand.wanted.admits(room.card)]
+    if len(rooms) < demand.cards:
         return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
-    if sum(_fits(demand, room) for room in node.rooms) < demand.cards:
-        return _refuse_for_now(demand, node.rooms)
+    fitting = [room for room in rooms if _fits(demand, room)]
+    if len(fitting) < demand.cards:
+        return _refuse_for_now(demand, rooms)
+    if demand.one_numa_node and not any(len(group) >= demand.cards for group in _by_numa_node(fitting)):
+        return Refusal(Reason.NUMA, f"{_few(demand, '')} with room on one NUMA node")
     return None
 
 
-def _refuse_for_ever(demand: Demand, node: NodeRoom) -> Refusal | None:
+def _refuse_for_ever(demand: Demand, node: NodeRoom, cards: Sequence[Card]) -> Refusal | None:
     if len(node.cards) < demand.cards:
         return Refusal(Reason.TOO_FEW_CARDS, f"fewer than {demand.cards} GPUs on the node")
-    large_enough = sum(demand.amounts_on(card.capacity).fits_in(card.capacity) for card in node.cards)
+    if len(cards) < demand.cards:
+        return Refusal(Reason.NOT_WANTED, f"{_few(demand, '')} of the kind that the pod asks for")
+    large_enough = sum(demand.amounts_on(card.capacity).fits_in(card.capacity) for card in cards)
     if large_enough < demand.cards:
         memory_mib = demand.memory_mib or 0
-        memory = sum(memory_mib <= card.capacity.memory_mib for card in node.cards) < demand.cards
+        memory = sum(memory_mib <= card.capacity.memory_mib for card in cards) < demand.cards
         amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} percent cores"
         return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
     return None
@@ -86,6 +96,15 @@ def _few(demand: Demand, what: str) -> str:
 
 def _memory_text(demand: Demand) -> str:
     return f"{demand.memory_percent} percent memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
+
+
+def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:
+    """Return the rooms of each NUMA node, in their order; those of which it is not known count as one."""
+    groups: dict[int, list[Room]] = {}
+    for room in rooms:
+        numa_node = room.card.numa_node
+        groups.setdefault(-1 if numa_node is None else numa_node, []).append(room)
+    return list(groups.values())
 
 
 def _fits(demand: Demand, room: Room) -> bool:
@@ -117,6 +136,8 @@ class _Search:
         self.alone: dict[str, list[bool]] = {}
         self.order = sorted(range(len(shape)), key=lambda c: _difficulty(shape[c]))
         self.budget = SEARCH_LIMIT
+        # Containers that look at more than a card's room: for these, cards with equal room are not the same.
+        self.told_apart = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
 
     def place(self, depth: int) -> bool:
         """Give cards to the containers from `depth` on; undo what leads nowhere."""
@@ -148,7 +169,8 @@ class _Search:
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
         last = len(self.order) == 1
         seen: set[tuple[object, ...]] = set()
-        for rooms in combinations(fitting, demand.cards):
+        groups = _by_numa_node(fitting) if demand.one_numa_node else [fitting]
+        for rooms in chain.from_iterable(combinations(group, demand.cards) for group in groups):
             if not last:
                 kind = tuple(sorted(map(self._kind, rooms)))
                 if kind in seen:
@@ -160,12 +182,13 @@ class _Search:
         """Return what makes two cards interchangeable for the rest of the search."""
         mine = self.taken.get(room.card.uuid, ())
         alone = self.alone.get(room.card.uuid, ())
-        return tuple(map(repr, (room.card.capacity, room.free, room.idle, mine, alone)))
+        told_apart = room.card.uuid if self.told_apart else ""
+        return tuple(map(repr, (told_apart, room.card.capacity, room.free, room.idle, mine, alone)))
 
     def _fits_beside(self, container: int, room: Room) -> bool:
         """Tell whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
-        if not _fits(demand, room):
+        if not demand.wanted.admits(room.card) or not _fits(demand, room):
             return False
         taken = self.taken.get(room.card.uuid)
         if taken is None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.request import PodRequest
 
 
 class Preference(StrEnum):
@@ -23,6 +24,14 @@ class Policy:
 
     nodes: Preference = Preference.BINPACK
     cards: Preference = Preference.BINPACK
+
+    def wished(self, request: PodRequest) -> Policy:
+        """Return the policy with what the pod wishes instead, where that is known here."""
+        return Policy(_known(request.node_policy, self.nodes), _known(request.card_policy, self.cards))
+
+
+def _known(wish: str, otherwise: Preference) -> Preference:
+    return Preference(wish) if wish in {each.value for each in Preference} else otherwise
 
 
 CardRank = tuple[int, int, int, int]

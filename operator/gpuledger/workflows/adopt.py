@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gpuledger.ledger.adoption import lacks_cards, missing_shares
+from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.findings import Adopt
+from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
 from gpuledger.model.share import Holder, Pod, Share
@@ -79,6 +80,7 @@ class Adopter:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
+        self._cards = _OpenCards(ledger)
         self._journal = journal
         self._store = store
         self._read_facts = read_facts
@@ -162,13 +164,32 @@ class Adopter:
         if not self._adopt_pods:
             return "adopt_pods is off"
         try:
-            shares = missing_shares(facts, self._held(facts), self._open_card)
+            shares = missing_shares(facts, self._held(facts), self._cards)
         except BadInput as error:
+            await self._show_ambiguous(facts, str(error))
             return str(error)
         if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
             return ""
         return "they do not all fit; its cards list them as conflicts"
 
-    def _open_card(self, uuid: str) -> Card | None:
+    async def _show_ambiguous(self, facts: PodFacts, why: str) -> None:
+        """List the pod on each card that may be one of its own: somebody has to look at them."""
+        amounts = Amounts(number=1)
+        for card in ambiguous_cards(facts, self._cards):
+            with suppress(DoesNotFit):  # a card lists only so many
+                misfit = Misfit(replace(facts.pod, priority=0), amounts, why[:WHY_LENGTH])
+                await self._journal.show_conflict(card.uuid, misfit)
+
+
+class _OpenCards:
+    """The ledger's cards that take pods."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def card(self, uuid: str) -> Card | None:
         entry = self._ledger.entry(uuid)
         return entry.card if entry is not None and entry.open else None
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        return [entry.card for entry in self._ledger.entries_of_node(node_name) if entry.open and entry.reported]

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from gpuledger.formats.node import node_facts, read_register
-from gpuledger.formats.pod import bound_node
+from gpuledger.formats.node import node_facts, read_registers
+from gpuledger.formats.pod import bound_node, scheduler_of
 from gpuledger.formats.stored_card import printed_total, stored_card
+from gpuledger.formats.words import Words
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, Finding
 from gpuledger.model.errors import BadInput, NotFound
@@ -43,16 +44,16 @@ class AuditStore(MendStore, Protocol):
     def allocations(self) -> AsyncIterator[list[Json]]:
         """Yield all GPUAllocations, page by page."""
 
-    def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
-        """Yield the bound pods of a scheduler profile, page by page."""
+    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the bound pods of scheduler profiles, page by page; others may be among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
     """What pods and nodes mean by their words, and how long to wait."""
 
-    scheduler_name: str
-    count_resource: str
+    scheduler_names: Sequence[str]
+    words: Words
     read_request: Callable[[Json], PodRequest | None]
     read_facts: Callable[[Json], PodFacts]
     release_delay_s: float
@@ -124,8 +125,10 @@ class Auditor:
         async for page in self._store.nodes():
             nodes |= {node["metadata"]["name"]: self._report(node) for node in page}
         pods: dict[str, PodFacts] = {}
-        async for page in self._store.bound_pods(self._settings.scheduler_name):
-            facts = [self._settings.read_facts(pod) for pod in page if bound_node(pod)]
+        names = self._settings.scheduler_names
+        async for page in self._store.bound_pods(names):
+            ours = (pod for pod in page if bound_node(pod) and scheduler_of(pod) in names)
+            facts = [self._settings.read_facts(pod) for pod in ours]
             pods |= {each.pod.uid: each for each in facts}
         for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
             if other is not None:
@@ -134,7 +137,7 @@ class Auditor:
 
     def _report(self, node: Json) -> NodeReport:
         try:
-            inventory = read_register(node_facts(node, self._settings.count_resource))
+            inventory = read_registers(node_facts(node, self._settings.words))
         except BadInput as error:
             return NodeReport(None, (str(error),))
         return NodeReport(inventory.cards, inventory.problems)

@@ -11,13 +11,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gpuledger.formats.pod import (
-    DEVICES_ANNOTATION,
-    bound_node,
-    devices_annotation,
-    is_being_deleted,
-    resource_version,
-)
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.pod import bound_node, is_being_deleted, resource_version
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.workflows.journal import Entered, Journal

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
-from gpuledger.formats.node import Inventory, NodeFacts, read_register
+from gpuledger.formats.node import Inventory, NodeFacts, read_registers
 from gpuledger.formats.stored_card import new_allocation, stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -76,8 +77,8 @@ class InventoryKeeper:
             return
         self._counts.nodes_examined += 1
         self._facts[facts.name] = facts
-        self._ledger.set_ready(facts.name, facts.slots > 0)
-        if before is None or before.register != facts.register:
+        self._ledger.set_offer(facts.name, facts.offer)
+        if before is None or replace(before, offer=facts.offer) != facts:
             self._read(facts)
         if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
             self.worker.mark(facts.name)
@@ -87,7 +88,7 @@ class InventoryKeeper:
         self._facts.pop(node_name, None)
         self._give_up_claims(node_name)
         self._told.pop(node_name, None)
-        self._ledger.set_ready(node_name, False)
+        self._ledger.set_offer(node_name, None)
         self.recheck(node_name)
 
     def recheck(self, node_name: str) -> None:
@@ -126,7 +127,7 @@ class InventoryKeeper:
 
     def _read(self, facts: NodeFacts) -> None:
         try:
-            inventory = read_register(facts)
+            inventory = read_registers(facts)
         except BadInput as error:  # what was known of the node stays as it is
             self._tell(facts.name, (f"{error}; its cards stay as they were known",))
             return
@@ -239,7 +240,7 @@ class InventoryKeeper:
             return CardPhase.UNAVAILABLE, "its node is gone"
         if not entry.reported:
             return CardPhase.UNAVAILABLE, "its node does not report it any more"
-        if not self._ledger.is_ready(node_name):
+        if self._ledger.offer(node_name) is None:
             return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
         if not entry.card.healthy:
             return CardPhase.UNHEALTHY, "its node reports a fault"

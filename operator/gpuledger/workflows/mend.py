@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from gpuledger.formats.pod import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.findings import Adopt, Annotate, ClearConflict, DeleteCard, Finding, Judge
 from gpuledger.model.errors import GpuledgerError, NotFound

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from gpuledger.formats.node import node_facts
-from gpuledger.formats.pod import bound_node, created_at, is_unschedulable, pod_identity
+from gpuledger.formats.pod import bound_node, created_at, is_unschedulable, pod_identity, scheduler_of
 from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.words import Words
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
@@ -38,11 +39,11 @@ class ClusterReader(Protocol):
     def allocations(self) -> AsyncIterator[list[Json]]:
         """Yield all GPUAllocations, page by page."""
 
-    def bound_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
-        """Yield the bound pods of a scheduler profile, page by page."""
+    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the bound pods of scheduler profiles, page by page; others may be among them."""
 
-    def pending_pods(self, scheduler_name: str) -> AsyncIterator[list[Json]]:
-        """Yield the pods of a scheduler profile that have no node, page by page."""
+    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
 
 
 class ClusterObserver:
@@ -58,8 +59,8 @@ class ClusterObserver:
         adopter: Adopter,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
-        count_resource: str,
-        scheduler_name: str,
+        words: Words,
+        scheduler_names: Sequence[str],
     ) -> None:
         self._ledger = ledger
         self._inventory = inventory
@@ -69,8 +70,8 @@ class ClusterObserver:
         self._adopter = adopter
         self._reader = reader
         self._read_request = read_request
-        self._count_resource = count_resource
-        self._scheduler_name = scheduler_name
+        self._words = words
+        self._scheduler_names = scheduler_names
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._gone_since: set[str] | None = None  # UIDs of pods that wait no more, since a list of those is being read
@@ -83,7 +84,7 @@ class ClusterObserver:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
         if not self.cards_read:
             return
-        facts = node_facts(node, self._count_resource)
+        facts = node_facts(node, self._words)
         if gone:
             self._inventory.forget(facts.name)
         else:
@@ -110,14 +111,18 @@ class ClusterObserver:
             self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
 
     def pod(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod of our profile."""
+        """Take in a bound pod; one of another scheduler is not our business."""
+        if scheduler_of(pod) not in self._scheduler_names:
+            return
         if gone:
             self._releaser.forget(pod)
         else:
             self._releaser.observe(pod)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
-        """Take in a pod of our profile without a node; `gone` says that it has one now, or was deleted."""
+        """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
+        if scheduler_of(pod) not in self._scheduler_names:
+            return
         uid = pod["metadata"]["uid"]
         if gone:
             self._placer.forget(uid)
@@ -153,8 +158,10 @@ class ClusterObserver:
         listed, uids = self.pending_listing(), set[str]()
         self._gone_since = set()
         try:
-            async for page in self._reader.pending_pods(self._scheduler_name):
+            async for page in self._reader.pending_pods(self._scheduler_names):
                 for pod in page:
+                    if scheduler_of(pod) not in self._scheduler_names:
+                        continue
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in self._gone_since:
                         take(pod)
@@ -228,9 +235,9 @@ class ClusterObserver:
 
     async def _resync_pods(self) -> None:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
-        async for page in self._reader.bound_pods(self._scheduler_name):
+        async for page in self._reader.bound_pods(self._scheduler_names):
             for pod in page:
-                if bound_node(pod):
+                if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
                     suspects.discard(pod["metadata"]["uid"])
                     self.pod(pod, gone=False)
                     self._adopter.observe(pod)

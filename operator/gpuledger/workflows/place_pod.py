@@ -16,15 +16,14 @@ from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import (
-    RequestDefaults,
-    ResourceNames,
     bound_node,
     created_at,
     pod_facts,
     pod_identity,
-    pod_request,
     resource_version,
 )
+from gpuledger.formats.request import pod_request
+from gpuledger.formats.words import Words
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import (
     ApiError,
@@ -62,19 +61,18 @@ OVERLOADED = (0, 429, 503, 504)
 class PlacementSettings:
     """What a pod's words mean, and how long things may take."""
 
-    names: ResourceNames
-    defaults: RequestDefaults
+    words: Words
     hold_ttl_s: float
     bind_timeout_s: float
     """Until Bind answers; the task goes on. Less than the scheduler's httpTimeout."""
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
-        return pod_request(pod, self.names, self.defaults)
+        return pod_request(pod, self.words)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
-        return pod_facts(pod, self.names, self.defaults)
+        return pod_facts(pod, self.words)
 
 
 @dataclass(frozen=True, slots=True)

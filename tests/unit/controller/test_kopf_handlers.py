@@ -44,12 +44,14 @@ def handlers(of: kopf.OperatorRegistry) -> dict[str, Callable[..., Any]]:
 
 
 def test_the_watch_of_pods_selects_on_fields_that_nobody_can_edit() -> None:
-    selectors = build_settings("mine").watching.field_selectors
+    selectors = build_settings(["mine"]).watching.field_selectors
     assert selectors["v1", "pods"] == "spec.schedulerName=mine,spec.nodeName!="
+    several = build_settings(["mine", "hami-scheduler"]).watching.field_selectors
+    assert several["v1", "pods"] == "spec.schedulerName!=default-scheduler,spec.nodeName!="
 
 
 def test_kopf_posts_no_events_and_looks_for_no_peers_and_no_definitions() -> None:
-    settings = build_settings("mine")
+    settings = build_settings(["mine"])
     assert settings.posting.enabled is False
     assert settings.peering.standalone is True
     assert settings.scanning.disabled is True
@@ -57,7 +59,7 @@ def test_kopf_posts_no_events_and_looks_for_no_peers_and_no_definitions() -> Non
 
 
 def test_nothing_is_stored_for_comparison() -> None:
-    storage = build_settings("mine").persistence.diffbase_storage
+    storage = build_settings(["mine"]).persistence.diffbase_storage
     body, patch = kopf.Body(cast(Any, a_node_object("node-a"))), kopf.Patch()
     assert isinstance(storage, NoDiffBase)
     assert storage.build(body=body) == {}

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from builders import a_card, cards_of
-from fakes.objects import GPU, a_node_object
+from fakes.objects import GPU, WORDS, a_node_object
 from gpuledger.formats.gpu_allocation import CardSpec
 from gpuledger.formats.node import (
     REGISTER_ANNOTATION,
@@ -15,24 +15,34 @@ from gpuledger.formats.node import (
     NodeFacts,
     card_spec,
     node_facts,
-    read_register,
+    read_registers,
     register_of,
 )
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect, NodeOffer
 
 CARDS = cards_of("node-a", 2)
 
 
 def read(*items: Any) -> Inventory:
-    return read_register(NodeFacts("node-a", orjson.dumps(items).decode(), 80))
+    return read_registers(facts(orjson.dumps(items).decode()))
+
+
+def facts(register: str | None) -> NodeFacts:
+    node = a_node_object("node-a", register=register or "")
+    if register is None:
+        node["metadata"]["annotations"] = {}
+    return node_facts(node, WORDS)
 
 
 def item(index: int = 0, **fields: Any) -> dict[str, Any]:
     return {"uuid": f"GPU-{index}", "index": index, "memoryMiB": 16_000, **fields}
 
 
-def test_the_facts_are_name_register_and_slots() -> None:
-    assert node_facts(a_node_object("node-a", CARDS, slots=20), GPU) == NodeFacts("node-a", register_of(CARDS), 20)
+def test_the_facts_are_name_register_and_offer() -> None:
+    found = node_facts(a_node_object("node-a", CARDS, slots=20), WORDS)
+    assert (found.name, [text for _, text in found.registers]) == ("node-a", [register_of(CARDS)])
+    assert found.offer == NodeOffer(Dialect.NATIVE, frozenset(WORDS.counts()))
 
 
 @pytest.mark.parametrize(
@@ -43,21 +53,25 @@ def test_the_facts_are_name_register_and_slots() -> None:
         {"metadata": {"name": "node-a", "annotations": {"other": ""}}, "status": {"allocatable": {"cpu": "1"}}},
     ],
 )
-def test_a_node_without_cards_has_no_register_and_no_slots(node: dict[str, Any]) -> None:
-    assert node_facts(node, GPU) == NodeFacts("node-a", None, 0)
+def test_a_node_without_cards_has_no_register_and_offers_nothing(node: dict[str, Any]) -> None:
+    assert node_facts(node, WORDS) == NodeFacts("node-a", (), None, frozenset(), None)
 
 
 @pytest.mark.parametrize(
-    ("allocatable", "slots"), [("80", 80), ("1k", 1_000), ("0", 0), ("many", 0), ("1500m", 0), (None, 0)]
+    ("allocatable", "answers"),
+    [("80", True), ("1k", True), ("0", False), ("many", False), ("1500m", False), (None, False)],
 )
-def test_slots_that_are_no_number_count_as_none(allocatable: object, slots: int) -> None:
-    node = {"metadata": {"name": "node-a"}, "status": {"allocatable": {GPU: allocatable}}}
-    assert node_facts(node, GPU).slots == slots
+def test_slots_that_are_no_number_count_as_none(allocatable: object, answers: bool) -> None:
+    node = a_node_object("node-a", CARDS)
+    node["status"]["allocatable"][GPU] = allocatable
+    assert (node_facts(node, WORDS).offer is not None) == answers
 
 
 def test_other_resources_say_nothing_about_the_agent() -> None:
-    node = {"metadata": {"name": "node-a"}, "status": {"allocatable": {"nvidia.com/gpumem": "8"}}}
-    assert node_facts(node, GPU).slots == 0
+    node = a_node_object("node-a", CARDS, slots=0)
+    node["status"]["allocatable"] |= {"nvidia.com/gpumem": "8", "volcano.sh/vgpu-number": "80"}
+    assert node_facts(node, WORDS).offer is None
+    assert read_registers(node_facts(node, WORDS)).problems == ()
 
 
 def test_cards_survive_the_way_through_the_register() -> None:
@@ -65,7 +79,7 @@ def test_cards_survive_the_way_through_the_register() -> None:
         a_card(1), model="A100", mode="mps", numa_node=-1, healthy=False, vendor="amd", links={a_card(0).uuid: 200}
     )
     cards = (a_card(0), full)
-    assert read_register(NodeFacts("node-a", register_of(cards), 1)) == Inventory(cards)
+    assert read_registers(facts(register_of(cards))) == Inventory(cards)
 
 
 def test_the_same_cards_give_the_same_text() -> None:
@@ -78,7 +92,7 @@ def test_what_a_register_leaves_out_has_a_default() -> None:
 
 
 def test_no_register_is_no_cards() -> None:
-    assert read_register(NodeFacts("node-a", None, 0)) == Inventory(())
+    assert read_registers(facts(None)) == Inventory(())
 
 
 def test_fields_of_a_newer_agent_are_skipped() -> None:
@@ -90,7 +104,7 @@ def test_fields_of_a_newer_agent_are_skipped() -> None:
 )
 def test_a_register_that_is_no_json_list_is_refused_as_a_whole(register: str, what: str) -> None:
     with pytest.raises(BadInput, match=what.replace("no list", "is not a list of cards")) as caught:
-        read_register(NodeFacts("node-a", register, 80))
+        read_registers(facts(register))
     assert str(caught.value).startswith(f"node node-a, annotation {REGISTER_ANNOTATION}")
 
 
@@ -149,6 +163,6 @@ def test_every_card_that_is_read_can_be_written() -> None:
 @pytest.mark.parametrize("uuid", ["GPU-1..2", "GPU-1.-2", ".GPU-1", "GPU-1-"])
 def test_a_uuid_that_can_not_be_the_name_of_an_object_is_left_out(uuid: str) -> None:
     register = orjson.dumps([{"uuid": uuid, "index": 0, "memoryMiB": 1000}]).decode()
-    inventory = read_register(NodeFacts("node-a", register, 10))
+    inventory = read_registers(facts(register))
     assert not inventory.cards
     assert f"card {uuid}: uuid" in inventory.problems[0]

@@ -8,42 +8,46 @@ import orjson
 import pytest
 
 from builders import a_card, a_share
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
+from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.pod import (
-    DEVICES_ANNOTATION,
-    RequestDefaults,
-    ResourceNames,
     annotated_cards,
     bound_node,
     created_at,
-    devices_annotation,
     has_started,
     is_being_deleted,
     is_finished,
     is_unschedulable,
     pod_identity,
-    pod_request,
     resource_version,
 )
+from gpuledger.formats.request import pod_request
+from gpuledger.formats.words import Words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import ContainerShare, Pod, Share
+from gpuledger.settings import Settings
 
 Json = dict[str, Any]
-NO_DEFAULTS = RequestDefaults()
 
 
-def request_of(*containers: Json, defaults: RequestDefaults = NO_DEFAULTS, **spec: Any) -> PodRequest | None:
+def words(**settings: Any) -> Words:
+    """Return the words as these settings have them."""
+    return words_of(Settings().changed(settings))
+
+
+def request_of(*containers: Json, said: Words = WORDS, **spec: Any) -> PodRequest | None:
     pod = a_pod_object(containers=containers)
     pod["spec"] |= spec
-    return pod_request(pod, ResourceNames(), defaults)
+    return pod_request(pod, said)
 
 
-def demand(limits: Mapping[str, object], defaults: RequestDefaults = NO_DEFAULTS) -> Demand:
-    request = request_of(a_container("main", limits), defaults=defaults)
+def demand(limits: Mapping[str, object], said: Words = WORDS) -> Demand:
+    request = request_of(a_container("main", limits), said=said)
     assert request is not None
     (found,) = request.shape
-    return found
+    return replace(found, resource="")
 
 
 def test_a_number_alone_means_whole_cards() -> None:
@@ -94,20 +98,20 @@ def test_memory_in_mib_goes_before_a_percentage() -> None:
 @pytest.mark.parametrize("limits", [{MEMORY: "1k"}, {PERCENTAGE: "10"}, {CORES: "10"}])
 def test_who_names_no_number_gets_one_card_or_the_default(limits: dict[str, str]) -> None:
     assert demand(limits).cards == 1
-    assert demand(limits, RequestDefaults(number=3)).cards == 3
+    assert demand(limits, words(default_number=3)).cards == 3
 
 
 def test_the_default_memory_is_for_those_that_name_none() -> None:
-    defaults = RequestDefaults(memory_mib=5_000)
-    assert demand({GPU: "1"}, defaults) == Demand(cards=1, memory_mib=5_000)
-    assert demand({GPU: "1", MEMORY: "1k"}, defaults).memory_mib == 1_000
-    assert demand({GPU: "1", PERCENTAGE: "50"}, defaults) == Demand(cards=1, memory_percent=50)
+    said = words(default_memory_mib=5_000)
+    assert demand({GPU: "1"}, said) == Demand(cards=1, memory_mib=5_000)
+    assert demand({GPU: "1", MEMORY: "1k"}, said).memory_mib == 1_000
+    assert demand({GPU: "1", PERCENTAGE: "50"}, said) == Demand(cards=1, memory_percent=50)
 
 
 def test_the_default_cores_are_for_those_that_name_none() -> None:
-    defaults = RequestDefaults(cores=20)
-    assert demand({GPU: "1"}, defaults) == Demand(cards=1, cores=20)
-    assert demand({GPU: "1", CORES: "0"}, defaults).cores == 0
+    said = words(default_cores=20)
+    assert demand({GPU: "1"}, said) == Demand(cards=1, cores=20)
+    assert demand({GPU: "1", CORES: "0"}, said).cores == 0
 
 
 @pytest.mark.parametrize("limits", [{}, {"cpu": "4"}, {GPU: "0"}, {"nvidia.com/priority": "1"}])
@@ -121,7 +125,7 @@ def test_a_priority_says_nothing_about_placement() -> None:
 
 def test_limits_count_and_requests_where_there_is_no_limit() -> None:
     both = {"name": "main", "resources": {"limits": {GPU: "2"}, "requests": {GPU: "1", MEMORY: "1k"}}}
-    assert request_of(both) == PodRequest(("main",), (Demand(cards=2, memory_mib=1_000),))
+    assert request_of(both) == PodRequest(("main",), (Demand(cards=2, memory_mib=1_000, resource=GPU),))
 
 
 @pytest.mark.parametrize("resources", [{}, {"resources": None}, {"resources": {"limits": None, "requests": None}}])
@@ -138,9 +142,10 @@ def test_init_containers_and_sidecars_keep_their_lifetimes_and_order() -> None:
 
 
 def test_own_resource_names_are_read_and_others_are_not() -> None:
-    names = ResourceNames(count="example.com/gpu", memory="example.com/mib")
+    said = words(resource_count="example.com/gpu", resource_memory="example.com/mib")
     pod = a_pod_object(limits={"example.com/gpu": "1", "example.com/mib": "10", GPU: "7"})
-    assert pod_request(pod, names, NO_DEFAULTS) == PodRequest(("main",), (Demand(cards=1, memory_mib=10),))
+    asked = Demand(cards=1, memory_mib=10, resource="example.com/gpu")
+    assert pod_request(pod, said) == PodRequest(("main",), (asked,))
 
 
 @pytest.mark.parametrize(

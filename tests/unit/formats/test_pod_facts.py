@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_card, a_share
-from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
-from gpuledger.formats.pod import (
-    DEVICES_ANNOTATION,
-    RequestDefaults,
-    ResourceNames,
-    devices_annotation,
-    pod_facts,
-    read_devices,
-)
+from gpuledger.formats.pod import pod_facts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
 from gpuledger.model.world import PodFacts, ToldCard
@@ -29,7 +23,7 @@ UUID = a_card().uuid
 def facts(pod: Json, annotation: str | None = None) -> PodFacts:
     if annotation is not None:
         pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: annotation}
-    return pod_facts(pod, ResourceNames(), RequestDefaults())
+    return pod_facts(pod, WORDS)
 
 
 def device(**fields: Any) -> Json:

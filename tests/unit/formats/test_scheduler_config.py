@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.pod import ResourceNames
+from fakes.objects import GPU, MEMORY, WORDS
 from gpuledger.formats.scheduler_config import scheduler_configuration
 from gpuledger.settings import Settings
 
@@ -14,7 +14,7 @@ def configuration() -> dict[str, Any]:
     """Return the configuration of the default settings."""
     settings = Settings()
     return scheduler_configuration(
-        settings.scheduler_name, ResourceNames(), settings.extender_url, settings.extender_timeout_s, leader_elect=True
+        settings.scheduler_names, WORDS, settings.extender_url, settings.extender_timeout_s, leader_elect=True
     )
 
 
@@ -35,14 +35,17 @@ def test_the_extender_is_asked_about_names_and_never_left_out(configuration: dic
 
 def test_the_scheduler_counts_none_of_the_resources_itself(configuration: dict[str, Any]) -> None:
     (extender,) = configuration["extenders"]
-    assert extender["managedResources"] == [
-        {"name": name, "ignoredByScheduler": True} for name in ResourceNames().all()
-    ]
-    assert len(extender["managedResources"]) == 5
+    assert extender["managedResources"] == [{"name": name, "ignoredByScheduler": True} for name in WORDS.resources()]
+    assert {name["name"] for name in extender["managedResources"]} >= {GPU, MEMORY, "volcano.sh/vgpu-memory"}
+
+
+def test_every_name_of_the_scheduler_has_a_profile() -> None:
+    found = scheduler_configuration(["gpuledger", "volcano"], WORDS, "http://x", 1, leader_elect=True)
+    assert [profile["schedulerName"] for profile in found["profiles"]] == ["gpuledger", "volcano"]
 
 
 @pytest.mark.parametrize("leader_elect", [True, False])
 def test_a_leader_is_elected_where_there_can_be_several(leader_elect: bool) -> None:
-    found = scheduler_configuration("own", ResourceNames(), "http://x", 1, leader_elect)
+    found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect)
     assert found["leaderElection"]["leaderElect"] is leader_elect
     assert found["profiles"][0]["schedulerName"] == "own"

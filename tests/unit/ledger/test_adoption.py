@@ -17,6 +17,16 @@ FIRST, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
 CARDS = {card.uuid: card for card in (FIRST, SECOND, THERE)}
 
 
+class Cards:
+    """The ledger's cards."""
+
+    def card(self, uuid: str) -> Card | None:
+        return CARDS.get(uuid)
+
+    def cards_of(self, node_name: str) -> list[Card]:
+        return [card for card in CARDS.values() if card.node_name == node_name]
+
+
 def bound(*told: ToldCard, demands: tuple[Demand, ...] = (mib(1_000),)) -> PodFacts:
     """Return a pod on node-a whose containers are c0, c1, ..."""
     return PodFacts(a_pod("a"), "node-a", finished=False, request=a_request(*demands), told=told)
@@ -27,7 +37,7 @@ def says(card: Card = FIRST, memory_mib: int = 1_000, cores: int = 0, container:
 
 
 def missing(pod: PodFacts, *held: Share) -> tuple[Share, ...]:
-    return missing_shares(pod, held, CARDS.get)
+    return missing_shares(pod, held, Cards())
 
 
 def test_the_cards_are_those_that_the_annotation_names() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from builders import a_card, a_holder, a_ledger, a_share, commit, occupy, stored, whole_share
+from builders import OFFER, a_card, a_holder, a_ledger, a_share, commit, occupy, stored, whole_share
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.amounts import Amounts
@@ -226,17 +226,17 @@ def test_changes_name_their_nodes_latest_first() -> None:
     ledger = a_ledger(a_card(0, "node-a"), a_card(0, "node-b"), a_card(0, "node-c"))
     seen = ledger.changes
     assert list(ledger.touched_since(seen)) == []
-    ledger.set_ready("node-c", False)
-    ledger.set_ready("node-a", False)
-    ledger.set_ready("node-c", True)
+    ledger.set_offer("node-c", None)
+    ledger.set_offer("node-a", None)
+    ledger.set_offer("node-c", OFFER)
     assert list(ledger.touched_since(seen)) == ["node-c", "node-a"]
 
 
 def test_an_update_that_changes_nothing_touches_nothing() -> None:
     ledger = a_ledger(CARD)
     seen = ledger.changes
-    ledger.set_ready("node-a", True)
-    ledger.set_ready("node-b", False)
+    ledger.set_offer("node-a", OFFER)
+    ledger.set_offer("node-b", None)
     ledger.set_reported(CARD.uuid, True)
     ledger.set_reported("GPU-unknown", False)
     ledger.load(stored(CARD, version=1))

@@ -1,6 +1,6 @@
 """Which node a pod gets, and how little work it takes to know."""
 
-from builders import a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
+from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.refusal import Reason, Refusal
@@ -74,7 +74,7 @@ def test_only_named_nodes_are_answered_as_many_as_asked_for_the_preferred_first(
 
 def test_every_node_is_refused_with_its_own_reason() -> None:
     ledger = three_nodes()
-    ledger.set_ready("node-c", False)
+    ledger.set_offer("node-c", None)
     choice = Chooser(ledger, Policy()).choose(a_request(whole(2)), ["node-b", "node-c", "node-x"], 1)
     assert choice.placements == ()
     assert {name: refusal.reason for name, refusal in choice.refusals.items()} == {
@@ -137,7 +137,7 @@ def test_when_nothing_has_changed_nothing_is_evaluated() -> None:
     ledger = three_nodes()
     chooser = Chooser(ledger, Policy())
     first = chooser.choose(a_request(mib(1)), NAMES, 1)
-    ledger.set_ready("node-a", True)
+    ledger.set_offer("node-a", OFFER)
     ledger.set_reported("GPU-node-a-0", True)
     assert chooser.choose(a_request(mib(1)), NAMES, 1) == first
     assert chooser.evaluations == 3

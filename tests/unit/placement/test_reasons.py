@@ -1,11 +1,12 @@
 """Every reason that placement can give, with the text that a person reads in the pod's event."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from builders import a_card, a_ledger, a_share, mib, occupy, percent, whole, whole_share
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.placement.fit import choose_cards
@@ -30,7 +31,7 @@ class Case:
 def not_ready() -> Ledger:
     """Return a node whose agent does not answer."""
     ledger = a_ledger(ONE)
-    ledger.set_ready("node-a", False)
+    ledger.set_offer("node-a", None)
     return ledger
 
 
@@ -43,9 +44,29 @@ def used(first: tuple[int, int, int], second: tuple[int, int, int] | None = None
     return ledger
 
 
+def two_numa_nodes() -> Ledger:
+    """Return two cards, each on a NUMA node of its own."""
+    return a_ledger(replace(ONE, numa_node=0), replace(TWO, numa_node=1))
+
+
+ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
+
 CASES = [
     Case(Reason.NO_INVENTORY, "no GPUs in the ledger", (whole(),), Ledger()),
     Case(Reason.AGENT_NOT_READY, "GPU node agent is not ready", (whole(),), not_ready()),
+    Case(
+        Reason.OTHER_RESOURCE,
+        "the node's device plugin does not serve volcano.sh/vgpu-number",
+        (replace(whole(), resource="volcano.sh/vgpu-number"),),
+        a_ledger(ONE),
+    ),
+    Case(
+        Reason.NOT_WANTED,
+        "no card of the kind that the pod asks for",
+        (replace(mib(1), wanted=CardFilter(use_models=("H100",))),),
+        a_ledger(ONE),
+    ),
+    Case(Reason.NUMA, "fewer than 2 cards with room on one NUMA node", (ON_ONE_NUMA_NODE,), two_numa_nodes()),
     Case(Reason.TOO_FEW_CARDS, "fewer than 2 GPUs on the node", (whole(2),), a_ledger(ONE)),
     Case(Reason.CARD_TOO_SMALL, "no card as large as 16001 MiB", (mib(16_001),), a_ledger(ONE)),
     Case(

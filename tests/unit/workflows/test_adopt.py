@@ -10,9 +10,10 @@ import pytest
 
 from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Operation, lose_request
-from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
 from fakes.operator_parts import an_operator
-from gpuledger.formats.pod import DEVICES_ANNOTATION, RequestDefaults, ResourceNames, devices_annotation, pod_facts
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.pod import pod_facts
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
@@ -45,7 +46,7 @@ class Resyncs:
             self.parts.ledger,
             self.parts.journal,
             api.store,
-            lambda pod: pod_facts(pod, ResourceNames(), RequestDefaults()),
+            lambda pod: pod_facts(pod, WORDS),
             adopt_pods,
             lambda: self.active,
         )
@@ -53,7 +54,7 @@ class Resyncs:
     async def resync(self) -> None:
         """List the bound pods, and wait until the Adopter has nothing left to do."""
         self.parts.watch()
-        async for page in self.api.store.bound_pods("gpuledger"):
+        async for page in self.api.store.bound_pods(("gpuledger",)):
             for pod in page:
                 self.adopter.observe(pod)
         self.adopter.listed()

@@ -13,7 +13,7 @@ from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, an_operator
 from fakes.virtual_time import LoopDatetime, now_s, settle
 from gpuledger.controller.audit import audit_settings
-from gpuledger.formats.pod import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable

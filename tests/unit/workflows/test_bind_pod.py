@@ -14,7 +14,7 @@ from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.pod import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod

@@ -360,7 +360,7 @@ async def test_the_phases_follow_the_agent(api: ApiServer) -> None:
     parts = await a_cluster(api)
     await report(parts, *CARDS, slots=0)
     assert {phase_of(api, card) for card in CARDS} == {("Unavailable", "the node's GPU agent is not ready")}
-    assert not parts.ledger.node_room("node-a").ready
+    assert parts.ledger.node_room("node-a").offer is None
     await report(parts, *CARDS)
     assert {phase_of(api, card) for card in CARDS} == {("Ready", "")}
 

@@ -14,8 +14,8 @@ from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
+from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.extender import FilterArguments
-from gpuledger.formats.pod import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS

@@ -1,0 +1,72 @@
+"""From the settings to the words that pods and nodes may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuledger.formats.node import REGISTER_ANNOTATION
+from gpuledger.formats.vendors import VendorRow, in_use, vendor_rows
+from gpuledger.formats.words import RegisterWords, Words, hami, volcano, volcano_classic
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect
+from gpuledger.settings import Settings
+
+
+def words_of(settings: Settings) -> Words:
+    """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
+    rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
+    vocabularies = (
+        hami(
+            settings.resource_count,
+            settings.resource_memory,
+            settings.resource_memory_percentage,
+            settings.resource_cores,
+            settings.resource_priority,
+            settings.resource_memory_unit_mib,
+            settings.default_number,
+            settings.default_memory_mib,
+            settings.default_cores,
+        ),
+        volcano(
+            settings.volcano_count,
+            settings.volcano_memory,
+            settings.volcano_memory_percentage,
+            settings.volcano_cores,
+            settings.volcano_memory_unit_mib,
+            settings.default_number,
+            settings.default_memory_mib,
+            settings.default_cores,
+        ),
+        volcano_classic(
+            settings.volcano_classic_count, settings.volcano_classic_memory, settings.volcano_memory_unit_mib
+        ),
+        *(row.vocabulary() for row in rows),
+    )
+    return Words(vocabularies, tuple(_registers(settings, rows)))
+
+
+def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:
+    nvidia = [
+        RegisterWords(REGISTER_ANNOTATION, "native", Dialect.NATIVE, settings.resource_count),
+        RegisterWords("hami.io/node-nvidia-register", "hami", Dialect.HAMI, settings.resource_count),
+        RegisterWords(
+            "volcano.sh/node-vgpu-register",
+            "volcano",
+            Dialect.VOLCANO,
+            settings.volcano_count,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
+        ),
+    ]
+    others = {
+        row.register_: RegisterWords(row.register_, "hami", Dialect.HAMI, row.resources.count, row.vendor)
+        for row in rows
+        if row.register_ is not None
+    }
+    return [*nvidia, *others.values()]
+
+
+def _own_rows(file: str) -> str:
+    try:
+        return Path(file).read_text() if file else ""
+    except OSError as error:
+        raise BadInput(f"settings: vendors_file: {error}") from error

@@ -1,0 +1,167 @@
+"""What HAMi's and Volcano's device plugins, and their old pods, say of a pod's cards.
+
+HAMi: containers in order, the init containers first, each closed by `;`; in it cards, each closed by `:`; a card is
+`uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor.
+Sources: HAMi 2.10, `pkg/device/devices.go`; volcano-vgpu-device-plugin, `pkg/util/util.go`; Volcano's first GPU plugin
+writes only the cards' numbers on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuledger.formats.devices import checked_amount, checked_uuid
+from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
+from gpuledger.formats.request import containers
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect
+from gpuledger.model.request import Lifetime
+from gpuledger.model.share import Share
+from gpuledger.model.world import OldDevices, ToldCard
+
+Json = Mapping[str, Any]
+
+HAMI_NODE = "hami.io/vgpu-node"
+HAMI_TIME = "hami.io/vgpu-time"
+HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
+HAMI_BIND_TIME = "hami.io/bind-time"
+HAMI_PHASE = "hami.io/bind-phase"
+
+VOLCANO_NODE = "volcano.sh/vgpu-node"
+VOLCANO_TIME = "volcano.sh/vgpu-time"
+VOLCANO_ALLOCATED = "volcano.sh/vgpu-ids-new"
+VOLCANO_TO_ALLOCATE = "volcano.sh/devices-to-allocate"
+VOLCANO_BIND_TIME = "volcano.sh/bind-time"
+VOLCANO_PHASE = "volcano.sh/bind-phase"
+
+CLASSIC_INDEX = "volcano.sh/gpu-index"
+
+ALLOCATING = "allocating"
+WORD = "NVIDIA"
+
+MAX_LENGTH = 256 * 1024
+"""Kubernetes' limit for all annotations of an object."""
+
+
+def hami_assignment(
+    all_containers: Sequence[str], shares: Sequence[Share], node_name: str, now_s: int
+) -> dict[str, str]:
+    """Return the annotations by which HAMi's device plugin finds a pod and its cards."""
+    text = "".join(_cards(name, shares, 1) + ";" for name in all_containers)
+    return {
+        HAMI_NODE: node_name,
+        HAMI_TIME: str(now_s),
+        HAMI_TO_ALLOCATE: text,
+        HAMI_ALLOCATED: text,
+        HAMI_BIND_TIME: str(now_s),
+        HAMI_PHASE: ALLOCATING,
+    }
+
+
+def volcano_assignment(
+    main_containers: Sequence[str], shares: Sequence[Share], node_name: str, now_s: int, memory_unit_mib: int
+) -> dict[str, str]:
+    """Return the annotations by which Volcano's device plugin finds a pod and its cards."""
+    text = ";".join(_cards(name, shares, memory_unit_mib) for name in main_containers)
+    return {
+        VOLCANO_NODE: node_name,
+        VOLCANO_TIME: str(now_s),
+        VOLCANO_TO_ALLOCATE: text,
+        VOLCANO_ALLOCATED: text,
+        VOLCANO_BIND_TIME: str(now_s),
+        VOLCANO_PHASE: ALLOCATING,
+    }
+
+
+def _cards(container: str, shares: Iterable[Share], memory_unit_mib: int) -> str:
+    return "".join(
+        f"{share.uuid},{WORD},{-(-each.memory_mib // memory_unit_mib)},{each.cores}:"
+        for share in shares
+        for each in share.containers
+        if each.name == container
+    )
+
+
+def unmatched(pod: Json) -> tuple[Dialect, int] | None:
+    """Return whose device plugin has still to find this pod, and how many cards it has to give; None for nobody's.
+
+    Volcano's plugin compares this number with what the kubelet asks for; HAMi's takes any pod that waits.
+    """
+    annotations = _annotations(pod)
+    for dialect, phase, to_allocate in (
+        (Dialect.HAMI, HAMI_PHASE, HAMI_TO_ALLOCATE),
+        (Dialect.VOLCANO, VOLCANO_PHASE, VOLCANO_TO_ALLOCATE),
+    ):
+        left = annotations.get(to_allocate, "").count(":")
+        if left and annotations.get(phase) == ALLOCATING:
+            return dialect, left
+    return None
+
+
+def old_devices(pod: Json, volcano_memory_unit_mib: int) -> OldDevices | None:
+    """Return what other systems' annotations say of a pod's cards, None if there are none.
+
+    Raises BadInput for text that can't be read, or names containers that the pod does not have.
+    """
+    annotations = _annotations(pod)
+    names = [(str(container["name"]), lifetime) for container, lifetime in containers(pod)]
+    if HAMI_ALLOCATED in annotations:
+        cards = _told(annotations, HAMI_ALLOCATED, [name for name, _ in names], 1)
+        return OldDevices(HAMI_ALLOCATED, cards)
+    if VOLCANO_ALLOCATED in annotations:
+        main = [name for name, lifetime in names if lifetime is Lifetime.MAIN]
+        return OldDevices(VOLCANO_ALLOCATED, _told(annotations, VOLCANO_ALLOCATED, main, volcano_memory_unit_mib))
+    if CLASSIC_INDEX in annotations:
+        return OldDevices(CLASSIC_INDEX, indexes=_indexes(annotations[CLASSIC_INDEX]))
+    return None
+
+
+def _told(annotations: Mapping[str, str], name: str, names: Sequence[str], unit_mib: int) -> tuple[ToldCard, ...]:
+    text = annotations[name]
+    found: list[ToldCard] = []
+    parts = text.split(";")
+    if any(part.strip() for part in parts[len(names) :]):
+        raise BadInput(f"annotation {name} speaks of more containers than the pod has")
+    for container, part in zip(names, parts, strict=False):
+        found += [_told_card(name, container, card, unit_mib) for card in part.split(":") if card.strip()]
+    if len({(card.container, card.uuid) for card in found}) < len(found):
+        raise BadInput(f"annotation {name} gives a container the same card twice")
+    return tuple(found)
+
+
+def _told_card(name: str, container: str, text: str, unit_mib: int) -> ToldCard:
+    where = f"annotation {name}, container {container[:63]!r}"
+    fields = [field.strip() for field in text.split(",")]
+    if len(fields) < 4:
+        raise BadInput(f"{where}: a card has {len(fields)} fields, not 4")
+    uuid = checked_uuid(fields[0], where)
+    memory = checked_amount(_int(fields[2]), MAX_MEMORY_MIB // unit_mib, f"{where}, card {uuid}: its memory")
+    return ToldCard(
+        container,
+        uuid,
+        memory * unit_mib,
+        checked_amount(_int(fields[3]), MAX_CORES, f"{where}, card {uuid}: its cores"),
+    )
+
+
+def _indexes(text: str) -> tuple[int, ...]:
+    where = f"annotation {CLASSIC_INDEX}"
+    found = tuple(
+        checked_amount(_int(part.strip()), MAX_INDEX, f"{where}: a number") for part in text.split(",")[: MAX_INDEX + 1]
+    )
+    if len(set(found)) < len(found):
+        raise BadInput(f"{where} names a card twice")
+    return found
+
+
+def _int(text: str) -> object:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else text
+
+
+def _annotations(pod: Json) -> Mapping[str, str]:
+    annotations = (pod.get("metadata") or {}).get("annotations")
+    if not isinstance(annotations, dict):
+        return {}
+    return {name: value for name, value in annotations.items() if isinstance(value, str) and len(value) <= MAX_LENGTH}

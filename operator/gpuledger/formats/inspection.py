@@ -1,0 +1,223 @@
+"""What the ledger understands of a Kubernetes object that it has never seen: for people who wonder.
+
+The result is JSON. Problems are sentences; an object with a problem would not be taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpuledger.formats.node import node_facts, read_registers
+from gpuledger.formats.pod import scheduler_of
+from gpuledger.formats.request import ContainerRequest, container_requests, containers
+from gpuledger.formats.selection import selection
+from gpuledger.formats.words import Words
+from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.model.errors import BadInput
+
+Json = dict[str, Any]
+
+Name = Annotated[str, Field(min_length=1)]
+Quantity = str | int | float
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Metadata(_Object):
+    name: str = ""
+    namespace: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Resources(_Object):
+    limits: dict[str, Quantity] | None = None
+    requests: dict[str, Quantity] | None = None
+
+
+class _Container(_Object):
+    name: Name
+    resources: _Resources | None = None
+    restartPolicy: str | None = None  # noqa: N815 - Kubernetes' spelling
+
+
+class _PodSpec(_Object):
+    containers: list[_Container]
+    initContainers: list[_Container] | None = None  # noqa: N815
+    schedulerName: str | None = None  # noqa: N815
+    nodeName: str | None = None  # noqa: N815
+
+
+class _Pod(_Object):
+    metadata: _Metadata = _Metadata()
+    spec: _PodSpec
+
+
+class _NodeStatus(_Object):
+    allocatable: dict[str, Quantity] | None = None
+
+
+class _Node(_Object):
+    metadata: _Metadata
+    status: _NodeStatus | None = None
+
+
+def inspected(document: object, words: Words) -> Iterator[Json]:
+    """Yield what is understood of each Node and Pod in a document: an object, a List, or one that makes pods."""
+    if not isinstance(document, dict):
+        yield {"kind": None, "problems": ["this is no Kubernetes object"]}
+        return
+    kind = document.get("kind")
+    if isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from inspected(item, words)
+    elif kind == "Node":
+        yield _node(document, words)
+    elif kind == "Pod":
+        yield _pod(document, words)
+    elif (template := _template(document)) is not None:
+        metadata = {"name": _name(document), **(template.get("metadata") or {})}
+        yield {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
+    else:
+        problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
+        yield {"kind": kind, "name": _name(document), "problems": [problem]}
+
+
+def _template(document: Mapping[str, Any]) -> Json | None:
+    spec = document.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
+        spec = spec["jobTemplate"].get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    return template if isinstance(template, dict) and isinstance(template.get("metadata") or {}, dict) else None
+
+
+def _node(node: Json, words: Words) -> Json:
+    problems = _shape_problems(_Node, node)
+    if problems:
+        return {"kind": "Node", "name": _name(node), "dialect": None, "gpus": [], "problems": problems}
+    facts = node_facts(node, words)
+    try:
+        inventory = read_registers(facts)
+    except BadInput as error:
+        return {**_node_head(facts.name, None), "gpus": [], "problems": [str(error)]}
+    dialect = facts.registers[0][0].dialect.value if facts.registers else None
+    return {
+        **_node_head(facts.name, dialect),
+        "serves": sorted(facts.offer.resources & facts.offered) if facts.offer else [],
+        "gpus": [_gpu(card) for card in sorted(inventory.cards, key=lambda card: card.place)],
+        "problems": list(inventory.problems),
+    }
+
+
+def _node_head(name: str, dialect: str | None) -> Json:
+    return {"kind": "Node", "name": name, "dialect": dialect}
+
+
+def _gpu(card: Card) -> Json:
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "vendor": card.vendor,
+        "model": card.model,
+        "memoryMiB": card.capacity.memory_mib,
+        "cores": card.capacity.cores,
+        "number": card.capacity.number,
+        "numaNode": card.numa_node,
+        "mode": card.mode,
+        "healthy": card.healthy,
+        "links": dict(card.links),
+    }
+
+
+def _pod(pod: Json, words: Words) -> Json:
+    head = {"kind": "Pod", "namespace": _text(pod, "namespace"), "name": _name(pod)}
+    problems = _shape_problems(_Pod, pod)
+    if problems:
+        return {**head, "containers": [], "problems": problems}
+    found: list[Json] = []
+    warnings: list[str] = []
+    for container, lifetime in containers(pod):
+        request, problem = _request_of(pod, container, words)
+        problems += problem
+        warnings += request.warnings if request else ()
+        asked = _asked(request) if request else None
+        found.append({"name": container["name"], "lifetime": lifetime.value, "readable": not problem, "request": asked})
+    try:
+        chosen = selection(pod)
+    except BadInput as error:
+        return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
+    selectors = {
+        "useModels": list(chosen.cards.use_models),
+        "avoidModels": list(chosen.cards.avoid_models),
+        "useUUIDs": list(chosen.cards.use_uuids),
+        "avoidUUIDs": list(chosen.cards.avoid_uuids),
+        "modes": list(chosen.cards.modes),
+        "oneNUMANode": chosen.one_numa_node,
+        "nodePolicy": chosen.node_policy or None,
+        "cardPolicy": chosen.card_policy or None,
+    }
+    return {
+        **head,
+        "schedulerName": scheduler_of(pod) or None,
+        "containers": found,
+        "selectors": {name: value for name, value in selectors.items() if value},
+        "warnings": [*warnings, *chosen.warnings],
+        "problems": problems,
+    }
+
+
+def _request_of(pod: Json, container: Mapping[str, Any], words: Words) -> tuple[ContainerRequest | None, list[str]]:
+    """Return what one container asks for, read as if it were alone: a bad one does not hide the others."""
+    alone = {"spec": {"containers": [container]}, "metadata": {"annotations": {}}}
+    try:
+        (request,) = container_requests(alone, words)
+    except BadInput as error:
+        return None, [str(error)]
+    return request, []
+
+
+def _asked(request: ContainerRequest) -> Json:
+    demand = request.demand
+    memory = (
+        {"memoryMiB": demand.memory_mib} if demand.memory_mib is not None else {"percentage": demand.memory_percent}
+    )
+    spelled = {"number": "number", "memory": next(iter(memory)), "cores": "cores"}
+    return {
+        "number": demand.cards,
+        **memory,
+        **({"atMostCard": True} if demand.at_most_card else {}),
+        "cores": ALL_CORES if demand.whole else demand.cores,
+        "exclusive": demand.exclusive,
+        "resource": demand.resource or None,
+        "words": request.vocabulary,
+        "vendor": demand.wanted.vendor,
+        **({"model": demand.wanted.model} if demand.wanted.model else {}),
+        "defaults": [name for said, name in spelled.items() if said in request.defaults],
+    }
+
+
+def _shape_problems(shape: type[BaseModel], document: object) -> list[str]:
+    try:
+        shape.model_validate(document)
+    except ValidationError as error:
+        # A value of several possible types has one error for each: the place says enough.
+        places = dict.fromkeys(
+            (".".join(str(part) for part in each["loc"] if part not in ("str", "int", "float")), each["msg"])
+            for each in error.errors(include_url=False)
+        )
+        return [f"{place}: {message}" for place, message in places]
+    return []
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    return _text(document, "name")
+
+
+def _text(document: Mapping[str, Any], field: str) -> str:
+    metadata = document.get("metadata")
+    value = metadata.get(field) if isinstance(metadata, dict) else None
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,128 @@
+"""Annotations by which a pod says which cards it wants, and how to choose among them.
+
+The names are HAMi's and Volcano's; under `gpuledger.dev/` there are the same. Where several say the same thing, all
+count: of lists of cards, the union. Sources: HAMi 2.10, `pkg/device/nvidia/device.go` and `pkg/util/types.go`;
+Volcano 1.16, `pkg/scheduler/api/devices/nvidia/vgpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.quantity import truth
+from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import ANY_NVIDIA
+
+Json = Mapping[str, Any]
+
+PREFIXES = ("gpuledger.dev", "nvidia.com", "hami.io", "volcano.sh")
+"""HAMi has the choice of cards under nvidia.com, and its documentation also under hami.io."""
+
+USE_MODEL = tuple(f"{prefix}/use-gputype" for prefix in PREFIXES)
+AVOID_MODEL = tuple(f"{prefix}/nouse-gputype" for prefix in PREFIXES)
+USE_UUID = (*(f"{prefix}/use-gpuuuid" for prefix in PREFIXES), "volcano.sh/vgpu-use-gpuuuid")
+AVOID_UUID = (*(f"{prefix}/nouse-gpuuuid" for prefix in PREFIXES), "volcano.sh/vgpu-nouse-gpuuuid")
+NUMA_BIND = tuple(f"{prefix}/numa-bind" for prefix in PREFIXES)
+MODE = tuple(f"{prefix}/vgpu-mode" for prefix in PREFIXES)
+NODE_POLICY = tuple(f"{prefix}/node-scheduler-policy" for prefix in PREFIXES)
+CARD_POLICY = tuple(f"{prefix}/gpu-scheduler-policy" for prefix in PREFIXES)
+
+MAX_ENTRIES = 256
+"""Models or UUIDs of one pod: no honest pod names more, and each is compared with every card."""
+
+POLICIES = {"binpack": "binpack", "spread": "spread", "topology-aware": "topology", "topology": "topology"}
+"""As users write them -> as ours are called."""
+
+OTHER_POLICIES = {
+    "mutex": "to have a card alone, ask for all of its cores",
+    "numa": "to have all cards on one NUMA node, set numa-bind",
+    "numa-bind": "to have all cards on one NUMA node, set the annotation of that name",
+}
+"""HAMi's other words for choosing cards -> what does the same here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a pod's annotations say of its cards."""
+
+    cards: CardFilter = ANY_NVIDIA
+    one_numa_node: bool = False
+    node_policy: str = ""
+    card_policy: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @staticmethod
+    def uuids_of(pod: Json, annotation: str) -> tuple[str, ...]:
+        """Return the list in a vendor's own annotation."""
+        return _entries(_annotations(pod), (annotation,)) if annotation else ()
+
+
+NOTHING_CHOSEN = Selection()
+
+
+def selection(pod: Json) -> Selection:
+    """Return what the pod's annotations choose.
+
+    Raises BadInput for a word that can't be understood: ignoring it would give the pod a card that it did not want.
+    """
+    annotations = _annotations(pod)
+    if not annotations:
+        return NOTHING_CHOSEN
+    node_policy, node_warnings = _policy(annotations, NODE_POLICY)
+    card_policy, card_warnings = _policy(annotations, CARD_POLICY)
+    return Selection(
+        cards=CardFilter(
+            use_models=_entries(annotations, USE_MODEL),
+            avoid_models=_entries(annotations, AVOID_MODEL),
+            use_uuids=_entries(annotations, USE_UUID),
+            avoid_uuids=_entries(annotations, AVOID_UUID),
+            modes=_entries(annotations, MODE),
+        ),
+        one_numa_node=_numa_bind(annotations),
+        node_policy=node_policy,
+        card_policy=card_policy,
+        warnings=node_warnings + card_warnings,
+    )
+
+
+def _annotations(pod: Json) -> Mapping[str, object]:
+    annotations = (pod.get("metadata") or {}).get("annotations")
+    return annotations if isinstance(annotations, dict) else {}
+
+
+def _entries(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        value = annotations.get(name)
+        if isinstance(value, str):
+            found |= dict.fromkeys(entry.strip() for entry in value.split(",") if entry.strip())
+            if len(found) > MAX_ENTRIES:
+                raise BadInput(f"annotation {name} has more than {MAX_ENTRIES} entries")
+    return tuple(found)
+
+
+def _numa_bind(annotations: Mapping[str, object]) -> bool:
+    result = False
+    for name in NUMA_BIND:
+        if name in annotations:
+            try:
+                result |= truth(annotations[name])
+            except BadInput as error:
+                raise BadInput(f"annotation {name}: {error}") from None
+    return result
+
+
+def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the first policy of the first annotation that has one, and what to say of the words passed over."""
+    warnings: list[str] = []
+    for name in names:
+        for word in _entries(annotations, (name,)):
+            if word in POLICIES:
+                return POLICIES[word], tuple(warnings)
+            if word not in OTHER_POLICIES:
+                raise BadInput(f"annotation {name}: {word[:64]!r} is no policy; there are {', '.join(POLICIES)}")
+            warnings.append(f"annotation {name}: {word} has no effect; {OTHER_POLICIES[word]}")
+    return "", tuple(warnings)

@@ -1,0 +1,196 @@
+"""The words by which containers ask for cards: HAMi's, which are also ours, Volcano's, and those of other vendors.
+
+A vocabulary is data: names of resources, the units behind their numbers, and what a vendor's cards allow. One
+container uses one vocabulary. Sources: HAMi 2.10's `pkg/device/*` and FAQ, Volcano 1.15's device plugin and guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.node_offer import Dialect
+
+
+class Several(StrEnum):
+    """What a container may have of each card if it asks for several."""
+
+    SPLIT = "split"
+    """Shares of each, as of one card alone."""
+    WHOLE = "whole"
+    """Whole cards only: amounts beside the count are taken for the whole card."""
+    REFUSE = "refuse"
+    """Whole cards only: a share of each is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A size in which a vendor's cards are cut."""
+
+    name: str
+    memory_mib: int
+    core_units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Names of resources and what they mean. A name that is empty does not exist."""
+
+    name: str
+    count: str
+    memory: str = ""
+    memory_percentage: str = ""
+    cores: str = ""
+    priority: str = ""
+    vendor: str = "nvidia"
+    model: str = ""
+    """The cards' model, where a resource stands for one model."""
+    memory_unit_mib: int = 1
+    memory_choices: tuple[int, ...] = ()
+    """The only numbers of units that exist, ascending; none: all."""
+    templates: tuple[Template, ...] = ()
+    """The only sizes that exist, ascending; memory is rounded up to one of them."""
+    memory_of_card_mib: int = 0
+    """Memory up to which a request beyond the largest template gets a whole card."""
+    cores_of_card: int = ALL_CORES
+    """Units of compute on a card; requests are in these."""
+    several: Several = Several.SPLIT
+    memory_at_most_card: bool = False
+    """More memory than a card has stands for all of it; otherwise the pod waits for a larger card."""
+    percentage_first: bool = False
+    """Of memory in MiB and in percent the latter counts; otherwise the former."""
+    default_number: int = 1
+    default_memory_mib: int = 0
+    """Memory for a container that asks for none; 0: the whole card."""
+    default_cores: int = 0
+    """Percent of the card, for a container that does not say."""
+    use_uuid: str = ""
+    """Annotation on pods: only these cards."""
+    avoid_uuid: str = ""
+    """Annotation on pods: none of these cards."""
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """Return the names, other than the count, that ask for cards."""
+        return tuple(name for name in (self.memory, self.memory_percentage, self.cores) if name)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Return all names."""
+        return tuple(name for name in (self.count, *self.own_words, self.priority) if name)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWords:
+    """A node annotation in which a device plugin lists its cards."""
+
+    annotation: str
+    format: str
+    """One of "native", "hami", "volcano": registers.py has a reader for each."""
+    dialect: Dialect
+    count: str
+    """The resource that this plugin serves; at 0 it is gone."""
+    vendor: str = "nvidia"
+    memory_unit_mib: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """All vocabularies that are understood, and the registers of nodes.
+
+    Of two vocabularies that share a count, the first explains a count alone.
+    """
+
+    vocabularies: tuple[Vocabulary, ...]
+    registers: tuple[RegisterWords, ...] = ()
+    by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
+    """Name of a resource that asks for cards -> the vocabularies that have it."""
+
+    def __post_init__(self) -> None:
+        found: dict[str, tuple[Vocabulary, ...]] = {}
+        for vocabulary in self.vocabularies:
+            for name in (vocabulary.count, *vocabulary.own_words):
+                if name:
+                    found[name] = (*found.get(name, ()), vocabulary)
+        object.__setattr__(self, "by_name", found)
+
+    @property
+    def volcano_memory_unit_mib(self) -> int:
+        """What 1 stands for where Volcano speaks of memory."""
+        units = [each.memory_unit_mib for each in self.registers if each.dialect is Dialect.VOLCANO]
+        return units[0] if units else 1
+
+    def resources(self) -> tuple[str, ...]:
+        """Return every name: the scheduler must send pods that ask for any, and count none itself."""
+        return tuple(dict.fromkeys(name for each in self.vocabularies for name in each.resources))
+
+    def counts(self) -> tuple[str, ...]:
+        """Return the names by which cards are counted."""
+        return tuple(dict.fromkeys(each.count for each in self.vocabularies if each.count))
+
+
+def hami(
+    count: str = "nvidia.com/gpu",
+    memory: str = "nvidia.com/gpumem",
+    memory_percentage: str = "nvidia.com/gpumem-percentage",
+    cores: str = "nvidia.com/gpucores",
+    priority: str = "nvidia.com/priority",
+    memory_unit_mib: int = 1,
+    default_number: int = 1,
+    default_memory_mib: int = 0,
+    default_cores: int = 0,
+) -> Vocabulary:
+    """Return HAMi's words for NVIDIA's cards. They are ours, too."""
+    return Vocabulary(
+        name="hami",
+        count=count,
+        memory=memory,
+        memory_percentage=memory_percentage,
+        cores=cores,
+        priority=priority,
+        memory_unit_mib=memory_unit_mib,
+        default_number=default_number,
+        default_memory_mib=default_memory_mib,
+        default_cores=default_cores,
+    )
+
+
+def volcano(
+    count: str = "volcano.sh/vgpu-number",
+    memory: str = "volcano.sh/vgpu-memory",
+    memory_percentage: str = "volcano.sh/vgpu-memory-percentage",
+    cores: str = "volcano.sh/vgpu-cores",
+    memory_unit_mib: int = 1,
+    default_number: int = 1,
+    default_memory_mib: int = 0,
+    default_cores: int = 0,
+) -> Vocabulary:
+    """Return the words of Volcano's vGPU: memory beyond a card is the card's, and a percentage goes before MiB."""
+    return Vocabulary(
+        name="volcano",
+        count=count,
+        memory=memory,
+        memory_percentage=memory_percentage,
+        cores=cores,
+        memory_unit_mib=memory_unit_mib,
+        memory_at_most_card=True,
+        percentage_first=True,
+        default_number=default_number,
+        default_memory_mib=default_memory_mib,
+        default_cores=default_cores,
+    )
+
+
+def volcano_classic(
+    count: str = "volcano.sh/gpu-number", memory: str = "volcano.sh/gpu-memory", memory_unit_mib: int = 1
+) -> Vocabulary:
+    """Return the words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
+    return Vocabulary(name="volcano-classic", count=count, memory=memory, memory_unit_mib=memory_unit_mib)
+
+
+def in_use(words: Words, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
+    """Return the vocabularies of which a container uses a word, in their order."""
+    used = {each.name for name in asked for each in words.by_name.get(name, ())}
+    return tuple(each for each in words.vocabularies if each.name in used)

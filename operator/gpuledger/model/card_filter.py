@@ -1,0 +1,41 @@
+"""Which cards a container may get at all, whatever is free on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.card import Card
+
+MIG = "mig"
+"""Mode of a card that is cut into instances. Nothing here chooses instances yet, so nobody gets such a card."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFilter:
+    """Conditions on a card; an empty one holds for every card, and all must hold.
+
+    Names of models are compared without case, as parts: `a100` is any A100. UUIDs are compared whole.
+    """
+
+    vendor: str = "nvidia"
+    model: str = ""
+    """The whole name of the model, for a resource that stands for one model."""
+    use_models: tuple[str, ...] = ()
+    avoid_models: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+
+    def admits(self, card: Card) -> bool:
+        """Tell whether the card meets all conditions."""
+        model = card.model.lower()
+        return (
+            card.vendor == self.vendor
+            and card.mode != MIG
+            and self.model.lower() in ("", model)
+            and (not self.use_models or any(part.lower() in model for part in self.use_models))
+            and not any(part.lower() in model for part in self.avoid_models)
+            and (not self.use_uuids or card.uuid in self.use_uuids)
+            and card.uuid not in self.avoid_uuids
+            and (not self.modes or card.mode in self.modes)
+        )

@@ -1,0 +1,27 @@
+"""What a node's device plugin offers, and whose words it understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Dialect(StrEnum):
+    """Whose words a node's register is written in; its device plugin expects a pod's assignment in the same."""
+
+    NATIVE = "native"
+    HAMI = "hami"
+    VOLCANO = "volcano"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """A node whose device plugin answers."""
+
+    dialect: Dialect = Dialect.NATIVE
+    resources: frozenset[str] = frozenset()
+    """Count resources that it serves: the kubelet asks it for no container that counts cards in another name."""
+
+    def serves(self, resource: str) -> bool:
+        """Tell whether a container that counts its cards in this name gets them; an empty name stands for any."""
+        return not resource or resource in self.resources
