@@ -19,6 +19,8 @@ from gpuledger.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuledger.ledger.migration import Step
+
 settings_option = click.option(
     "--settings",
     "settings_file",
@@ -41,15 +43,20 @@ class AuditFailed(click.ClickException):
 
 
 def read_settings(file: Path | None) -> Settings:
-    """Return the settings of a file. Ends the program with a message if it can't be used."""
+    """Return the settings of a file, and of the files that it names.
+
+    Ends the program with a message if it can't be used.
+    """
     if file is None:
         return Settings()
+    from gpuledger.controller.config_files import with_config_files
+
     try:
         values = yaml.safe_load(file.read_text()) or {}
         if not isinstance(values, dict):
             raise ValueError("settings: the file must be a list of `option: value` lines")
-        return Settings().changed(values)
-    except (ValueError, yaml.YAMLError) as error:
+        return with_config_files(Settings().changed(values), values)
+    except (ValueError, BadInput, yaml.YAMLError) as error:
         raise click.ClickException(f"{file}: {error}") from error
 
 
@@ -90,7 +97,7 @@ def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool,
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
-@click.option("--number", default=10, show_default=True, help="Slots per card: how many shares it can have at once.")
+@click.option("--number", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
 @click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
 @click.option("--run-pods", is_flag=True, help="Go on, and play the kubelet for the pods of these nodes.")
 @click.option("--list-models", is_flag=True, help="Show the models and end.")
@@ -100,24 +107,25 @@ def fake_nodes(
     count: int,
     gpus: int,
     model: str,
-    number: int,
+    number: int | None,
     prefix: str,
     run_pods: bool,
     list_models: bool,
 ) -> None:
     """Register simulated nodes, as a node agent and its kubelet would."""
     from gpuledger.agent import fake_nodes as fake
+    from gpuledger.controller.config_files import nodes_config
 
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():
             click.echo(f"{name:<16} {memory_mib:>7} MiB")
         return
+    settings = read_settings(settings_file)
     try:
-        nodes = fake.fake_nodes(prefix, count, gpus, model, number)
-    except ValueError as error:
+        nodes = fake.fake_nodes(prefix, count, gpus, model, number, nodes_config(settings))
+    except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
-    resource = read_settings(settings_file).resource_count
-    _until_interrupted(lambda: fake.register(nodes, resource, kubeconfig, run_pods))
+    _until_interrupted(lambda: fake.register(nodes, settings.resource_count, kubeconfig, run_pods))
 
 
 @main.command("scheduler-config")
@@ -189,6 +197,31 @@ def audit(
     (report,) = reports
     click.echo(as_json(report) + "\n" if output == "json" else as_tables(report), nl=False)
     context.exit(1 if report.left else 0)
+
+
+@main.command()
+@settings_option
+@kubeconfig_option
+@click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def migrate(
+    context: click.Context, settings_file: Path | None, kubeconfig: Path | None, dry_run: bool, output: str
+) -> None:
+    """Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.
+
+    Users can write these annotations: look at what --dry-run shows first. Ends with 1 if something needs a person.
+    """
+    from gpuledger.controller.migrate import as_json, as_table, run_migration
+
+    steps: list[Step] = []
+
+    async def move() -> None:
+        steps.extend(await run_migration(read_settings(settings_file), kubeconfig, dry_run))
+
+    _until_interrupted(move)
+    click.echo(as_json(steps) + "\n" if output == "json" else as_table(steps, dry_run), nl=False)
+    context.exit(1 if any(step.why for step in steps) else 0)
 
 
 @main.command()

@@ -50,6 +50,10 @@ class Settings:
     )
     vendors_file: str = option("", "YAML file with rows for that table.")
 
+    hami_config_file: str = option("", "HAMi's ConfigMap hami-scheduler-device, or its device-config.yaml.")
+    volcano_config_file: str = option("", "Volcano's ConfigMap volcano-vgpu-device-config, or its device-config.yaml.")
+    node_config_file: str = option("", "HAMi's ConfigMap hami-device-plugin or Volcano's volcano-vgpu-node-config.")
+
     default_number: int = option(1, "Cards for a container that asks for memory or cores alone.")
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
     default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.")
@@ -60,6 +64,9 @@ class Settings:
     hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
     bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
     extender_timeout_s: int = option(5, "How long kube-scheduler waits for an answer.")
+    plugin_timeout_s: float = option(
+        20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while others wait for it."
+    )
     release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 

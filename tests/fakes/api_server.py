@@ -44,6 +44,8 @@ class Operation(StrEnum):
     WRITE_STATUS = "write status"
     READ_POD = "read pod"
     ANNOTATE = "annotate pod"
+    READ_NODE = "read node"
+    ANNOTATE_NODE = "annotate node"
     BIND = "bind"
     LIST_NODES = "list nodes"
     LIST_CARDS = "list cards"
@@ -58,6 +60,7 @@ WRITES = frozenset(
         Operation.WRITE_STATUS,
         Operation.BIND,
         Operation.ANNOTATE,
+        Operation.ANNOTATE_NODE,
     }
 )
 
@@ -69,6 +72,8 @@ _ROUTES = (
     ("PATCH", rf"{_CARDS}/([^/]+)", Operation.REPLACE_CARD),
     ("DELETE", rf"{_CARDS}/([^/]+)", Operation.DELETE_CARD),
     ("PATCH", rf"{_CARDS}/([^/]+)/status", Operation.WRITE_STATUS),
+    ("GET", "/api/v1/nodes/([^/]+)", Operation.READ_NODE),
+    ("PATCH", "/api/v1/nodes/([^/]+)", Operation.ANNOTATE_NODE),
     ("GET", _POD, Operation.READ_POD),
     ("PATCH", _POD, Operation.ANNOTATE),
     ("POST", rf"{_POD}/binding", Operation.BIND),
@@ -82,6 +87,7 @@ _CONTENT_TYPES = {
     Operation.REPLACE_CARD: JSON_PATCH,
     Operation.WRITE_STATUS: JSON_PATCH,
     Operation.ANNOTATE: MERGE_PATCH,
+    Operation.ANNOTATE_NODE: MERGE_PATCH,
 }
 
 
@@ -314,6 +320,10 @@ class ApiServer:
         match operation:
             case Operation.READ_CARD:
                 return _found(self.cards, names[0])
+            case Operation.READ_NODE:
+                return _found(self.nodes, names[0])
+            case Operation.ANNOTATE_NODE:
+                return self._annotate_node(_found(self.nodes, names[0]), body)
             case Operation.READ_POD:
                 return _found(self.pods, (names[0], names[1]))
             case Operation.CREATE_CARD:
@@ -386,6 +396,15 @@ class ApiServer:
         annotated = deepcopy(pod)
         annotated["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod(annotated)
+
+    def _annotate_node(self, node: Json, change: Json) -> Json:
+        metadata, wanted = node["metadata"], change["metadata"]
+        if wanted.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+            raise Conflict("the node has changed", 409)
+        merged = {**metadata.get("annotations", {}), **wanted["annotations"]}
+        annotated = deepcopy(node)
+        annotated["metadata"]["annotations"] = {name: value for name, value in merged.items() if value is not None}
+        return self.put_node(annotated)
 
     # Objects.
 

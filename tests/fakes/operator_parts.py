@@ -26,12 +26,14 @@ from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
+from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
 RELEASE_DELAY_S = 30.0
+PLUGIN_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -59,6 +61,7 @@ class OperatorParts:
             RELEASE_DELAY_S,
             self.leadership.is_active,
         )
+        self.turns = PluginTurns(self.ledger, WORDS, self.api.store, self.counts, PLUGIN_TIMEOUT_S)
         self.placer = PodPlacer(
             self.ledger,
             self.chooser,
@@ -66,6 +69,7 @@ class OperatorParts:
             self.api.store,
             self.releaser,
             self.waiting,
+            self.turns,
             settings,
             self.counts,
             clock=asyncio.get_running_loop().time,
@@ -86,6 +90,7 @@ class OperatorParts:
             self.releaser,
             self.placer,
             self.waiting,
+            self.turns,
             self.adopter,
             self.api.store,
             settings.request,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
+from gpuledger.model.node_config import NodeConfig, NodeConfigs
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ MODELS_MIB = {
     "T4": 15360,
     "V100-32GB": 32768,
     "A10": 23028,
+    "RTX-4090": 24564,
     "L40S": 46068,
     "A100-40GB": 40960,
     "A100-80GB": 81920,
@@ -35,6 +37,8 @@ MODELS_MIB = {
     "H200": 143771,
 }
 """Model -> memory of a card, in MiB, about what NVML reports."""
+
+AS_THEY_ARE = NodeConfigs()
 
 PODS_PER_NODE = 250
 NUMA_NODES = 2
@@ -54,34 +58,39 @@ class FakeNode:
     cards: tuple[Card, ...]
 
 
-def fake_nodes(prefix: str, count: int, gpus: int, model: str, number: int = 10) -> list[FakeNode]:
+def fake_nodes(
+    prefix: str, count: int, gpus: int, model: str, number: int | None = None, configs: NodeConfigs = AS_THEY_ARE
+) -> list[FakeNode]:
     """Return nodes with cards of a model. The same arguments always give the same UUIDs.
 
     Raises ValueError for a model that is not in MODELS_MIB.
     """
     if model not in MODELS_MIB:
         raise ValueError(f"there is no model {model!r}; models are {', '.join(MODELS_MIB)}")
-    return [_fake_node(f"{prefix}-{position}", gpus, model, number) for position in range(1, count + 1)]
+    names = [f"{prefix}-{position}" for position in range(1, count + 1)]
+    return [_fake_node(name, gpus, model, _with_slots(configs.of(name), number)) for name in names]
 
 
-def _fake_node(name: str, gpus: int, model: str, number: int) -> FakeNode:
+def _with_slots(config: NodeConfig, number: int | None) -> NodeConfig:
+    return config if number is None else replace(config, split_count=number)
+
+
+def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode:
     uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{name}')}" for index in range(gpus)]
-    return FakeNode(
-        name,
-        tuple(
-            Card(
-                uuid=uuids[index],
-                node_name=name,
-                index=index,
-                capacity=Amounts(MODELS_MIB[model], ALL_CORES, number),
-                vendor="nvidia",
-                model=f"NVIDIA-{model}",
-                numa_node=index * NUMA_NODES // max(gpus, 1),
-                links={peer: NVLINK_SCORE for peer in uuids if peer != uuids[index]},
-            )
-            for index in range(gpus)
-        ),
+    cards = (
+        Card(
+            uuid=uuids[index],
+            node_name=name,
+            index=index,
+            capacity=Amounts(MODELS_MIB[model], ALL_CORES, config.split_count),
+            vendor="nvidia",
+            model=f"NVIDIA-{model}",
+            numa_node=index * NUMA_NODES // max(gpus, 1),
+            links={peer: NVLINK_SCORE for peer in uuids if peer != uuids[index]},
+        )
+        for index in range(gpus)
     )
+    return FakeNode(name, config.offered(cards))
 
 
 async def register(nodes: Sequence[FakeNode], count_resource: str, kubeconfig: Path | None, run_pods: bool) -> None:

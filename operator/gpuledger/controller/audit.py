@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,11 @@ async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float
         await client.close()
 
 
-def audit_settings(settings: Settings, settle_s: float) -> AuditSettings:
-    """Return what of the settings concerns an audit."""
+def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
+    """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     words = words_of(settings)
     return AuditSettings(
-        scheduler_names=settings.scheduler_names,
+        scheduler_names=scheduler_names or settings.scheduler_names,
         words=words,
         read_request=lambda pod: pod_request(pod, words),
         read_facts=lambda pod: pod_facts(pod, words),

@@ -33,6 +33,10 @@ def _shown(found: Json) -> Iterator[RenderableType]:
         yield _gpus(found["gpus"])
     if found.get("containers"):
         yield _containers(found["containers"])
+    for name, value in {**found.get("settings", {}), **found.get("everywhere", {}), **found.get("nodes", {})}.items():
+        yield Text(f"  {name}: {value}")
+    for sentence in found.get("notSupported", ()):
+        yield Text(f"  not supported: {sentence}", style="yellow")
     for name, value in found.get("selectors", {}).items():
         shown = ", ".join(value) if isinstance(value, list) else str(value)
         yield Text(f"  {name}: {shown}")

@@ -78,6 +78,7 @@ class _Collector(Collector):
             ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
             ("releases", "Pods whose shares were given back", counts.releases),
             ("wake_ups", "Patches of waiting pods that made the scheduler try them again", counts.wake_ups),
+            ("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time", counts.plugin_late),
         ):
             yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
         for name, text, label, values in (

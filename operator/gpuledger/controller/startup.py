@@ -36,6 +36,7 @@ from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
+from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -87,7 +88,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     releaser = PodReleaser(
         ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active
     )
-    placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, placement, counts, clock)
+    turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s)
+    placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock)
     inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
     journal.on_lost = inventory.recheck
     adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
@@ -97,6 +99,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         releaser,
         placer,
         waiting,
+        turns,
         adopter,
         store,
         placement.request,

@@ -42,7 +42,8 @@ def words_of(settings: Settings) -> Words:
         ),
         *(row.vocabulary() for row in rows),
     )
-    return Words(vocabularies, tuple(_registers(settings, rows)))
+    assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
+    return Words(vocabularies, tuple(_registers(settings, rows)), assignments)
 
 
 def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:

@@ -8,12 +8,15 @@ writes only the cards' numbers on the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from gpuledger.formats.devices import checked_amount, checked_uuid
 from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.request import containers
+from gpuledger.formats.words import AssignmentWords, Template
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import Lifetime
@@ -46,25 +49,31 @@ MAX_LENGTH = 256 * 1024
 
 
 def hami_assignment(
-    all_containers: Sequence[str], shares: Sequence[Share], node_name: str, now_s: int
+    containers_in_order: Sequence[str],
+    shares: Sequence[Share],
+    words_of: Callable[[str], AssignmentWords],
+    node_name: str,
+    now_s: int,
 ) -> dict[str, str]:
-    """Return the annotations by which HAMi's device plugin finds a pod and its cards."""
-    text = "".join(_cards(name, shares, 1) + ";" for name in all_containers)
-    return {
-        HAMI_NODE: node_name,
-        HAMI_TIME: str(now_s),
-        HAMI_TO_ALLOCATE: text,
-        HAMI_ALLOCATED: text,
-        HAMI_BIND_TIME: str(now_s),
-        HAMI_PHASE: ALLOCATING,
-    }
+    """Return the annotations by which HAMi's device plugins find a pod and its cards.
+
+    `words_of` tells of each card, by UUID, which plugin has it.
+    """
+    result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: ALLOCATING}
+    for words in dict.fromkeys(words_of(share.uuid) for share in shares):
+        mine = [share for share in shares if words_of(share.uuid) == words]
+        text = "".join(_cards(name, mine, words.word, 1) + ";" for name in containers_in_order)
+        result |= {words.to_allocate: text, words.allocated: text}
+        if words.details:
+            result |= {words.details: _details(mine, words.templates), "predicate-time": str(now_s)}
+    return result
 
 
 def volcano_assignment(
     main_containers: Sequence[str], shares: Sequence[Share], node_name: str, now_s: int, memory_unit_mib: int
 ) -> dict[str, str]:
     """Return the annotations by which Volcano's device plugin finds a pod and its cards."""
-    text = ";".join(_cards(name, shares, memory_unit_mib) for name in main_containers)
+    text = ";".join(_cards(name, shares, WORD, memory_unit_mib) for name in main_containers)
     return {
         VOLCANO_NODE: node_name,
         VOLCANO_TIME: str(now_s),
@@ -75,29 +84,35 @@ def volcano_assignment(
     }
 
 
-def _cards(container: str, shares: Iterable[Share], memory_unit_mib: int) -> str:
+def _cards(container: str, shares: Iterable[Share], word: str, memory_unit_mib: int) -> str:
     return "".join(
-        f"{share.uuid},{WORD},{-(-each.memory_mib // memory_unit_mib)},{each.cores}:"
+        f"{share.uuid},{word},{-(-each.memory_mib // memory_unit_mib)},{each.cores}:"
         for share in shares
         for each in share.containers
         if each.name == container
     )
 
 
-def unmatched(pod: Json) -> tuple[Dialect, int] | None:
-    """Return whose device plugin has still to find this pod, and how many cards it has to give; None for nobody's.
+def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
+    names = {template.memory_mib: template.name for template in templates}
+    details = [
+        {"UUID": share.uuid, "temp": names.get(each.memory_mib), "memory": each.memory_mib, "core": each.cores}
+        for share in shares
+        for each in share.containers
+    ]
+    return orjson.dumps([{name: value for name, value in each.items() if value} for each in details]).decode()
 
-    Volcano's plugin compares this number with what the kubelet asks for; HAMi's takes any pod that waits.
+
+def unmatched(pod: Json) -> tuple[Dialect, int] | None:
+    """Return whose device plugin has still to find this pod, None for nobody's; of Volcano's the number of cards, too.
+
+    That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations.
     """
     annotations = _annotations(pod)
-    for dialect, phase, to_allocate in (
-        (Dialect.HAMI, HAMI_PHASE, HAMI_TO_ALLOCATE),
-        (Dialect.VOLCANO, VOLCANO_PHASE, VOLCANO_TO_ALLOCATE),
-    ):
-        left = annotations.get(to_allocate, "").count(":")
-        if left and annotations.get(phase) == ALLOCATING:
-            return dialect, left
-    return None
+    if annotations.get(VOLCANO_PHASE) == ALLOCATING:
+        left = annotations.get(VOLCANO_TO_ALLOCATE, "").count(":")
+        return (Dialect.VOLCANO, left) if left else None
+    return (Dialect.HAMI, 0) if annotations.get(HAMI_PHASE) == ALLOCATING else None
 
 
 def old_devices(pod: Json, volcano_memory_unit_mib: int) -> OldDevices | None:

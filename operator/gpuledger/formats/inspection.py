@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gpuledger.formats.device_config import device_config, node_configs
 from gpuledger.formats.node import node_facts, read_registers
 from gpuledger.formats.pod import scheduler_of
 from gpuledger.formats.request import ContainerRequest, container_requests, containers
@@ -17,6 +19,7 @@ from gpuledger.formats.selection import selection
 from gpuledger.formats.words import Words
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node_config import NodeConfig
 
 Json = dict[str, Any]
 
@@ -79,6 +82,8 @@ def inspected(document: object, words: Words) -> Iterator[Json]:
         yield _node(document, words)
     elif kind == "Pod":
         yield _pod(document, words)
+    elif kind == "ConfigMap":
+        yield _config_map(document)
     elif (template := _template(document)) is not None:
         metadata = {"name": _name(document), **(template.get("metadata") or {})}
         yield {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
@@ -93,6 +98,41 @@ def _template(document: Mapping[str, Any]) -> Json | None:
         spec = spec["jobTemplate"].get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     return template if isinstance(template, dict) and isinstance(template.get("metadata") or {}, dict) else None
+
+
+def _config_map(config_map: Json) -> Json:
+    name, text = _name(config_map), orjson.dumps(config_map, default=str).decode()
+    data = config_map.get("data")
+    head: Json = {"kind": "ConfigMap", "namespace": _text(config_map, "namespace"), "name": name}
+    try:
+        if isinstance(data, dict) and "config.json" in data:
+            configs, ignored = node_configs(text, NodeConfig(), f"ConfigMap {name}")
+            nodes = {of: _node_config(config) for of, config in configs.of_node.items()}
+            return {**head, "nodes": nodes, "notSupported": list(ignored), "problems": []}
+        system = "volcano" if "volcano" in name else "hami"
+        found = device_config(text, system, f"ConfigMap {name}")
+    except BadInput as error:
+        return {**head, "problems": [str(error)]}
+    everywhere = _node_config(found.nodes.everywhere) if found.nodes else {}
+    return {
+        **head,
+        "system": system,
+        "settings": dict(found.settings),
+        "everywhere": everywhere,
+        "notSupported": list(found.not_supported),
+        "problems": [],
+    }
+
+
+def _node_config(config: NodeConfig) -> Json:
+    return {
+        "number": config.split_count,
+        "memoryScaling": config.memory_scaling,
+        "coreScaling": config.core_scaling,
+        "mode": config.mode or None,
+        "hiddenUUIDs": sorted(config.hidden_uuids),
+        "hiddenIndexes": sorted(config.hidden_indexes),
+    }
 
 
 def _node(node: Json, words: Words) -> Json:

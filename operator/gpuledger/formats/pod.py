@@ -43,7 +43,17 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         old = old_devices(pod, words.volcano_memory_unit_mib) if told is None else None
     except BadInput as error:
         bad_annotation = str(error)
-    return PodFacts(identity, bound_node(pod), is_finished(pod), request, bad_request, told, bad_annotation, old)
+    return PodFacts(
+        pod=identity,
+        node_name=bound_node(pod),
+        finished=is_finished(pod),
+        request=request,
+        bad_request=bad_request,
+        told=told,
+        bad_annotation=bad_annotation,
+        old=old,
+        scheduler_name=scheduler_of(pod),
+    )
 
 
 def annotated_cards(pod: Json) -> frozenset[str]:

@@ -46,6 +46,7 @@ def pod_request(pod: Json, words: Words) -> PodRequest | None:
         names=tuple(each.name for each in found),
         shape=tuple(each.demand for each in found),
         all_containers=tuple(str(container["name"]) for container, _ in containers(pod)),
+        init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
         node_policy=chosen.node_policy,
         card_policy=chosen.card_policy,
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),

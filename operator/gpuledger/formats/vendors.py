@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpuledger.formats.gpu_allocation import MAX_MEMORY_MIB, Word
-from gpuledger.formats.words import Several, Template, Vocabulary
+from gpuledger.formats.words import AssignmentWords, Several, Template, Vocabulary
 from gpuledger.model.errors import BadInput
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
@@ -34,6 +34,12 @@ class _Template(_Row):
     core_units: Units
 
 
+class _Assignment(_Row):
+    prefix: AnnotationName
+    word: Word
+    details: AnnotationName | None = None
+
+
 class VendorRow(_Row):
     """One line of the table. The keys are explained at the head of vendors.yaml."""
 
@@ -49,6 +55,7 @@ class VendorRow(_Row):
     several: Several = Several.SPLIT
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
     register_: Annotated[AnnotationName | None, Field(alias="register")] = None
+    assignment: _Assignment | None = None
     use_uuid: AnnotationName | None = None
     avoid_uuid: AnnotationName | None = None
 
@@ -62,6 +69,25 @@ class VendorRow(_Row):
         if self.several is Several.REFUSE and not self.templates:
             raise ValueError("several: refuse goes with templates; without, whole says the same")
         return self
+
+    @model_validator(mode="after")
+    def _told(self) -> VendorRow:
+        if (self.register_ is None) != (self.assignment is None):
+            raise ValueError("register and assignment go together: cards that a plugin lists are given out through it")
+        return self
+
+    def assignment_words(self) -> AssignmentWords | None:
+        """Return how HAMi's device plugin for these cards is told which ones a pod has."""
+        words = self.assignment
+        if words is None:
+            return None
+        return AssignmentWords(
+            to_allocate=f"{words.prefix}-to-allocate",
+            allocated=f"{words.prefix}-allocated",
+            word=words.word,
+            details=words.details or "",
+            templates=self.vocabulary().templates,
+        )
 
     def vocabulary(self) -> Vocabulary:
         """Return the words of this row."""

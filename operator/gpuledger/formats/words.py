@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuledger.model.card import ALL_CORES
+from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.node_offer import Dialect
 
 
@@ -97,6 +97,18 @@ class RegisterWords:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentWords:
+    """How HAMi's device plugin for a kind of card is told which cards a pod has: two annotations, a word in them."""
+
+    to_allocate: str = "hami.io/vgpu-devices-to-allocate"
+    allocated: str = "hami.io/vgpu-devices-allocated"
+    word: str = "NVIDIA"
+    details: str = ""
+    """One more annotation, a JSON list of {UUID, temp, memory, core}, which Ascend's plugin reads."""
+    templates: tuple[Template, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """All vocabularies that are understood, and the registers of nodes.
 
@@ -105,6 +117,8 @@ class Words:
 
     vocabularies: tuple[Vocabulary, ...]
     registers: tuple[RegisterWords, ...] = ()
+    assignments: Mapping[tuple[str, str], AssignmentWords] = field(default_factory=dict, compare=False)
+    """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
     """Name of a resource that asks for cards -> the vocabularies that have it."""
 
@@ -115,6 +129,11 @@ class Words:
                 if name:
                     found[name] = (*found.get(name, ()), vocabulary)
         object.__setattr__(self, "by_name", found)
+
+    def assignment(self, card: Card) -> AssignmentWords:
+        """Return how HAMi's device plugin is told of a card."""
+        found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
+        return found or AssignmentWords()
 
     @property
     def volcano_memory_unit_mib(self) -> int:

@@ -49,6 +49,10 @@ class KubeReads:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
 
+    async def node(self, name: str) -> Json:
+        """Return a node as it is now. Raises NotFound."""
+        return await self._client.request("GET", f"/api/v1/nodes/{name}")
+
     async def allocation(self, name: str) -> Json:
         """Return a card's GPUAllocation as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{ALLOCATIONS}/{name}")

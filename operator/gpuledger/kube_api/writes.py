@@ -72,6 +72,14 @@ class KubeWrites:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
+    async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
+        """Set or remove one annotation of a node, if it has not changed since that version.
+
+        Raises Conflict if it has, and NotFound.
+        """
+        change = {"metadata": {"resourceVersion": resource_version, "annotations": {annotation: value}}}
+        await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
+
     async def create_event(self, event: Json) -> None:
         """Create an Event in the default namespace: about a Node, which has none of its own."""
         await self._client.request("POST", "/api/v1/namespaces/default/events", event)

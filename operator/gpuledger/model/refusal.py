@@ -18,6 +18,7 @@ class Reason(StrEnum):
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
     OTHER_RESOURCE = "other-resource"
+    PLUGIN_LIMIT = "plugin-limit"
     TOO_FEW_CARDS = "too-few-cards"
     NOT_WANTED = "not-wanted"
     CARD_TOO_SMALL = "card-too-small"

@@ -73,6 +73,8 @@ class PodRequest:
     shape: Shape
     all_containers: tuple[str, ...] = field(default=(), compare=False)
     """Names of all containers of the pod, the init containers first: some formats count positions."""
+    init_containers: int = field(default=0, compare=False)
+    """How many of these are init containers."""
     node_policy: str = ""
     """How to choose among nodes, as the pod wishes; empty: as the cluster does."""
     card_policy: str = ""

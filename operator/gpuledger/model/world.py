@@ -50,6 +50,7 @@ class PodFacts:
     """Why its annotation can't be read."""
     old: OldDevices | None = None
     """What the system says that placed it before this one came. Believed only where ours says nothing."""
+    scheduler_name: str = ""
 
     @property
     def needs_cards(self) -> str:

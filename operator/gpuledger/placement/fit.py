@@ -8,6 +8,7 @@ from itertools import chain, combinations
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
@@ -28,6 +29,8 @@ def choose_cards(shape: Shape, node: NodeRoom, preference: Preference) -> Assign
         refusal = refuse_alone(demand, node)
         if refusal:
             return refusal
+    if node.offer is not None and node.offer.dialect is Dialect.VOLCANO and not _volcano_serves(shape):
+        return Refusal(Reason.PLUGIN_LIMIT, "Volcano's device plugin serves only one container, and no init container")
     search = _Search(shape, node.rooms, CARD_RANKS[preference])
     if search.place(0):
         return search.assignment()
@@ -96,6 +99,15 @@ def _few(demand: Demand, what: str) -> str:
 
 def _memory_text(demand: Demand) -> str:
     return f"{demand.memory_percent} percent memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
+
+
+def _volcano_serves(shape: Shape) -> bool:
+    """Tell whether Volcano's device plugin finds the cards of such a pod.
+
+    Source: volcano-vgpu-device-plugin, pkg/util/util.go. It compares the number that the kubelet asks for, which is one
+    container's, with the number of the whole pod; and it counts the main containers alone.
+    """
+    return len(shape) == 1 and shape[0].lifetime is Lifetime.MAIN
 
 
 def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:

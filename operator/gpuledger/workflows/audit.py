@@ -20,6 +20,7 @@ from gpuledger.formats.stored_card import printed_total, stored_card
 from gpuledger.formats.words import Words
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, Finding
+from gpuledger.ledger.migration import Step, plan
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -97,6 +98,16 @@ class Auditor:
                 break
         left = {finding.key for finding in found}
         return Report(tuple(finding for key, finding in mended.items() if key not in left), found)
+
+    async def migrate(self, scheduler_names: Sequence[str], dry_run: bool) -> tuple[Step, ...]:
+        """Return what another system's pods lack in the ledger; unless it is a dry run, enter what can be entered."""
+        world = await self._read()
+        steps = plan(world, scheduler_names)
+        if not dry_run:
+            possible = {step.pod.uid for step in steps} - {step.pod.uid for step in steps if step.why}
+            found = [finding for finding in findings(world) if finding.pod and finding.pod.uid in possible]
+            await self._mend(world, [finding for finding in found if isinstance(finding.action, Adopt)])
+        return steps
 
     async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
         settings = self._settings

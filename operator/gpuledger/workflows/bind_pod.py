@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.pod import bound_node, is_being_deleted, resource_version
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuledger.model.node_offer import Dialect
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.workflows.journal import Entered, Journal
 from gpuledger.workflows.pauses import pause
+from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 
 Json = dict[str, Any]
@@ -50,30 +53,39 @@ class SeenPod:
 
     pod: Pod
     resource_version: str
+    request: PodRequest | None = None
 
 
 class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
-    def __init__(self, journal: Journal, store: PodStore, releaser: PodReleaser, timeout_s: float) -> None:
+    def __init__(
+        self, journal: Journal, store: PodStore, releaser: PodReleaser, turns: PluginTurns, timeout_s: float
+    ) -> None:
+        self._turns = turns
         self._journal = journal
         self._store = store
         self._releaser = releaser
         self._timeout_s = timeout_s
 
     async def bind(self, seen: SeenPod, placement: Placement) -> None:
-        """Bind a pod. When it can't be done, give its shares back.
+        """Bind a pod, when it is its turn. When it can't be done, give its shares back.
 
-        Raises why: DoesNotFit, or what the API server says.
+        Raises why: BindFailed, DoesNotFit, or what the API server says.
         """
         unbound: set[str] = set()
+        dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
+        annotations = self._turns.annotations(placement, seen.request, dialect)
         try:
-            await self._enter_and_send(seen, placement, unbound)
+            async with self._turns.turn(seen.pod, placement, dialect):
+                await self._enter_and_send(seen, placement, annotations, unbound)
         except Exception:
             await self._releaser.give_back(seen.pod, placement.shares, unbound)
             raise
 
-    async def _enter_and_send(self, seen: SeenPod, placement: Placement, unbound: set[str]) -> None:
+    async def _enter_and_send(
+        self, seen: SeenPod, placement: Placement, annotations: dict[str, str], unbound: set[str]
+    ) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
         Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
@@ -81,7 +93,6 @@ class PodBinder:
         `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
         else, and no Binding is without an answer.
         """
-        annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         pod, version = seen.pod, seen.resource_version
         entered: list[Entered] = []
         for attempt in range(BINDING_ATTEMPTS):
@@ -139,7 +150,9 @@ class PodBinder:
 def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:
     """Tell whether the Binding that the API server has accepted is this one, and not another operator's."""
     told = found["metadata"].get("annotations") or {}
-    return bound_node(found) == placement.node_name and annotations.items() <= told.items()
+    # The others change: another system's device plugin may have found the pod already.
+    mine = told.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
+    return bound_node(found) == placement.node_name and mine
 
 
 async def _all(steps: Sequence[Awaitable[Entered]]) -> list[Entered]:

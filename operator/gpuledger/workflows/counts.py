@@ -25,4 +25,6 @@ class Counts:
     """Cards created, changed or deleted; their status apart."""
     releases: int = 0
     wake_ups: int = 0
+    plugin_late: int = 0
+    """Pods that another system's device plugin had not found in time."""
     """Patches that made kube-scheduler try a pod again."""

@@ -18,6 +18,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -56,6 +57,7 @@ class ClusterObserver:
         releaser: PodReleaser,
         placer: PodPlacer,
         waiting: WaitingPods,
+        turns: PluginTurns,
         adopter: Adopter,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
@@ -67,6 +69,7 @@ class ClusterObserver:
         self._releaser = releaser
         self._placer = placer
         self._waiting = waiting
+        self._turns = turns
         self._adopter = adopter
         self._reader = reader
         self._read_request = read_request
@@ -114,6 +117,7 @@ class ClusterObserver:
         """Take in a bound pod; one of another scheduler is not our business."""
         if scheduler_of(pod) not in self._scheduler_names:
             return
+        self._turns.observe(pod, pod["metadata"]["uid"], gone)
         if gone:
             self._releaser.forget(pod)
         else:

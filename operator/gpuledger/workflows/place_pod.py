@@ -41,6 +41,7 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -110,6 +111,7 @@ class PodPlacer:
         store: PodStore,
         releaser: PodReleaser,
         waiting: WaitingPods,
+        turns: PluginTurns,
         settings: PlacementSettings,
         counts: Counts,
         clock: Callable[[], float],
@@ -121,7 +123,7 @@ class PodPlacer:
         self._waiting = waiting
         self._settings = settings
         self._counts = counts
-        self._binder = PodBinder(journal, store, releaser, settings.bind_timeout_s)
+        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s)
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
@@ -189,7 +191,7 @@ class PodPlacer:
         if choice.placements:
             placement = choice.placements[0]
             self._ledger.hold(pod.uid, placement, self._clock() + self._settings.hold_ttl_s)
-            self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod))
+            self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request)
             self._waiting.forget(pod.uid)
             return FilterResult([placement.node_name], {})
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
@@ -297,7 +299,7 @@ class PodPlacer:
         """
         found = await self._store.pod(arguments.namespace, arguments.name)
         pod, request = pod_identity(found), self._request(found)
-        seen, node_name = SeenPod(pod, resource_version(found)), bound_node(found)
+        seen, node_name = SeenPod(pod, resource_version(found), request), bound_node(found)
         if pod.uid != arguments.uid:
             raise BindFailed(f"pod {pod} is another one by now")
         if node_name:

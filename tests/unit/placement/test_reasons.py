@@ -7,6 +7,7 @@ import pytest
 from builders import a_card, a_ledger, a_share, mib, occupy, percent, whole, whole_share
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.placement.fit import choose_cards
@@ -49,6 +50,13 @@ def two_numa_nodes() -> Ledger:
     return a_ledger(replace(ONE, numa_node=0), replace(TWO, numa_node=1))
 
 
+def with_volcanos_plugin() -> Ledger:
+    """Return two cards of a node with Volcano's device plugin."""
+    ledger = a_ledger(ONE, TWO)
+    ledger.set_offer("node-a", NodeOffer(Dialect.VOLCANO))
+    return ledger
+
+
 ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
 
 CASES = [
@@ -65,6 +73,12 @@ CASES = [
         "no card of the kind that the pod asks for",
         (replace(mib(1), wanted=CardFilter(use_models=("H100",))),),
         a_ledger(ONE),
+    ),
+    Case(
+        Reason.PLUGIN_LIMIT,
+        "Volcano's device plugin serves only one container, and no init container",
+        (mib(1), mib(1)),
+        with_volcanos_plugin(),
     ),
     Case(Reason.NUMA, "fewer than 2 cards with room on one NUMA node", (ON_ONE_NUMA_NODE,), two_numa_nodes()),
     Case(Reason.TOO_FEW_CARDS, "fewer than 2 GPUs on the node", (whole(2),), a_ledger(ONE)),

@@ -1,0 +1,314 @@
+"""Over HAMi's or Volcano's device plugin every pod gets its own cards, though the plugin guesses whose they are."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from builders import a_card
+from fakes.api_server import ApiServer, Operation, refuse
+from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
+from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
+from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
+from fakes.virtual_time import LoopDatetime, now_s, settle
+from gpuledger.formats.devices import DEVICES_ANNOTATION
+from gpuledger.model.errors import BindFailed, Conflict
+from gpuledger.model.node_offer import Dialect
+from gpuledger.workflows import plugin_turns
+
+Json = dict[str, Any]
+LOCK = "hami.io/mutex.lock"
+CARDS = [a_card(index) for index in range(4)]
+VGPU = "volcano.sh/vgpu-number"
+VGPU_MEMORY = "volcano.sh/vgpu-memory"
+
+STARTED_S = 1000.0
+"""What the tests' clock shows at first."""
+
+
+def passed_s() -> float:
+    """Return how long the test has taken, on its own clock."""
+    return now_s() - STARTED_S
+
+
+class Plugged:
+    """The API server as a device plugin sees it."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    def node(self, name: str) -> Json:
+        return self._api.nodes[name]
+
+    def pod(self, namespace: str, name: str) -> Json:
+        return self._api.pods[namespace, name]
+
+    def all_pods(self) -> list[Json]:
+        return [pod for _, pod in sorted(self._api.pods.items())]
+
+    def annotate_pod(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
+        pod = self._api.pods[namespace, name]
+        merged = {**pod["metadata"].get("annotations", {}), **annotations}
+        self._api.put_pod({**pod, "metadata": {**pod["metadata"], "annotations": merged}})
+
+    def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        node = self._api.nodes[name]
+        merged = {**node["metadata"].get("annotations", {}), **annotations}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        self._api.put_node({**node, "metadata": {**node["metadata"], "annotations": kept}})
+
+
+def a_node_with(api: ApiServer, dialect: Dialect) -> OperatorParts:
+    """Return an operator over a node with four cards, whose device plugin is another system's."""
+    for card in CARDS:
+        api.put_card(card)
+    api.put_node(a_node_of(dialect))
+    return started(api)
+
+
+def started(api: ApiServer) -> OperatorParts:
+    """Return an operator that has just read everything."""
+    parts = OperatorParts(api)
+    parts.read_cards()
+    parts.watch()
+    return parts
+
+
+def a_node_of(dialect: Dialect) -> Json:
+    """Return the node as the other system's device plugin reports it."""
+    node = a_node_object("node-a")
+    hami = "".join(f"{card.uuid},10,16000,100,NVIDIA-A100,0,true,{card.index},hami-core:" for card in CARDS)
+    volcano = "".join(f"{card.uuid},10,16000,NVIDIA-A100,true,hami-core:" for card in CARDS)
+    registers = {
+        Dialect.HAMI: ("hami.io/node-nvidia-register", hami, GPU),
+        Dialect.VOLCANO: ("volcano.sh/node-vgpu-register", volcano, VGPU),
+    }
+    annotation, register, resource = registers[dialect]
+    node["metadata"]["annotations"] = {annotation: register}
+    node["status"]["allocatable"] = {resource: "40"}
+    return node
+
+
+def a_pod(name: str, number: int = 1, dialect: Dialect = Dialect.HAMI, memory: str = "15k") -> Json:
+    """Return a pod that leaves no room for another one on its cards."""
+    count, memory_name = (GPU, MEMORY) if dialect is Dialect.HAMI else (VGPU, VGPU_MEMORY)
+    return a_pod_object(name, {count: str(number), memory_name: memory})
+
+
+async def come(parts: OperatorParts, *pods: Json) -> list[asyncio.Task[None]]:
+    """Let pods be placed, and their binds begin, in this order."""
+    binds = []
+    for pod in pods:
+        parts.api.put_pod(pod)
+        name = pod["metadata"]["name"]
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+        binds.append(asyncio.create_task(bind(parts, name)))
+        await settle()
+    return binds
+
+
+async def bind(parts: OperatorParts, name: str) -> None:
+    """Have a pod bound as kube-scheduler does: again, when it takes longer than an answer may take."""
+    while True:
+        try:
+            return await parts.bind(name, "node-a")
+        except BindFailed as error:
+            if "still being bound" not in str(error):
+                raise
+
+
+def cards_of(api: ApiServer, name: str) -> list[str]:
+    """Return the cards that the ledger has given a pod, in order."""
+    told = orjson.loads(annotations(api.pods["default", name])[DEVICES_ANNOTATION])
+    return [card["uuid"] for cards in told.values() for card in cards]
+
+
+@pytest.fixture(autouse=True)
+def virtual_dates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_turns, "datetime", LoopDatetime)
+
+
+PLUGINS: list[tuple[Dialect, Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]]] = [
+    (Dialect.HAMI, HamiPlugin),
+    (Dialect.VOLCANO, VolcanoPlugin),
+]
+
+
+@pytest.mark.parametrize(("dialect", "plugin_of"), PLUGINS)
+async def test_equal_pods_are_bound_one_after_the_other_and_none_is_mistaken_for_another(
+    api: ApiServer, dialect: Dialect, plugin_of: Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]
+) -> None:
+    """Their names are in the opposite order of their coming: HAMi's plugin goes by names, if nothing else tells."""
+    parts = a_node_with(api, dialect)
+    plugin, names = plugin_of(Plugged(api), "node-a"), list("dcba")
+    binds = await come(parts, *(a_pod(name, dialect=dialect) for name in names))
+    for name in names:
+        await settle()
+        assert [n for n in names if api.node_of(n)] == names[: names.index(name) + 1]
+        assert plugin.allocate(1) == cards_of(api, name)
+        parts.watch()
+    await asyncio.gather(*binds)
+    assert annotations(api.nodes["node-a"]).get(LOCK) is None
+
+
+async def test_pods_with_different_numbers_do_not_wait_for_each_other_at_volcanos_plugin(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.VOLCANO)
+    plugin = VolcanoPlugin(Plugged(api), "node-a")
+    await asyncio.gather(*await come(parts, a_pod("two", 2, Dialect.VOLCANO), a_pod("one", 1, Dialect.VOLCANO)))
+    assert passed_s() < 0.1
+    assert (plugin.allocate(1), plugin.allocate(2)) == (cards_of(api, "one"), cards_of(api, "two"))
+
+
+async def test_hamis_plugin_serves_one_pod_at_a_time_whatever_their_numbers(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    plugin = HamiPlugin(Plugged(api), "node-a")
+    first, second = await come(parts, a_pod("two", 2), a_pod("one", 1))
+    await first
+    assert not api.node_of("one")
+    assert plugin.allocate(2) == cards_of(api, "two")
+    parts.watch()
+    await second
+    assert plugin.allocate(1) == cards_of(api, "one")
+
+
+async def test_all_containers_of_a_pod_are_served_before_the_next_pod(api: ApiServer) -> None:
+    """The one without a GPU between them has no card to get, and the init container comes first."""
+    parts = a_node_with(api, Dialect.HAMI)
+    plugin = HamiPlugin(Plugged(api), "node-a")
+    both = a_pod_object("both", containers=[a_container("x"), a_container("none", {}), a_container("y")])
+    both["spec"]["initContainers"] = [a_container("first", {GPU: "2", MEMORY: "1k"})]
+    binds = await come(parts, both, a_pod("after"))
+    await binds[0]
+    told = orjson.loads(annotations(api.pods["default", "both"])[DEVICES_ANNOTATION])
+    for container in ("first", "x", "y"):
+        assert not api.node_of("after")
+        uuids = [card["uuid"] for card in told[container]]
+        assert plugin.allocate(len(uuids)) == uuids
+        parts.watch()
+    await binds[1]
+
+
+@pytest.mark.parametrize(("dialect", "plugin_of"), PLUGINS)
+async def test_a_plugin_that_never_answers_is_waited_for_no_longer_than_the_stated_time(
+    api: ApiServer, dialect: Dialect, plugin_of: Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]
+) -> None:
+    parts = a_node_with(api, dialect)
+    await asyncio.gather(*await come(parts, a_pod("a", dialect=dialect), a_pod("b", dialect=dialect)))
+    assert PLUGIN_TIMEOUT_S <= passed_s() < PLUGIN_TIMEOUT_S + 5
+    assert parts.counts.plugin_late == 1
+    if dialect is Dialect.HAMI:
+        assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,b")
+
+
+async def test_a_pod_that_goes_before_its_plugin_finds_it_keeps_nobody_waiting(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.VOLCANO)
+    first, second = await come(parts, *(a_pod(name, dialect=Dialect.VOLCANO) for name in "ab"))
+    await first
+    api.delete_pod("a")
+    parts.watch()
+    await second
+    assert passed_s() < 0.1
+
+
+async def test_a_pod_that_could_not_be_bound_gives_turn_and_lock_to_the_next(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    api.queue(Operation.BIND, refuse(Conflict("no", 409)))
+    api.put_pod(a_pod("a"))
+    parts.filter("a", "node-a")
+    with pytest.raises(BindFailed, match="no"):
+        await parts.bind("a", "node-a")
+    await settle()
+    assert annotations(api.nodes["node-a"]).get(LOCK) is None
+    await asyncio.gather(*await come(parts, a_pod("b")))
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,b")
+
+
+async def test_who_starts_anew_waits_for_the_pods_that_were_bound_before(api: ApiServer) -> None:
+    before = a_node_with(api, Dialect.VOLCANO)
+    await asyncio.gather(*await come(before, a_pod("a", dialect=Dialect.VOLCANO)))
+    parts = started(api)
+    (second,) = await come(parts, a_pod("b", dialect=Dialect.VOLCANO))
+    assert not api.node_of("b")
+    assert VolcanoPlugin(Plugged(api), "node-a").allocate(1) == cards_of(api, "a")
+    parts.watch()
+    await second
+
+
+@pytest.mark.parametrize("text", ["1970-01-01T00:00:00Z,default,another", "nonsense", "", "1970-01-01T00:00:00Z"])
+async def test_a_lock_that_nobody_will_remove_is_taken_over(api: ApiServer, text: str) -> None:
+    """The pod it names is gone; or it says nothing that could be waited for, and is of the time of the first hour."""
+    parts = a_node_with(api, Dialect.HAMI)
+    await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
+    Plugged(api).annotate_node("node-a", {LOCK: text})
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,a")
+
+
+async def test_a_lock_in_force_is_waited_for(api: ApiServer) -> None:
+    """As while HAMi's own scheduler still binds pods: the lock names one that its plugin has still to serve."""
+    parts = a_node_with(api, Dialect.HAMI)
+    theirs = a_pod_object("theirs", node_name="node-a", scheduler_name="hami-scheduler")
+    theirs["metadata"]["annotations"] = {"hami.io/bind-phase": "allocating"}
+    api.put_pod(theirs)
+    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ") + ",default,theirs"})
+    (waiting,) = await come(parts, a_pod("a"))
+    await asyncio.sleep(2)
+    assert not api.node_of("a")
+    Plugged(api).annotate_node("node-a", {LOCK: None})
+    await waiting
+    assert passed_s() < PLUGIN_TIMEOUT_S
+
+
+async def test_two_operators_never_hold_the_lock_together(api: ApiServer) -> None:
+    """The lock is written on the node's version: of two that have both read it free, one is refused and waits."""
+    one = a_node_with(api, Dialect.HAMI)
+    other = started(api)
+    for parts, name in ((one, "a"), (other, "b")):
+        api.put_pod(a_pod(name, memory="4k"))
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    binds = [asyncio.create_task(bind(parts, name)) for parts, name in ((one, "a"), (other, "b"))]
+    await settle()
+    (bound,) = [name for name in "ab" if api.node_of(name)]
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(f",default,{bound}")
+    assert HamiPlugin(Plugged(api), "node-a").allocate(1) == cards_of(api, bound)
+    await asyncio.gather(*binds)
+
+
+async def test_our_own_agent_is_waited_for_by_nobody(api: ApiServer) -> None:
+    for card in CARDS:
+        api.put_card(card)
+    parts = OperatorParts(api)
+    parts.read_cards()
+    await asyncio.gather(*await come(parts, *(a_pod(name) for name in "abcd")))
+    assert passed_s() < 0.1
+    assert api.called(Operation.READ_NODE, Operation.ANNOTATE_NODE) == []
+    assert set(annotations(api.pods["default", "a"])) == {DEVICES_ANNOTATION}
+
+
+async def test_without_turns_the_plugins_would_mistake_pods(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the turns are for: the fakes do guess wrong when two pods answer to one description."""
+    parts = a_node_with(api, Dialect.HAMI)
+    monkeypatch.setattr(plugin_turns, "unmatched", lambda _: None)
+    for name in "ba":
+        await asyncio.gather(*await come(parts, a_pod(name)))
+        Plugged(api).annotate_node("node-a", {LOCK: None})
+        parts.watch()
+    assert HamiPlugin(Plugged(api), "node-a").allocate(1) == cards_of(api, "a") != cards_of(api, "b")
+
+
+async def test_a_bind_while_the_plugin_is_away_is_refused(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    api.put_pod(a_pod("a"))
+    parts.filter("a", "node-a")
+    parts.ledger.set_offer("node-a", None)
+    with pytest.raises(BindFailed, match="GPU node agent is not ready"):
+        await parts.bind("a", "node-a")
+    assert parts.shares_left("uid-a") == []
+
+
+def test_the_fake_of_hamis_plugin_finds_nobody_where_nobody_waits(api: ApiServer) -> None:
+    api.put_node(a_node_object("node-a", CARDS))
+    with pytest.raises(PluginError, match="no binding pod found"):
+        HamiPlugin(Plugged(api), "node-a").allocate(1)
