@@ -6,6 +6,7 @@ the resources can't differ between them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -24,6 +25,9 @@ class Settings:
     extra_scheduler_names: tuple[str, ...] = option(
         (), "More names that are ours, such as hami-scheduler or volcano: only where no other scheduler serves them."
     )
+
+    node_label: str = option("", "Label, key=value, that a node needs for its cards to be ours; empty: none is needed.")
+    node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission lets pods tolerate it.")
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
     resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")
@@ -123,6 +127,13 @@ class Settings:
         if 0 in (self.resource_memory_unit_mib, self.volcano_memory_unit_mib):
             raise ValueError("settings: a unit of memory is 1 MiB at least")
         self._check_names()
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        if self.node_label and not re.fullmatch(_LABEL, self.node_label):
+            raise ValueError(f"settings: node_label is a label, key=value, not {self.node_label!r}")
+        if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
+            raise ValueError(f"settings: node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}")
 
     def _check_names(self) -> None:
         counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}
@@ -141,6 +152,8 @@ class Settings:
                 "settings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
             )
 
+
+_LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 
 _KINDS = {str: "str", int: "int", float: "float", bool: "bool", tuple: "list of str"}
 

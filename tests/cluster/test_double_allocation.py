@@ -32,8 +32,16 @@ def mixed_the_other_way(cards: int, position: int) -> Limits:
     return mixed(cards, position + 1)
 
 
+def in_volcanos_classic_words(cards: int, position: int) -> Limits:
+    """By number, by number and memory, and by memory alone where one card is asked for: in turn."""
+    number, memory = {"volcano.sh/gpu-number": cards}, {"volcano.sh/gpu-memory": CARD_MIB}
+    return (number, {**number, **memory}, memory if cards == 1 else number)[position % 3]
+
+
 Ask = Callable[[int, int], Limits]
-ways_to_ask = pytest.mark.parametrize("ask", [by_number, by_memory, mixed, mixed_the_other_way])
+ways_to_ask = pytest.mark.parametrize(
+    "ask", [by_number, by_memory, mixed, mixed_the_other_way, in_volcanos_classic_words]
+)
 
 
 @ways_to_ask
@@ -49,7 +57,8 @@ def test_two_two_and_four_cards_are_eight_different_ones_and_a_ninth_waits(clust
         time.sleep(APART_S)
     assert len(set(given)) == 8
     cluster.create(pod("ninth", ask(1, 3)))
-    expected = "no card entirely free" if ask(1, 3) == {COUNT: 1} else "no card with 40960 MiB free"
+    whole = not any(name.endswith(("mem", "memory")) for name in ask(1, 3))
+    expected = "no card entirely free" if whole else "no card with 40960 MiB free"
     assert f"1 {expected}" in cluster.wait_refused("ninth", expected)
     cluster.check_consistent()
 

@@ -77,3 +77,32 @@ def test_every_option_has_a_help_and_a_unit_where_it_is_an_amount_of_time() -> N
         assert option.metadata["help"].endswith(".")
         if isinstance(option.default, float):
             assert option.name.endswith("_s")
+
+
+@pytest.mark.parametrize("name", ["extra_scheduler_names", "vendors"])
+def test_a_list_is_a_list_of_words(name: str) -> None:
+    assert getattr(Settings().changed({name: ["a", "b"] if name != "vendors" else ["Hygon"]}), name)
+    with pytest.raises(ValueError, match=f"{name} must be a list of str"):
+        Settings().changed({name: "a"})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"extra_scheduler_names": ["gpuledger"]}, "scheduler names must differ"),
+        ({"extra_scheduler_names": ["default-scheduler"]}, "none can be default-scheduler"),
+        ({"resource_count": ""}, "resource_count is the name that our own node agent serves"),
+        ({"volcano_memory": "nvidia.com/gpumem"}, "only the names of counts may be the same"),
+        ({"volcano_memory_unit_mib": 0}, "a unit of memory is 1 MiB at least"),
+        ({"node_label": "volcano.sh/vgpu.enabled"}, "node_label is a label, key=value"),
+        ({"node_taint": "volcano.sh/vgpu=hami"}, "node_taint is a taint, key=value:NoSchedule"),
+    ],
+)
+def test_names_of_other_systems_that_can_not_be_meant_are_refused(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Settings().changed(values)
+
+
+def test_counts_may_have_one_name_and_other_words_may_be_left_out() -> None:
+    settings = Settings().changed({"volcano_count": "nvidia.com/gpu", "volcano_classic_memory": ""})
+    assert settings.volcano_count == settings.resource_count

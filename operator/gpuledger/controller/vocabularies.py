@@ -43,7 +43,8 @@ def words_of(settings: Settings) -> Words:
         *(row.vocabulary() for row in rows),
     )
     assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
-    return Words(vocabularies, tuple(_registers(settings, rows)), assignments)
+    key, _, value = settings.node_label.partition("=")
+    return Words(vocabularies, tuple(_registers(settings, rows)), assignments, (key, value) if key else None)
 
 
 def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:

@@ -54,6 +54,10 @@ def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
     """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
     metadata, status = node.get("metadata") or {}, node.get("status") or {}
     annotations = metadata.get("annotations") or {}
+    if words.node_label is not None:
+        key, value = words.node_label
+        if (metadata.get("labels") or {}).get(key) != value:
+            return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None)
     known = (each for each in words.registers if each.annotation in annotations)
     registers = tuple((each, annotations[each.annotation]) for each in known)
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)

@@ -119,6 +119,8 @@ class Words:
     registers: tuple[RegisterWords, ...] = ()
     assignments: Mapping[tuple[str, str], AssignmentWords] = field(default_factory=dict, compare=False)
     """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
+    node_label: tuple[str, str] | None = None
+    """Key and value of the label without which a node's cards are not ours."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
     """Name of a resource that asks for cards -> the vocabularies that have it."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from builders import a_card, cards_of
 from fakes.objects import GPU, WORDS, a_node_object
+from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.gpu_allocation import CardSpec
 from gpuledger.formats.node import (
     REGISTER_ANNOTATION,
@@ -20,6 +21,7 @@ from gpuledger.formats.node import (
 )
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.settings import Settings
 
 CARDS = cards_of("node-a", 2)
 
@@ -166,3 +168,11 @@ def test_a_uuid_that_can_not_be_the_name_of_an_object_is_left_out(uuid: str) -> 
     inventory = read_registers(facts(register))
     assert not inventory.cards
     assert f"card {uuid}: uuid" in inventory.problems[0]
+
+
+def test_where_a_label_is_asked_for_nodes_without_it_are_left_alone() -> None:
+    words = words_of(Settings().changed({"node_label": "volcano.sh/vgpu.enabled=true"}))
+    node = a_node_object("node-a", CARDS)
+    assert (node_facts(node, words).registers, node_facts(node, words).offer) == ((), None)
+    node["metadata"]["labels"] = {"volcano.sh/vgpu.enabled": "true"}
+    assert read_registers(node_facts(node, words)).cards == tuple(CARDS)
