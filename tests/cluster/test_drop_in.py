@@ -233,6 +233,17 @@ def test_the_guides_pods_are_placed_as_they_are(cluster: Cluster) -> None:
     assert (shared["spec"]["nodeName"], whole["spec"]["nodeName"]) == ("vgpu", "whole")
 
 
+def test_inspect_shows_nodes_and_pods_of_the_cluster(cluster: Cluster) -> None:
+    add_node(cluster, "vgpu", "volcano", cards=2)
+    cluster.create(yaml.safe_load(GUIDE_VGPU))
+    done = command(cluster, "inspect", "node/vgpu", "pod/test-vgpu")
+    assert done.returncode == 0, done.stderr
+    node, found = json.loads(done.stdout)["items"]
+    assert (node["dialect"], [gpu["memoryMiB"] for gpu in node["gpus"]]) == ("volcano", [CARD_MIB] * 2)
+    request = found["containers"][0]["request"]
+    assert (request["number"], request["memoryMiB"], request["cores"]) == (2, 3000, 50)
+
+
 def test_a_pod_is_not_sent_where_the_plugin_serves_another_name(cluster: Cluster) -> None:
     """There the kubelet would not ask the plugin, or refuse the pod: the guide's UnexpectedAdmissionError."""
     add_node(cluster, "vgpu", "volcano")
@@ -323,11 +334,16 @@ def test_migrate_shows_first_and_then_does_what_it_has_shown(cluster: Cluster) -
         cluster.installation.start_operator()
 
 
+def command(cluster: Cluster, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of our commands as an administrator."""
+    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
+    words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
 def migrate(cluster: Cluster, *options: str) -> list[Json]:
     """Run the command as an administrator; something always needs a person here."""
-    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
-    command = [sys.executable, "-m", "gpuledger", "migrate", *map(str, files), "-o", "json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = command(cluster, "migrate", *options)
     assert done.returncode == 1, done.stderr
     return list(json.loads(done.stdout))
 

@@ -140,7 +140,12 @@ class _Reader:
             return None
         said = {"number": cards is not None, "memory": memory or percent, "cores": cores is not None}
         defaults = frozenset(name for name, itself in said.items() if not itself)
-        cards = words.default_number if cards is None else cards
+        if cards is None:
+            cards = words.default_number
+            if not cards:
+                raise BadInput(
+                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {words.count}"
+                )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)
         demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory, percent, cores) else None

@@ -26,13 +26,22 @@ class CardFilter:
     avoid_uuids: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether only the vendor matters, as for most pods."""
+        return not (
+            self.model or self.use_models or self.avoid_models or self.use_uuids or self.avoid_uuids or self.modes
+        )
+
     def admits(self, card: Card) -> bool:
         """Tell whether the card meets all conditions."""
+        if card.vendor != self.vendor or card.mode == MIG:
+            return False
+        if self.is_plain:
+            return True
         model = card.model.lower()
         return (
-            card.vendor == self.vendor
-            and card.mode != MIG
-            and self.model.lower() in ("", model)
+            self.model.lower() in ("", model)
             and (not self.use_models or any(part.lower() in model for part in self.use_models))
             and not any(part.lower() in model for part in self.avoid_models)
             and (not self.use_uuids or card.uuid in self.use_uuids)
