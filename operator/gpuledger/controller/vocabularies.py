@@ -58,7 +58,14 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[Register
         ),
     ]
     others = {
-        row.register_: RegisterWords(row.register_, "hami", Dialect.HAMI, row.resources.count, row.vendor)
+        row.register_: RegisterWords(
+            row.register_,
+            "hami",
+            Dialect.HAMI,
+            row.resources.count,
+            row.vendor,
+            cores_of_card=row.cores_of_card,
+        )
         for row in rows
         if row.register_ is not None
     }
