@@ -90,28 +90,27 @@ def _reader(container: Json, words: Words) -> _Reader | None:
     named = [name for name in asked if name in words.by_name]
     if not named:
         return None
-    vocabulary = _vocabulary(container, in_use(words, named), named)
     counts = [name for name in named if any(name == each.count for each in words.by_name[name])]
-    if len(counts) > 1:
-        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
+    vocabulary = _vocabulary(container, in_use(words, named), named, counts)
     return _Reader(container, asked, vocabulary, counts[0] if counts else "")
 
 
-def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
-    """Return the vocabulary of a container: whose words stand beside the count; else the first that has the count."""
+def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str], counts: Sequence[str]) -> Vocabulary:
+    """Return the vocabulary of a container: the first that has all of its words, the count's included."""
     if len({each.vendor for each in used}) > 1 or len({each.model for each in used}) > 1:
         raise BadInput(
             f"container {container['name']} asks for cards of several kinds ({', '.join(named)}): "
             "a container gets cards of one kind, so give each kind a container of its own"
         )
-    telling = [each for each in used if any(name in each.own_words for name in named)]
-    if len(telling) > 1:
-        mixed = ", ".join(name for name in named if any(name in each.own_words for each in telling))
+    if len(counts) > 1:
+        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
+    fitting = [each for each in used if all(name in (each.count, *each.own_words) for name in named)]
+    if not fitting:
         raise BadInput(
-            f"container {container['name']} mixes the words of {' and '.join(each.name for each in telling)} "
-            f"({mixed}): keep one of them"
+            f"container {container['name']} mixes the words of {' and '.join(each.name for each in used)} "
+            f"({', '.join(named)}): keep one of them"
         )
-    return (telling or used)[0]
+    return fitting[0]
 
 
 class _Reader:
