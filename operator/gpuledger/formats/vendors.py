@@ -18,6 +18,10 @@ AnnotationName = ResourceName
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
 
 
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
+"""What PyYAML raises for text that it can't read, such as `!!bool x` or the 45th of a month."""
+
+
 class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -117,7 +121,7 @@ def yaml_of(text: str, where: str) -> Any:
     """Return what a YAML text holds. Raises BadInput."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except UNREADABLE as error:
         raise BadInput(f"{where} is not YAML: {error}") from None
 
 
