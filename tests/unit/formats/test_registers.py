@@ -39,8 +39,9 @@ FAQ = (
 """As HAMi's FAQ prints it: cut off."""
 
 
-def hami(text: str, said: Words = WORDS, **annotations: str) -> Inventory:
-    return inventory_of(a_foreign_node({HAMI: text, **annotations}, {GPU: "20"}), said)
+def hami(text: str, said: Words = WORDS, scores: str | None = None) -> Inventory:
+    annotations = {HAMI: text} | ({} if scores is None else {SCORES_ANNOTATION: scores})
+    return inventory_of(a_foreign_node(annotations, {GPU: "20"}), said)
 
 
 def volcano(text: str, said: Words = WORDS) -> Inventory:
@@ -322,7 +323,7 @@ SCORES = (
 @pytest.mark.parametrize("text", [SCORES, SCORES.replace('"100"', "100").replace('"200"', "200")])
 def test_scores_fill_the_links_of_their_cards(text: str) -> None:
     cards = json_of(*(item(V100, id=f"gpu{index}", index=index) for index in range(3)))
-    found = hami(cards, **{SCORES_ANNOTATION: text})
+    found = hami(cards, scores=text)
     assert [dict(card.links) for card in found.cards] == [
         {"gpu1": 100, "gpu2": 100, "gpu3": 200},
         {"gpu0": 100, "gpu2": 200, "gpu3": 100},
@@ -351,7 +352,7 @@ def test_a_card_has_no_link_to_itself() -> None:
     ],
 )
 def test_scores_that_can_not_be_read_cost_the_links_and_no_card(text: str, sentence: str) -> None:
-    found = hami(JSON, **{SCORES_ANNOTATION: text})
+    found = hami(JSON, scores=text)
     assert found.cards == (V100, SECOND)
     (problem,) = found.problems
     assert sentence in problem
