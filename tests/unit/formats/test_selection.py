@@ -130,7 +130,7 @@ def test_more_entries_than_anybody_means_are_refused(name: str) -> None:
 def test_what_is_chosen_holds_for_every_container_and_each_keeps_its_kind() -> None:
     pod = an_annotated_pod(
         {
-            "nvidia.com/use-gputype": "A100",
+            "gpuledger.dev/use-gputype": "A100",
             "nvidia.com/numa-bind": "true",
             "hami.io/gpu-scheduler-policy": "topology-aware",
         },

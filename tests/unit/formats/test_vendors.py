@@ -342,7 +342,7 @@ def test_a_file_that_is_no_table_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["vendors: [", "a: !!bool x", "a: !!timestamp x", "a: 2020-13-45", 'a: !!int ""', "\x00", "[" * 5_000]
+    "text", ["vendors: [", "a: !!bool x", "a: !!timestamp x", "a: 2020-13-45", 'a: !!int ""', "\x00", "[" * 1_000]
 )
 def test_a_file_that_is_no_yaml_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"^own\.yaml is not YAML: "):
