@@ -391,6 +391,11 @@ def test_registers_of_several_vendors_on_a_node_do_not_hide_each_other() -> None
     assert node_facts(node, WORDS).offer == NodeOffer(Dialect.HAMI, frozenset({GPU, "huawei.com/Ascend310P"}))
 
 
+def test_a_vendor_whose_plugin_is_gone_is_not_told_to_serve_the_name_of_another_vendor() -> None:
+    node = a_foreign_node({HAMI: JSON, ASCEND: json_of(ASCEND_ITEM)}, {GPU: "20", "huawei.com/Ascend310P": "0"})
+    assert inventory_of(node).problems == ()
+
+
 def test_a_vendor_that_is_not_in_use_has_no_register() -> None:
     node = a_foreign_node({ASCEND: json_of(ASCEND_ITEM)}, {"huawei.com/Ascend310P": "7"})
     assert inventory_of(node, words(vendors=[])) == Inventory(())
