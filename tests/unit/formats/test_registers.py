@@ -97,13 +97,9 @@ def test_all_text_formats_give_the_same_inventory(
 
 
 def test_hamis_json_and_our_own_register_give_the_same_inventory_as_the_text_formats() -> None:
-    assert hami(JSON) == Inventory((V100, SECOND))
+    assert hami(JSON) == hami("\n  " + JSON) == Inventory((V100, SECOND))
     own = a_foreign_node({REGISTER_ANNOTATION: register_of([V100, SECOND])}, {GPU: "20"})
     assert inventory_of(own) == Inventory((V100, SECOND))
-
-
-def test_hamis_json_with_spaces_before_it_is_json() -> None:
-    assert hami("\n  " + JSON).cards == (V100, SECOND)
 
 
 def test_the_register_of_the_report_on_200_nodes_is_read() -> None:
@@ -262,14 +258,14 @@ def test_while_no_plugin_answers_nothing_is_offered_and_the_cards_stay_known() -
     assert len(inventory_of(both("0", "0")).cards) == 1
 
 
-def test_our_own_register_goes_first_whatever_others_have_left_there() -> None:
-    card = cards_of("node-a", 1)[0]
-    node = both("10", "10")
+@pytest.mark.parametrize(("slots", "answers"), [("10", True), ("0", False)])
+def test_our_own_register_goes_first_whatever_others_have_left_there(slots: str, answers: bool) -> None:
+    (card,) = cards_of("node-a", 1)
+    node = both(slots, "10")
     node["metadata"]["annotations"] |= {REGISTER_ANNOTATION: register_of([card]), SCORES_ANNOTATION: "{"}
     assert inventory_of(node) == Inventory((card,))
     offer = node_facts(node, WORDS).offer
-    assert offer is not None
-    assert offer.dialect is Dialect.NATIVE
+    assert (offer and offer.dialect) == (Dialect.NATIVE if answers else None)
 
 
 def test_handshakes_make_no_difference() -> None:
