@@ -11,6 +11,7 @@ import yaml
 
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.inspection import inspected
+from gpuledger.formats.vendors import UNREADABLE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
@@ -23,7 +24,7 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
     words = words_of(settings)
     try:
         documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise BadInput(f"{where} can't be read as YAML: {error}") from None
     if not documents:
         raise BadInput(f"{where} is empty: give the YAML of a Node or a Pod")
@@ -57,7 +58,11 @@ def has_problems(found: Iterable[Json]) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """Keeps timestamps as text, as Kubernetes has them."""
+    """Keeps timestamps as text, as Kubernetes has them, and makes Unicode of what JSON may escape in two halves."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
 _Loader.yaml_implicit_resolvers = {

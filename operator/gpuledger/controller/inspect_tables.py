@@ -16,7 +16,7 @@ NARROWEST, WIDEST = 120, 10_000
 
 def as_tables(found: Iterable[Json]) -> str:
     """Return what was understood, object by object; in colours if it goes to a terminal."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)  # models of cards are foreign text
     on_terminal = console.is_terminal
     console.width = max(console.width, NARROWEST) if on_terminal else WIDEST
     with console.capture() as capture:

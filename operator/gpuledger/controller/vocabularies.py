@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuledger.formats.node import REGISTER_ANNOTATION
-from gpuledger.formats.vendors import VendorRow, in_use, vendor_rows
+from gpuledger.formats.vendors import VendorRow, check_names, in_use, vendor_rows
 from gpuledger.formats.words import RegisterWords, Words, hami, volcano, volcano_classic
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
@@ -15,7 +15,7 @@ from gpuledger.settings import Settings
 def words_of(settings: Settings) -> Words:
     """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
     rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
-    vocabularies = (
+    nvidia = (
         hami(
             settings.resource_count,
             settings.resource_memory,
@@ -40,11 +40,13 @@ def words_of(settings: Settings) -> Words:
         volcano_classic(
             settings.volcano_classic_count, settings.volcano_classic_memory, settings.volcano_memory_unit_mib
         ),
-        *(row.vocabulary() for row in rows),
     )
+    others = tuple(row.vocabulary() for row in rows)
+    ours = {name for each in nvidia for name in each.resources}
+    check_names("settings", [("NVIDIA", ours), *((each.name, each.resources) for each in others)])
     assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
     key, _, value = settings.node_label.partition("=")
-    return Words(vocabularies, tuple(_registers(settings, rows)), assignments, (key, value) if key else None)
+    return Words((*nvidia, *others), tuple(_registers(settings, rows)), assignments, (key, value) if key else None)
 
 
 def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:
@@ -60,7 +62,14 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[Register
         ),
     ]
     others = {
-        row.register_: RegisterWords(row.register_, "hami", Dialect.HAMI, row.resources.count, row.vendor)
+        row.register_: RegisterWords(
+            row.register_,
+            "hami",
+            Dialect.HAMI,
+            row.resources.count,
+            row.vendor,
+            cores_of_card=row.cores_of_card,
+        )
         for row in rows
         if row.register_ is not None
     }
@@ -69,6 +78,6 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[Register
 
 def _own_rows(file: str) -> str:
     try:
-        return Path(file).read_text() if file else ""
-    except OSError as error:
+        return Path(file).read_text(encoding="utf-8") if file else ""
+    except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"settings: vendors_file: {error}") from error

@@ -71,25 +71,27 @@ class _Node(_Object):
 
 def inspected(document: object, words: Words) -> Iterator[Json]:
     """Yield what is understood of each Node and Pod in a document: an object, a List, or one that makes pods."""
-    if not isinstance(document, dict):
-        yield {"kind": None, "problems": ["this is no Kubernetes object"]}
-        return
+    items = document.get("items") if isinstance(document, dict) else None
+    for each in items if isinstance(items, list) else [document]:
+        yield _object(each, words)
+
+
+def _object(document: object, words: Words) -> Json:
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str | None):
+        return {"kind": None, "problems": ["this is no Kubernetes object"]}
     kind = document.get("kind")
-    if isinstance(document.get("items"), list):
-        for item in document["items"]:
-            yield from inspected(item, words)
-    elif kind == "Node":
-        yield _node(document, words)
-    elif kind == "Pod":
-        yield _pod(document, words)
-    elif kind == "ConfigMap":
-        yield _config_map(document)
-    elif (template := _template(document)) is not None:
+    if kind == "Node":
+        return _node(document, words)
+    if kind == "Pod":
+        return _pod(document, words)
+    if kind == "ConfigMap":
+        return _config_map(document)
+    template = _template(document)
+    if template is not None:
         metadata = {"name": _name(document), **(template.get("metadata") or {})}
-        yield {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
-    else:
-        problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
-        yield {"kind": kind, "name": _name(document), "problems": [problem]}
+        return {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
+    problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
+    return {"kind": kind, "name": _name(document), "problems": [problem]}
 
 
 def _template(document: Mapping[str, Any]) -> Json | None:

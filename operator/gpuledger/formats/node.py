@@ -127,7 +127,8 @@ def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[
 def _contradictions(facts: NodeFacts) -> Iterable[str]:
     """Yield what a person should know of a node whose cards nobody will get."""
     for words, _ in facts.registers:
-        others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count})
+        # KNOWN_COUNTS are names of NVIDIA's cards: no other vendor's plugin serves these.
+        others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count}) if words.vendor == NVIDIA else []
         if words.dialect is not Dialect.NATIVE and words.count not in facts.offered and others:
             yield (
                 f"node {facts.name} lists its cards in {words.annotation}, and offers {', '.join(others)}, but none of "

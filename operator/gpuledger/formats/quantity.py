@@ -12,6 +12,9 @@ from gpuledger.model.errors import BadInput
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "m": -3, "u": -6, "n": -9}
 _FORM = re.compile(r"^(?P<sign>[+-]?)(?P<digits>\d+)(?:\.(?P<fraction>\d*))?(?P<suffix>[kMGTPEmun]?|[eE][+-]?\d{1,3})$")
+MAX_LENGTH = 64
+"""Digits of a quantity: the API server stores far fewer, and Python refuses to read some thousands."""
+
 _BINARY = re.compile(r"^[+-]?[\d.]+[KMGTPE]i$")
 
 
@@ -20,9 +23,11 @@ def whole_number(quantity: object) -> int:
 
     Raises BadInput for fractions, for negative values, and for binary suffixes: nobody counts cards or MiB in Gi.
     """
-    text = str(quantity)
     if isinstance(quantity, bool) or not isinstance(quantity, int | str):
-        raise BadInput(f"{text!r} is not a number")
+        raise BadInput(f"{str(quantity)[:MAX_LENGTH]!r} is not a number")
+    if (quantity.bit_length() if isinstance(quantity, int) else len(quantity)) > MAX_LENGTH:
+        raise BadInput("it is too long for a number")
+    text = str(quantity)
     if _BINARY.match(text):
         raise BadInput(f"{text} has a unit of bytes; write a plain whole number")
     match = _FORM.match(text)

@@ -133,7 +133,7 @@ def _hami(item: Any, position: int, words: RegisterWords) -> Item:
         "vendor": words.vendor,
         "model": item.get("type", ""),
         "memoryMiB": item.get("devmem", 0),
-        "cores": item.get("devcore", 0),
+        "cores": _percent(item.get("devcore", 0), words),
         "number": item.get("count", 0),
         "numaNode": item.get("numa", 0),
         "mode": item.get("mode", ""),
@@ -153,7 +153,7 @@ def _hami_csv(item: str, position: int, words: RegisterWords) -> Item:
         "vendor": words.vendor,
         "model": model,
         "memoryMiB": _number(memory, "memory"),
-        "cores": _number(cores, "cores"),
+        "cores": _percent(_number(cores, "cores"), words),
         "number": _number(number, "number of shares"),
         "numaNode": _number(numa, "NUMA node"),
         "mode": mode,
@@ -190,6 +190,13 @@ def _number(text: str, what: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 12:
         raise BadInput(f"its {what} {text[:32]!r} is not a number")
     return int(sign + digits)
+
+
+def _percent(cores: object, words: RegisterWords) -> object:
+    """Return cores in percent. Ascend's plugin counts AI cores, and percent when HAMi-core does the cutting."""
+    if type(cores) is int and 0 <= cores <= words.cores_of_card:
+        return cores * ALL_CORES // words.cores_of_card
+    return cores
 
 
 def _healthy(text: str) -> bool:

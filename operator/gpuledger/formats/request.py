@@ -91,28 +91,27 @@ def _reader(container: Json, words: Words) -> _Reader | None:
     named = [name for name in asked if name in words.by_name]
     if not named:
         return None
-    vocabulary = _vocabulary(container, in_use(words, named), named)
     counts = [name for name in named if any(name == each.count for each in words.by_name[name])]
-    if len(counts) > 1:
-        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
+    vocabulary = _vocabulary(container, in_use(words, named), named, counts)
     return _Reader(container, asked, vocabulary, counts[0] if counts else "")
 
 
-def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
-    """Return the vocabulary of a container: whose words stand beside the count; else the first that has the count."""
+def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str], counts: Sequence[str]) -> Vocabulary:
+    """Return the vocabulary of a container: the first that has all of its words, the count's included."""
     if len({each.vendor for each in used}) > 1 or len({each.model for each in used}) > 1:
         raise BadInput(
             f"container {container['name']} asks for cards of several kinds ({', '.join(named)}): "
             "a container gets cards of one kind, so give each kind a container of its own"
         )
-    telling = [each for each in used if any(name in each.own_words for name in named)]
-    if len(telling) > 1:
-        mixed = ", ".join(name for name in named if any(name in each.own_words for each in telling))
+    if len(counts) > 1:
+        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
+    fitting = [each for each in used if all(name in (each.count, *each.own_words) for name in named)]
+    if not fitting:
         raise BadInput(
-            f"container {container['name']} mixes the words of {' and '.join(each.name for each in telling)} "
-            f"({mixed}): keep one of them"
+            f"container {container['name']} mixes the words of {' and '.join(each.name for each in used)} "
+            f"({', '.join(named)}): keep one of them"
         )
-    return (telling or used)[0]
+    return fitting[0]
 
 
 class _Reader:
@@ -129,6 +128,8 @@ class _Reader:
     def read(self) -> ContainerRequest | None:
         words = self.words
         cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
+        if cards and cards > 1 and words.several is Several.WHOLE:
+            return self._whole_ones(cards)
         memory, percent = self._memory_mib(), self._percent()
         cores = self._cores()
         if cards == 0:
@@ -148,7 +149,7 @@ class _Reader:
                 )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)
-        demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory, percent, cores) else None
+        demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory) else None
         if demand is None:
             demand = self._cut(cards, memory, percent, cores)
         return ContainerRequest(str(self._container["name"]), demand, words.name, defaults, tuple(self._warnings))
@@ -180,21 +181,33 @@ class _Reader:
     def _whole(self, cards: int) -> Demand:
         return Demand(cards, exclusive=True, resource=self._count_name)
 
-    def _must_be_whole(self, memory: int | None, percent: int | None, cores: int | None) -> bool:
-        """Tell whether several cards of this vendor can only be whole ones. Raises BadInput if a share was asked."""
-        if self.words.several is Several.SPLIT:
-            return False
+    def _whole_ones(self, cards: int) -> ContainerRequest:
+        """Return several whole cards, whatever else is said: HAMi's webhook writes sums over all of them there."""
         words = self.words
-        if words.several is Several.REFUSE and memory and memory <= words.templates[-1].memory_mib:
+        self._warn_of_whole(any(name in self._asked for name in words.own_words))
+        named = {"memory": words.memory, "cores": words.cores}
+        defaults = frozenset(what for what, name in named.items() if name not in self._asked)
+        name = str(self._container["name"])
+        return ContainerRequest(name, self._whole(cards), words.name, defaults, tuple(self._warnings))
+
+    def _must_be_whole(self, memory: int | None) -> bool:
+        """Tell whether several cards of this vendor can only be whole ones. Raises BadInput if a share was asked."""
+        words = self.words
+        if words.several is not Several.REFUSE:
+            return False
+        if memory and memory <= words.templates[-1].memory_mib:
             raise BadInput(
                 f"{self._where} asks for a share of each of several {words.name}: "
                 f"several are given whole, so ask for one, or drop {words.memory}"
             )
-        if memory or percent or cores is not None:
-            self._warnings.append(
-                f"{self._where} asks for several {words.name}: they are given whole, whatever else it says"
-            )
+        self._warn_of_whole(bool(memory))
         return True
+
+    def _warn_of_whole(self, more_is_said: bool) -> None:
+        if more_is_said:
+            self._warnings.append(
+                f"{self._where} asks for several {self.words.name}: they are given whole, whatever else it says"
+            )
 
     def _one_of(self, memory: int, percent: int) -> tuple[int | None, int | None]:
         words = self.words

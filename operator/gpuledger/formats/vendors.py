@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from importlib import resources
 from typing import Annotated, Any
 
@@ -16,6 +16,10 @@ from gpuledger.model.errors import BadInput
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
 AnnotationName = ResourceName
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+
+
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
+"""What PyYAML raises for text that it can't read, such as `!!bool x` or the 45th of a month."""
 
 
 class _Row(BaseModel):
@@ -66,6 +70,8 @@ class VendorRow(_Row):
             raise ValueError("memory_choices and templates must ascend")
         if self.templates and (self.resources.memory is None or self.memory_of_card_mib < sizes[-1]):
             raise ValueError("templates need resources.memory, and a memory_of_card_mib that is not less than they")
+        if any(template.core_units > self.cores_of_card for template in self.templates):
+            raise ValueError("templates can't have more core_units than cores_of_card")
         if self.several is Several.REFUSE and not self.templates:
             raise ValueError("several: refuse goes with templates; without, whole says the same")
         return self
@@ -120,13 +126,27 @@ def vendor_rows(own: str = "", where: str = "vendors_file") -> tuple[VendorRow, 
     Raises BadInput that says which row and key are wrong.
     """
     rows = {row.name: row for row in _read(_built_in(), "vendors.yaml")}
-    rows |= {row.name: row for row in _read(yaml_of(own, where), where)} if own else {}
-    counts: dict[str, str] = {}
-    for row in rows.values():
-        other = counts.setdefault(row.resources.count, row.name)
-        if other != row.name:
-            raise BadInput(f"{where}: {row.name} and {other} both count their cards as {row.resources.count}")
+    rows |= _by_name(_read(yaml_of(own, where), where), where) if own else {}
+    check_names(where, ((row.name, row.vocabulary().resources) for row in rows.values()))
     return tuple(rows.values())
+
+
+def check_names(where: str, tables: Iterable[tuple[str, Iterable[str]]]) -> None:
+    """Raise BadInput if two rows, or one row twice, use a resource: containers that name it could mean either."""
+    users: dict[str, str] = {}
+    for row, names in tables:
+        for name in names:
+            if name in users:
+                raise BadInput(f"{where}: {row} and {users[name]} both have the resource {name}")
+            users[name] = row
+
+
+def _by_name(rows: Iterable[VendorRow], where: str) -> dict[str, VendorRow]:
+    found: dict[str, VendorRow] = {}
+    for row in rows:
+        if found.setdefault(row.name, row) is not row:
+            raise BadInput(f"{where}: there are two rows {row.name!r}")
+    return found
 
 
 def in_use(rows: tuple[VendorRow, ...], names: Collection[str]) -> tuple[VendorRow, ...]:
@@ -143,7 +163,7 @@ def yaml_of(text: str, where: str) -> Any:
     """Return what a YAML text holds. Raises BadInput."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except UNREADABLE as error:
         raise BadInput(f"{where} is not YAML: {error}") from None
 
 

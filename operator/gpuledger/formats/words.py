@@ -94,6 +94,8 @@ class RegisterWords:
     """The resource that this plugin serves; at 0 it is gone."""
     vendor: str = "nvidia"
     memory_unit_mib: int = 1
+    cores_of_card: int = ALL_CORES
+    """Units of compute on a card, where the plugin counts these; it may count percent all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from builders import a_card, a_pod, a_request, a_share, mib, percent, whole
-from gpuledger.ledger.adoption import lacks_cards, missing_shares
+from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import PodFacts, ToldCard
+from gpuledger.model.world import OldDevices, PodFacts, ToldCard
 
 FIRST, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
 CARDS = {card.uuid: card for card in (FIRST, SECOND, THERE)}
@@ -121,3 +121,96 @@ def test_a_pod_lacks_cards_as_long_as_one_container_does() -> None:
     assert lacks_cards([first], request)
     assert lacks_cards([second, second], request)
     assert not lacks_cards([first, second], request)
+
+
+# What the system says that placed the pod before.
+
+
+class OtherCards(Cards):
+    """Cards of one node, some of them with the same number."""
+
+    def __init__(self, *cards: Card) -> None:
+        self._cards = {card.uuid: card for card in cards}
+
+    def card(self, uuid: str) -> Card | None:
+        return self._cards.get(uuid)
+
+    def cards_of(self, node_name: str) -> list[Card]:
+        return [card for card in self._cards.values() if card.node_name == node_name]
+
+
+def old(*demands: Demand, cards: tuple[ToldCard, ...] = (), indexes: tuple[int, ...] = ()) -> PodFacts:
+    """Return a pod on node-a that says in another system's annotation which cards its containers have."""
+    pod = bound(demands=demands or (mib(1_000),))
+    return replace(pod, told=None, old=OldDevices("other/devices", cards, indexes))
+
+
+def of_containers(shares: tuple[Share, ...]) -> dict[str, list[str]]:
+    """Return container -> UUIDs of its cards."""
+    found: dict[str, list[str]] = {}
+    for share in shares:
+        for container in share.containers:
+            found.setdefault(container.name, []).append(share.uuid)
+    return found
+
+
+def test_an_old_annotation_is_believed_like_our_own() -> None:
+    (share,) = missing(old(cards=(says(SECOND, 5_000),)))
+    assert (share.uuid, share.amounts) == (SECOND.uuid, Amounts(5_000, 0, 1))
+    with pytest.raises(BadInput, match="which is on node node-b"):
+        missing(old(cards=(says(THERE),)))
+
+
+def test_our_own_annotation_goes_before_an_old_one() -> None:
+    pod = replace(old(cards=(says(SECOND),)), told=(says(FIRST),))
+    assert [share.uuid for share in missing(pod)] == [FIRST.uuid]
+
+
+def test_a_number_is_the_card_that_has_it_on_the_pods_node() -> None:
+    (share,) = missing(old(mib(1_000, cores=20), indexes=(1,)))
+    assert (share.uuid, share.amounts) == (SECOND.uuid, Amounts(1_000, 20, 1))
+
+
+def test_several_numbers_go_to_the_containers_in_order() -> None:
+    assert of_containers(missing(old(whole(), whole(), indexes=(1, 0)))) == {"c0": [SECOND.uuid], "c1": [FIRST.uuid]}
+    assert of_containers(missing(old(whole(2), indexes=(1, 0)))) == {"c0": [FIRST.uuid, SECOND.uuid]}
+
+
+def test_one_number_is_for_all_containers() -> None:
+    """Volcano's first plugin gives a pod that asks for memory one card."""
+    (share,) = missing(old(mib(1_000), mib(2_000), indexes=(1,)))
+    assert (share.uuid, share.amounts) == (SECOND.uuid, Amounts(3_000, 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        (old(indexes=(7,)), "says 7, and no card has this number on node node-a"),
+        (old(mib(1, cards=2), indexes=(0,)), "names 1 cards; the pod asks for 2"),
+        (old(indexes=(0, 1)), "names 2 cards; the pod asks for 1"),
+        (old(mib(1), mib(1), mib(1), indexes=(0, 1)), "names 2 cards; the pod asks for 3"),
+        (old(), "names 0 cards; the pod asks for 1"),
+        (old(cards=(says(FIRST), says(SECOND))), "names 2 cards for container c0, which asks for 1"),
+        (old(cards=(says(FIRST, container="x"),)), "gives cards to container 'x', which asks for none"),
+    ],
+)
+def test_an_old_annotation_that_contradicts_spec_or_node_is_of_no_use(pod: PodFacts, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        missing(pod)
+
+
+def test_a_number_that_several_cards_have_is_of_no_use_and_these_cards_are_known() -> None:
+    twin = replace(SECOND, uuid="GPU-twin")
+    cards = OtherCards(FIRST, SECOND, twin, THERE)
+    pod = old(indexes=(1,))
+    with pytest.raises(BadInput, match="says 1, and several cards have this number on node node-a"):
+        missing_shares(pod, (), cards)
+    assert ambiguous_cards(pod, cards) == (SECOND, twin)
+
+
+def test_nothing_is_ambiguous_where_numbers_are_unique_or_not_what_counts() -> None:
+    cards = OtherCards(FIRST, SECOND, replace(SECOND, uuid="GPU-twin"))
+    assert ambiguous_cards(old(indexes=(0,)), cards) == ()
+    assert ambiguous_cards(old(cards=(says(SECOND),)), cards) == ()
+    assert ambiguous_cards(bound(), cards) == ()
+    assert ambiguous_cards(replace(old(indexes=(1,)), told=()), cards) == ()

@@ -1,0 +1,90 @@
+"""Nodes and pods in the words of HAMi, of Volcano and of other vendors, as their programs write them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from builders import stored
+from fakes.objects import WORDS, a_container, a_pod_object
+from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.node import Inventory, node_facts, read_registers
+from gpuledger.formats.request import pod_request
+from gpuledger.formats.words import Words
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.refusal import Refusal
+from gpuledger.model.request import Demand, PodRequest
+from gpuledger.model.share import Assignment
+from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.policy import Preference
+from gpuledger.settings import Settings
+
+HAMI = "hami.io/node-nvidia-register"
+VOLCANO = "volcano.sh/node-vgpu-register"
+VOLCANO_COUNT = "volcano.sh/vgpu-number"
+VOLCANO_MEMORY = "volcano.sh/vgpu-memory"
+VOLCANO_PERCENTAGE = "volcano.sh/vgpu-memory-percentage"
+VOLCANO_CORES = "volcano.sh/vgpu-cores"
+CLASSIC_COUNT = "volcano.sh/gpu-number"
+CLASSIC_MEMORY = "volcano.sh/gpu-memory"
+
+Json = dict[str, Any]
+
+
+def words(**settings: Any) -> Words:
+    """Return the words as these settings have them."""
+    return words_of(Settings().changed(settings))
+
+
+def a_foreign_node(annotations: Mapping[str, str], allocatable: Mapping[str, object], name: str = "node-a") -> Json:
+    """Return a node with these annotations, on which the kubelet offers these resources."""
+    metadata = {"name": name, "annotations": dict(annotations)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": dict(allocatable)}}
+
+
+def inventory_of(node: Json, said: Words = WORDS) -> Inventory:
+    """Return the cards that a node lists."""
+    return read_registers(node_facts(node, said))
+
+
+def an_annotated_pod(annotations: Mapping[str, object], *containers: Json, **spec: object) -> Json:
+    """Return a pod with these annotations."""
+    pod = a_pod_object(containers=containers)
+    pod["metadata"]["annotations"] = dict(annotations)
+    pod["spec"] |= spec
+    return pod
+
+
+def request_of(pod: Json, said: Words = WORDS) -> PodRequest:
+    """Return what a pod asks for; it does ask for cards."""
+    request = pod_request(pod, said)
+    assert request is not None
+    return request
+
+
+def demand_of(limits: Mapping[str, object], said: Words = WORDS) -> Demand:
+    """Return what a pod with one container asks for; not in which name it counts."""
+    (demand,) = request_of(a_pod_object(limits=limits), said).shape
+    return replace(demand, resource="")
+
+
+def warnings_of(limits: Mapping[str, object], said: Words = WORDS) -> tuple[str, ...]:
+    """Return what is said of a pod with one container that is understood."""
+    return request_of(a_pod_object(limits=limits), said).warnings
+
+
+def ledger_of(nodes: Sequence[Json], said: Words = WORDS) -> Ledger:
+    """Return the ledger with all cards that these nodes list."""
+    ledger = Ledger()
+    for node in nodes:
+        facts = node_facts(node, said)
+        for card in read_registers(facts).cards:
+            ledger.load(stored(card))
+        ledger.set_offer(facts.name, facts.offer)
+    return ledger
+
+
+def placed(limits: Mapping[str, object], node: Json, said: Words = WORDS) -> Assignment | Refusal:
+    """Return the cards of a pod with one container on an idle node, or why it gets none."""
+    request = request_of(a_pod_object(containers=[a_container("main", limits)]), said)
+    room = ledger_of([node], said).node_room(node["metadata"]["name"])
+    return choose_cards(request.shape, room, Preference.BINPACK)
