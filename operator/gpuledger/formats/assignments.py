@@ -115,16 +115,20 @@ def unmatched(pod: Json) -> tuple[Dialect, int] | None:
     return (Dialect.HAMI, 0) if annotations.get(HAMI_PHASE) == ALLOCATING else None
 
 
-def old_devices(pod: Json, volcano_memory_unit_mib: int) -> OldDevices | None:
+def old_devices(
+    pod: Json, volcano_memory_unit_mib: int, hami_annotations: Sequence[str] = (HAMI_ALLOCATED,)
+) -> OldDevices | None:
     """Return what other systems' annotations say of a pod's cards, None if there are none.
 
-    Raises BadInput for text that can't be read, or names containers that the pod does not have.
+    HAMi has an annotation for each kind of card. Raises BadInput for text that can't be read, or names containers that
+    the pod does not have.
     """
     annotations = _annotations(pod)
     names = [(str(container["name"]), lifetime) for container, lifetime in containers(pod)]
-    if HAMI_ALLOCATED in annotations:
-        cards = _told(annotations, HAMI_ALLOCATED, [name for name, _ in names], 1)
-        return OldDevices(HAMI_ALLOCATED, cards)
+    of_hami = [name for name in hami_annotations if name in annotations]
+    if of_hami:
+        told = [_told(annotations, annotation, [name for name, _ in names], 1) for annotation in of_hami]
+        return OldDevices(", ".join(of_hami), tuple(card for cards in told for card in cards))
     if VOLCANO_ALLOCATED in annotations:
         main = [name for name, lifetime in names if lifetime is Lifetime.MAIN]
         return OldDevices(VOLCANO_ALLOCATED, _told(annotations, VOLCANO_ALLOCATED, main, volcano_memory_unit_mib))

@@ -13,7 +13,7 @@ from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
-from gpuledger.model.world import PodFacts
+from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
     try:
         text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
         told = None if text is None else read_devices(text)
-        old = old_devices(pod, words.volcano_memory_unit_mib) if told is None else None
+        old = None if told is not None else _old_devices(pod, words)
     except BadInput as error:
         bad_annotation = str(error)
     return PodFacts(
@@ -54,6 +54,10 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         old=old,
         scheduler_name=scheduler_of(pod),
     )
+
+
+def _old_devices(pod: Json, words: Words) -> OldDevices | None:
+    return old_devices(pod, words.volcano_memory_unit_mib, words.hami_annotations())
 
 
 def annotated_cards(pod: Json) -> frozenset[str]:

@@ -13,7 +13,7 @@ from gpuledger.formats.words import Several, Vocabulary, Words, in_use
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
-from gpuledger.model.request import Demand, Lifetime, PodRequest
+from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
 
 Json = Mapping[str, Any]
 
@@ -78,7 +78,9 @@ def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
 
 
 def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
-    wanted = replace(chosen.cards, vendor=vocabulary.vendor, model=vocabulary.model)
+    # The annotations for models and modes are about NVIDIA's cards, as with HAMi.
+    chosen_cards = chosen.cards if vocabulary.vendor == ANY_NVIDIA.vendor else ANY_NVIDIA
+    wanted = replace(chosen_cards, vendor=vocabulary.vendor, model=vocabulary.model)
     own = chosen.uuids_of(pod, vocabulary.use_uuid), chosen.uuids_of(pod, vocabulary.avoid_uuid)
     if not any(own):
         return wanted
@@ -91,27 +93,28 @@ def _reader(container: Json, words: Words) -> _Reader | None:
     named = [name for name in asked if name in words.by_name]
     if not named:
         return None
+    vocabulary = _vocabulary(container, in_use(words, named), named)
     counts = [name for name in named if any(name == each.count for each in words.by_name[name])]
-    vocabulary = _vocabulary(container, in_use(words, named), named, counts)
+    if len(counts) > 1:
+        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
     return _Reader(container, asked, vocabulary, counts[0] if counts else "")
 
 
-def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str], counts: Sequence[str]) -> Vocabulary:
-    """Return the vocabulary of a container: the first that has all of its words, the count's included."""
+def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
+    """Return the vocabulary of a container: whose words stand beside the count; else the first that has the count."""
     if len({each.vendor for each in used}) > 1 or len({each.model for each in used}) > 1:
         raise BadInput(
             f"container {container['name']} asks for cards of several kinds ({', '.join(named)}): "
             "a container gets cards of one kind, so give each kind a container of its own"
         )
-    if len(counts) > 1:
-        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
-    fitting = [each for each in used if all(name in (each.count, *each.own_words) for name in named)]
-    if not fitting:
+    telling = [each for each in used if any(name in each.own_words for name in named)]
+    if len(telling) > 1:
+        mixed = ", ".join(name for name in named if any(name in each.own_words for each in telling))
         raise BadInput(
-            f"container {container['name']} mixes the words of {' and '.join(each.name for each in used)} "
-            f"({', '.join(named)}): keep one of them"
+            f"container {container['name']} mixes the words of {' and '.join(each.name for each in telling)} "
+            f"({mixed}): keep one of them"
         )
-    return fitting[0]
+    return (telling or used)[0]
 
 
 class _Reader:
@@ -127,6 +130,9 @@ class _Reader:
 
     def read(self) -> ContainerRequest | None:
         words = self.words
+        for name in words.refused:
+            if name in self._asked:
+                raise BadInput(f"{self._where}, {name}: {words.name} can't be asked for that here; drop it")
         cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
         if cards and cards > 1 and words.several is Several.WHOLE:
             return self._whole_ones(cards)

@@ -56,6 +56,7 @@ class VendorRow(_Row):
     cores_of_card: Annotated[int, Field(ge=1, le=10_000)] = 100
     templates: tuple[_Template, ...] = ()
     memory_of_card_mib: Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)] = 0
+    refused: tuple[ResourceName, ...] = ()
     several: Several = Several.SPLIT
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
     register_: Annotated[AnnotationName | None, Field(alias="register")] = None
@@ -109,6 +110,7 @@ class VendorRow(_Row):
             templates=tuple(Template(each.name, each.memory_mib, each.core_units) for each in self.templates),
             memory_of_card_mib=self.memory_of_card_mib,
             cores_of_card=self.cores_of_card,
+            refused=self.refused,
             several=self.several,
             default_cores=self.default_cores,
             use_uuid=self.use_uuid or "",

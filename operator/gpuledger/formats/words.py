@@ -56,6 +56,8 @@ class Vocabulary:
     """Memory up to which a request beyond the largest template gets a whole card."""
     cores_of_card: int = ALL_CORES
     """Units of compute on a card; requests are in these."""
+    refused: tuple[str, ...] = ()
+    """Names that a vendor has, and that nothing here can give."""
     several: Several = Several.SPLIT
     memory_at_most_card: bool = False
     """More memory than a card has stands for all of it; otherwise the pod waits for a larger card."""
@@ -74,7 +76,7 @@ class Vocabulary:
     @property
     def own_words(self) -> tuple[str, ...]:
         """Return the names, other than the count, that ask for cards."""
-        return tuple(name for name in (self.memory, self.memory_percentage, self.cores) if name)
+        return tuple(name for name in (self.memory, self.memory_percentage, self.cores, *self.refused) if name)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -138,6 +140,11 @@ class Words:
         """Return how HAMi's device plugin is told of a card."""
         found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
         return found or AssignmentWords()
+
+    def hami_annotations(self) -> tuple[str, ...]:
+        """Return the annotations in which HAMi notes which cards a pod has."""
+        every = (AssignmentWords(), *self.assignments.values())
+        return tuple(dict.fromkeys(words.allocated for words in every))
 
     @property
     def volcano_memory_unit_mib(self) -> int:

@@ -25,6 +25,7 @@ class CardFilter:
     use_uuids: tuple[str, ...] = ()
     avoid_uuids: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
+    """A card that says nothing of its mode meets this, too."""
 
     @property
     def is_plain(self) -> bool:
@@ -46,5 +47,5 @@ class CardFilter:
             and not any(part.lower() in model for part in self.avoid_models)
             and (not self.use_uuids or card.uuid in self.use_uuids)
             and card.uuid not in self.avoid_uuids
-            and (not self.modes or card.mode in self.modes)
+            and (not self.modes or card.mode in ("", *self.modes))
         )

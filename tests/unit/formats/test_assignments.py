@@ -23,6 +23,7 @@ from gpuledger.formats.assignments import (
 )
 from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.pod import pod_facts
+from gpuledger.formats.words import AssignmentWords
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
@@ -30,6 +31,11 @@ from gpuledger.model.share import ContainerShare, Share
 from gpuledger.model.world import OldDevices, ToldCard
 
 Json = dict[str, Any]
+
+
+def nvidias(_uuid: str) -> AssignmentWords:
+    """Tell HAMi's words for a card: all are NVIDIA's."""
+    return AssignmentWords()
 
 
 def share(uuid: str, *containers: ContainerShare) -> Share:
@@ -66,7 +72,7 @@ def two_containers(*annotations: tuple[str, str], init: bool = False) -> Json:
 def test_hamis_text_closes_every_container_the_ones_without_cards_too(
     containers: list[str], shares: list[Share], text: str
 ) -> None:
-    assert hami_assignment(containers, shares, "node-a", 1_700_000_000) == {
+    assert hami_assignment(containers, shares, nvidias, "node-a", 1_700_000_000) == {
         "hami.io/vgpu-node": "node-a",
         "hami.io/vgpu-time": "1700000000",
         "hami.io/vgpu-devices-to-allocate": text,
@@ -108,13 +114,13 @@ def test_volcanos_memory_is_in_units_and_rounded_up_so_that_no_limit_is_less_tha
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        ({HAMI_PHASE: "allocating", HAMI_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:GPU-b,NVIDIA,1,0:;"}, (Dialect.HAMI, 2)),
+        ({HAMI_PHASE: "allocating", HAMI_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:GPU-b,NVIDIA,1,0:;"}, (Dialect.HAMI, 0)),
         ({HAMI_PHASE: "success", HAMI_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, None),
-        ({HAMI_PHASE: "allocating", HAMI_TO_ALLOCATE: ";"}, None),
+        ({HAMI_PHASE: "allocating", HAMI_TO_ALLOCATE: ";"}, (Dialect.HAMI, 0)),
         ({HAMI_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, None),
         ({VOLCANO_PHASE: "allocating", VOLCANO_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, (Dialect.VOLCANO, 1)),
         ({VOLCANO_PHASE: "failed", VOLCANO_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, None),
-        ({HAMI_PHASE: "allocating", VOLCANO_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, None),
+        ({HAMI_PHASE: "failed", VOLCANO_TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;"}, None),
         ({VOLCANO_PHASE: "allocating", VOLCANO_TO_ALLOCATE: 7}, None),
         ({}, None),
     ],
@@ -130,8 +136,8 @@ def test_what_is_written_is_unmatched_with_as_many_cards_as_the_containers_get()
         share("GPU-a", ContainerShare("a", 1, 0), ContainerShare("b", 1, 0)),
         share("GPU-b", ContainerShare("b", 1, 0)),
     ]
-    written = hami_assignment(["a", "b"], shares, "node-a", 0)
-    assert unmatched(two_containers(*written.items())) == (Dialect.HAMI, 3)
+    written = hami_assignment(["a", "b"], shares, nvidias, "node-a", 0)
+    assert unmatched(two_containers(*written.items())) == (Dialect.HAMI, 0)
     written = volcano_assignment(["b"], shares, "node-a", 0, 1)
     assert unmatched(two_containers(*written.items(), init=True)) == (Dialect.VOLCANO, 2)
 

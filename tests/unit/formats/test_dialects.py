@@ -206,17 +206,7 @@ def test_no_cards_in_volcanos_words_are_no_request(count: str) -> None:
         (
             {GPU: "1", MEMORY: "1k", VOLCANO_MEMORY: "1k"},
             "container main mixes the words of hami and volcano "
-            "(nvidia.com/gpu, nvidia.com/gpumem, volcano.sh/vgpu-memory): keep one of them",
-        ),
-        (
-            {GPU: "1", VOLCANO_MEMORY: "1k"},
-            "container main mixes the words of hami and volcano (nvidia.com/gpu, volcano.sh/vgpu-memory): "
-            "keep one of them",
-        ),
-        (
-            {VOLCANO_COUNT: "1", CORES: "10"},
-            "container main mixes the words of hami and volcano (volcano.sh/vgpu-number, nvidia.com/gpucores): "
-            "keep one of them",
+            "(nvidia.com/gpumem, volcano.sh/vgpu-memory): keep one of them",
         ),
         (
             {VOLCANO_MEMORY: "1", CLASSIC_MEMORY: "1"},
@@ -238,6 +228,14 @@ def test_one_container_uses_the_words_of_one_system(limits: Mapping[str, object]
     with pytest.raises(BadInput) as caught:
         demand_of(limits)
     assert str(caught.value) == sentence
+
+
+def test_the_count_of_one_system_goes_with_the_amounts_of_another() -> None:
+    """As in Volcano's compatible set-up; placement sees to it that the node's plugin serves the name of the count."""
+    found = demand_of({GPU: "2", VOLCANO_MEMORY: "3k"})
+    assert (found.cards, found.memory_mib, found.at_most_card) == (2, 3_000, True)
+    found = demand_of({VOLCANO_COUNT: "1", CORES: "10"})
+    assert (found.cards, found.cores, found.at_most_card) == (1, 10, False)
 
 
 # Memory and percentage together.

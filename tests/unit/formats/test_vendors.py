@@ -1,6 +1,7 @@
 """Cards of other vendors: how each can be cut, and a table of one's own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,20 @@ import orjson
 import pytest
 import yaml
 
+from builders import a_card
 from fakes.dialects import HAMI, a_foreign_node, demand_of, placed, request_of, warnings_of, words
 from fakes.objects import GPU, MEMORY, WORDS, a_container, a_pod_object
 from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.assignments import hami_assignment
+from gpuledger.formats.pod import pod_facts
+from gpuledger.formats.request import pod_request
 from gpuledger.formats.vendors import VendorRow, in_use, vendor_rows
+from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
+from gpuledger.model.share import ContainerShare, Share
+from gpuledger.model.world import OldDevices, ToldCard
 from gpuledger.settings import Settings
 
 ROWS = {row.name: row for row in vendor_rows()}
@@ -391,3 +399,30 @@ def test_the_register_of_each_row_is_another_annotation() -> None:
     registers = [each.annotation for each in WORDS.registers]
     assert len(registers) == len(set(registers))
     assert HAMI in registers
+
+
+def test_ascends_cores_are_for_another_way_of_cutting_and_are_refused() -> None:
+    limits = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-core": "20"}
+    with pytest.raises(BadInput, match="huawei.com/Ascend910B3-core: Ascend910B3 can't be asked for that here"):
+        pod_request(a_pod_object(limits=limits), WORDS)
+
+
+def test_hamis_plugin_for_a_vendor_is_told_in_its_own_annotation() -> None:
+    card = replace(a_card(), vendor="ascend", model="Ascend910B3")
+    words = WORDS.assignment(card)
+    share = Share("NPU-1", Amounts(16_384, 25, 1), False, (ContainerShare("main", 16_384, 25),))
+    told = hami_assignment(["main"], [share], lambda _: words, "node-a", 7)
+    assert told["hami.io/Ascend910B3-devices-to-allocate"] == "NPU-1,Ascend910B3,16384,25:;"
+    assert told["hami.io/Ascend910B3-devices-allocated"] == "NPU-1,Ascend910B3,16384,25:;"
+    assert orjson.loads(told["huawei.com/Ascend910B3"]) == [
+        {"UUID": "NPU-1", "temp": "vir05_1c_16g", "memory": 16_384, "core": 25}
+    ]
+    assert "hami.io/vgpu-devices-to-allocate" not in told
+
+
+def test_a_pod_that_hami_gave_a_vendors_card_is_read() -> None:
+    pod = a_pod_object(limits={"hygon.com/dcunum": "1"})
+    pod["metadata"]["annotations"] = {"hami.io/dcu-devices-allocated": "DCU-1,DCU,1000,30:;"}
+    assert pod_facts(pod, WORDS).old == OldDevices(
+        "hami.io/dcu-devices-allocated", (ToldCard("main", "DCU-1", 1_000, 30),)
+    )
