@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster.cluster import (
     CORES,
@@ -36,7 +37,7 @@ from gpuledger.controller.admission import policies
 from gpuledger.formats.request import pod_request
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
-from installation import MANIFESTS, NAMESPACE, USER, Installation
+from installation import MANIFESTS, NAMESPACE, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]
 
@@ -47,6 +48,7 @@ MTHREADS_COUNT, MTHREADS_MEMORY = "mthreads.com/vgpu", "mthreads.com/sgpu-memory
 HAMI_TOLD, VOLCANO_TOLD = "hami.io/vgpu-devices-to-allocate", "volcano.sh/vgpu-ids-new"
 LABEL = "gpuledger.dev/managed"
 MERGE = "application/merge-patch+json"
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
 DRY = "?dryRun=All"
 
@@ -573,6 +575,16 @@ def test_other_accounts_change_nodes_as_before(user: Connection) -> None:
 
 
 # The files.
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_are_accepted_with_their_scheduler_named_or_not(user: Connection, file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text()):
+        spec = document["spec"].get("template", document)["spec"]
+        for scheduler in ("gpuledger", "default-scheduler"):
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "example"}, "spec": dict(spec)}
+            body["spec"]["schedulerName"] = scheduler
+            assert create(user, body)["spec"]["schedulerName"] == "gpuledger"
 
 
 def test_policies_of_other_settings_are_accepted_too(cluster: Cluster, tmp_path: Path) -> None:
