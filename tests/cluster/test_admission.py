@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 from cluster.cluster import (
     CORES,
     COUNT,
+    DEADLINE_S,
     DEVICES,
     MEMORY,
     NODES,
@@ -47,6 +49,7 @@ HYGON_COUNT, HYGON_CORES = "hygon.com/dcunum", "hygon.com/dcucores"
 MTHREADS_COUNT, MTHREADS_MEMORY = "mthreads.com/vgpu", "mthreads.com/sgpu-memory"
 HAMI_TOLD, VOLCANO_TOLD = "hami.io/vgpu-devices-to-allocate", "volcano.sh/vgpu-ids-new"
 LABEL = "gpuledger.dev/managed"
+KINDS = frozenset(("validating", "mutating"))
 MERGE = "application/merge-patch+json"
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
@@ -587,19 +590,50 @@ def test_the_examples_are_accepted_with_their_scheduler_named_or_not(user: Conne
             assert create(user, body)["spec"]["schedulerName"] == "gpuledger"
 
 
-def test_policies_of_other_settings_are_accepted_too(cluster: Cluster, tmp_path: Path) -> None:
-    """The compatible set-up of Volcano, other names, more than one scheduler, and no vendors."""
-    settings = Settings().changed(
-        {
-            "scheduler_name": "own",
-            "extra_scheduler_names": ["volcano", "hami-scheduler"],
-            "volcano_count": COUNT,
-            "volcano_classic_count": "",
-            "volcano_classic_memory": "",
-            "resource_memory": "example.com/it's~memory",
-            "vendors": [],
-        }
-    )
+def test_a_name_with_characters_that_mean_something_in_cel_stays_a_name(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "policies.yaml"
-    file.write_text(policies(settings, frozenset(("validating", "mutating"))))
+    settings = Settings().changed({"resource_memory": "example.com/it's~\\memory", "vendors": []})
+    file.write_text(policies(settings, KINDS))
     cluster.plane.kubectl("apply", "--dry-run=server", "-f", str(file))
+
+
+# Other settings.
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """Yield a user of a cluster with Volcano's compatible set-up, and three names of schedulers."""
+    changed = {"volcano_count": COUNT, "scheduler_name": "own", "extra_scheduler_names": ["volcano", "hami-scheduler"]}
+    file = tmp_path_factory.mktemp("policies") / "policies.yaml"
+    file.write_text(policies(Settings().changed({**changed, "default_number": 2, "vendors": []}), KINDS))
+    with ControlPlane.run() as plane:
+        plane.kubectl("apply", "-f", str(file))
+        connection = as_user(plane, "user")
+        deadline = time.monotonic() + DEADLINE_S
+        while not (
+            create(connection, bare({MEMORY: 1}))["spec"]["schedulerName"] == "own"
+            and is_refused(lambda: create(connection, pod("p", {COUNT: 1}, schedulerName="nobody")))
+        ):
+            assert time.monotonic() < deadline, "the policies are not in force"
+            time.sleep(0.05)
+        yield connection
+        connection.close()
+
+
+@pytest.mark.parametrize("memory", [MEMORY, VOLCANO_MEMORY])
+def test_with_one_name_for_both_counts_that_one_is_added(renamed: Connection, memory: str) -> None:
+    stored = create(renamed, bare({memory: 1}))
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {memory: "1", COUNT: "2"}
+
+
+def test_a_word_that_is_not_in_the_settings_is_left_to_others(renamed: Connection) -> None:
+    for name in (VOLCANO_COUNT, HYGON_COUNT):
+        assert create(renamed, bare({name: 1}))["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("scheduler", ["own", "volcano", "hami-scheduler"])
+def test_a_pod_keeps_the_one_of_our_names_that_it_has(renamed: Connection, scheduler: str) -> None:
+    stored = create(renamed, pod("pod", {COUNT: 1}, schedulerName=scheduler))
+    assert stored["spec"]["schedulerName"] == scheduler
+    with refused("gpuledger-requests", "write spec.schedulerName: own or volcano or hami-scheduler"):
+        create(renamed, pod("pod", {COUNT: 1}, schedulerName="gpuledger"))

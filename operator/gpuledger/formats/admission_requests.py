@@ -38,7 +38,7 @@ def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json
             f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
         ),
         "counted_twice": _each_container(
-            "variables.counts.filter(n, n in c.resources.limits).size() > 1",
+            "c.resources.limits.filter(n, n in variables.counts).size() > 1",
             "' counts its cards twice, as ' + variables.counts.filter(n, n in c.resources.limits).join(' and as ')"
             " + ': keep one'",
         ),
@@ -61,7 +61,7 @@ def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json
             f"{AMOUNT} + ' can\\'t be cut; choose one of ' + variables.choices[n].join(', ')",
         ),
         "none": _each_container(
-            f"variables.counts.exists(n, n in c.resources.limits && {is_zero(AMOUNT)}) &&\n"
+            f"c.resources.limits.exists(n, n in variables.counts && {is_zero(AMOUNT)}) &&\n"
             "    c.resources.limits.exists(n, n in variables.words && !(n in variables.counts)"
             f" && !({is_zero(AMOUNT)}))",
             "' asks for GPU memory or cores on 0 GPUs: set '"
@@ -94,12 +94,13 @@ def _each_word(condition: str, text: str) -> str:
     """Return the texts for all words `n` of our containers `c` of which something holds, as one string.
 
     Always in the order of the list: a text that changes from one attempt to the next would be a new event each time.
+    Most containers break no rule, so the list is walked only for those that do.
     """
     return (
-        "variables.containers.map(c,\n"
-        f"  variables.names.filter(n, n in c.resources.limits &&\n      {condition})\n"
+        f"variables.containers.filter(c, c.resources.limits.exists(n, n in variables.words &&\n      {condition}))\n"
+        f"  .map(c, variables.names.filter(n, n in c.resources.limits &&\n      {condition})\n"
         f"    .map(n, 'container ' + c.name + ', ' + n + ': ' + {text}).join('; '))\n"
-        "  .filter(t, t != '').join('; ')"
+        "  .join('; ')"
     )
 
 
