@@ -63,10 +63,15 @@ bench: $(READY) control-plane ## measure pods per second and API writes on a rea
 	@$(BIN)/python tools/bench.py
 
 .PHONY: generate
-generate: $(READY) ## write the CRD in crds/ anew from the models
+generate: $(READY) ## write the CRD in crds/ and the policies in manifests/admission/ anew from the code
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
+	for kind in validating mutating; do
+		echo "==> manifests/admission/$$kind.yaml"
+		policies=$$(unset GPULEDGER_SETTINGS; $(BIN)/gpuledger admission-policies --kind $$kind)
+		printf '%s\n' "$$policies" > manifests/admission/$$kind.yaml
+	done
 
 .PHONY: lock
 lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)

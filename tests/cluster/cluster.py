@@ -44,10 +44,12 @@ class RequestFailed(Exception):  # noqa: N818
 
 @dataclass
 class Connection:
-    """A keep-alive connection to the API server with the administrator's token."""
+    """A keep-alive connection to the API server with the administrator's token, unless `identity` says otherwise."""
 
     plane: ControlPlane
     timeout_s: float = DEADLINE_S
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Headers that name somebody else."""
     _http: http.client.HTTPSConnection | None = None
     _headers: dict[str, str] = field(default_factory=dict)
 
@@ -55,7 +57,7 @@ class Connection:
         """Return a new connection and fill in the headers."""
         config = yaml.safe_load(self.plane.kubeconfig.read_text())
         trust = ssl.create_default_context(cafile=config["clusters"][0]["cluster"]["certificate-authority"])
-        self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
+        self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}", **self.identity}
         address = urlsplit(self.plane.server)
         return http.client.HTTPSConnection(str(address.hostname), address.port, context=trust, timeout=self.timeout_s)
 

@@ -1,0 +1,639 @@
+"""What the API server fills in and refuses by itself, with the policies of manifests/admission as they stand.
+
+They hold for a whole cluster, so this one is not shared with other tests. Most requests here are dry runs: all of the
+admission happens, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.cluster import (
+    CORES,
+    COUNT,
+    DEADLINE_S,
+    DEVICES,
+    MEMORY,
+    NODES,
+    PERCENT,
+    PODS,
+    Cluster,
+    Connection,
+    RequestFailed,
+    container,
+    devices,
+    pod,
+)
+from control_plane import ControlPlane
+from fakes.objects import WORDS
+from gpuledger.controller.admission import policies
+from gpuledger.formats.request import pod_request
+from gpuledger.model.errors import BadInput
+from gpuledger.settings import Settings
+from installation import MANIFESTS, NAMESPACE, REPOSITORY, USER, Installation
+
+Json = dict[str, Any]
+
+AGENT = f"system:serviceaccount:{NAMESPACE}:gpuledger-agent"
+VOLCANO_COUNT, VOLCANO_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
+HYGON_COUNT, HYGON_CORES = "hygon.com/dcunum", "hygon.com/dcucores"
+MTHREADS_COUNT, MTHREADS_MEMORY = "mthreads.com/vgpu", "mthreads.com/sgpu-memory"
+HAMI_TOLD, VOLCANO_TOLD = "hami.io/vgpu-devices-to-allocate", "volcano.sh/vgpu-ids-new"
+LABEL = "gpuledger.dev/managed"
+KINDS = frozenset(("validating", "mutating"))
+MERGE = "application/merge-patch+json"
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
+DRY = "?dryRun=All"
+
+
+def as_user(plane: ControlPlane, name: str, **extra: str) -> Connection:
+    """Return a connection of somebody who may do everything, as far as RBAC goes."""
+    more = {f"Impersonate-Extra-{key}": value for key, value in extra.items()}
+    return Connection(plane, identity={"Impersonate-User": name, "Impersonate-Group": "system:masters", **more})
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Yield a cluster with gpuledger and the policies, once each of them is in force."""
+    with ControlPlane.run() as plane:
+        installation = Installation(plane)
+        installation.start()
+        plane.kubectl("apply", "-k", str(MANIFESTS / "admission"))
+        for name in ("ignored", "claims-not"):
+            plane.kubectl("create", "namespace", name)
+        plane.kubectl("label", "namespace", "ignored", "gpuledger.dev/ignore=true")
+        plane.kubectl("label", "namespace", "claims-not", "gpuledger.dev/ignore=false")
+        running = Cluster(plane, installation)
+        wait_until_in_force(running)
+        yield running
+        running.close()
+
+
+def wait_until_in_force(cluster: Cluster) -> None:
+    """Try what each policy changes or refuses, until it does."""
+    user, ours = as_user(cluster.plane, "user"), as_user(cluster.plane, USER)
+    agent = as_user(cluster.plane, AGENT)
+    cluster.request("POST", PODS, pod("probe", {}, schedulerName="nobody"))
+    cluster.request("POST", NODES, a_node("probe"))
+    attempts: list[Callable[[], object]] = [
+        lambda: create(user, pod("p", {COUNT: 1}, schedulerName="nobody")),
+        lambda: create(user, pod("p", {}, annotations={DEVICES: FORGED})),
+        lambda: create(user, pod("p", {}, annotations={HAMI_TOLD: ""})),
+        lambda: change(ours, f"{PODS}/probe", {"metadata": {"labels": {"a": "b"}}}),
+        lambda: change(agent, f"{NODES}/probe", {"metadata": {"labels": {"a": "b"}}}),
+    ]
+    for attempt in attempts:
+        cluster.wait(lambda attempt=attempt: is_refused(attempt), "a policy refuses")  # type: ignore[misc]
+    cluster.wait(lambda: LABEL in create(user, bare({COUNT: 1}))["metadata"].get("labels", {}), "pods are filled in")
+    cluster.delete("probe")
+    cluster.request("DELETE", f"{NODES}/probe")
+    for connection in (user, ours, agent):
+        connection.close()
+
+
+def is_refused(attempt: Callable[[], object]) -> bool:
+    try:
+        attempt()
+    except RequestFailed as error:
+        return "AdmissionPolicy" in str(error)
+    return False
+
+
+@pytest.fixture
+def user(cluster: Cluster) -> Iterator[Connection]:
+    connection = as_user(cluster.plane, "user")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def ours(cluster: Cluster) -> Iterator[Connection]:
+    """Yield a connection of the operator's account, with more rights than it has: only the policies limit it."""
+    connection = as_user(cluster.plane, USER)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def waiting(cluster: Cluster) -> Iterator[str]:
+    """Yield the path of a pod that nobody schedules."""
+    annotations = {HAMI_TOLD.replace("devices-to-allocate", "mode"): "hami-core", "team": "blue"}
+    cluster.request("POST", PODS, pod("waiting", {}, annotations=annotations, schedulerName="nobody"))
+    yield f"{PODS}/waiting"
+    cluster.delete("waiting")
+
+
+@pytest.fixture
+def told(cluster: Cluster, ours: Connection, waiting: str) -> str:
+    """Return the path of a pod that has been told its cards by our account."""
+    ours.request("PATCH", waiting, {"metadata": {"annotations": {DEVICES: FORGED}}}, MERGE)
+    return waiting
+
+
+def create(connection: Connection, body: Json, namespace: str = "default") -> Json:
+    """Create a pod in a dry run; return it as it would be stored."""
+    body["metadata"]["namespace"] = namespace
+    return connection.request("POST", f"/api/v1/namespaces/{namespace}/pods{DRY}", body)
+
+
+def change(connection: Connection, path: str, patch: Json) -> Json:
+    """Change an object in a dry run; return it as it would be stored."""
+    return connection.request("PATCH", path + DRY, patch, MERGE)
+
+
+def bare(limits: Mapping[str, object], **fields: object) -> Json:
+    """Return a pod as a user writes it who has not read anything: without a scheduler."""
+    body = pod("bare", limits, **fields)  # type: ignore[arg-type]
+    del body["spec"]["schedulerName"]
+    return body
+
+
+def a_node(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": {"other": "1"}}}
+
+
+@contextmanager
+def refused(policy: str, sentence: str) -> Iterator[None]:
+    """Expect that this policy refuses, and that what the user reads ends like this."""
+    with pytest.raises(RequestFailed, match=rf"ValidatingAdmissionPolicy '{policy}'.*{re.escape(sentence)}$"):
+        yield
+
+
+# What is filled in.
+
+
+def test_a_pod_that_names_only_memory_gets_scheduler_label_and_count(user: Connection) -> None:
+    stored = create(user, bare({MEMORY: 4000}))
+    assert stored["spec"]["schedulerName"] == "gpuledger"
+    assert stored["metadata"]["labels"] == {LABEL: "true"}
+    (main,) = stored["spec"]["containers"]
+    assert main["resources"] == {
+        "limits": {MEMORY: "4k", COUNT: "1"},
+        "requests": {MEMORY: "4k", COUNT: "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({PERCENT: 25}, COUNT),
+        ({CORES: 30}, COUNT),
+        ({CORES: 30, MEMORY: 1}, COUNT),
+        ({VOLCANO_MEMORY: 4000}, VOLCANO_COUNT),
+        ({HYGON_CORES: 60}, HYGON_COUNT),
+        ({"iluvatar.ai/MR-V100.vMem": 4}, "iluvatar.ai/MR-V100-vgpu"),
+    ],
+)
+def test_the_count_that_is_added_is_of_the_same_words(user: Connection, limits: Json, count: str) -> None:
+    (main,) = create(user, bare(limits))["spec"]["containers"]
+    wanted = {name: str(amount) for name, amount in limits.items()} | {count: "1"}
+    assert {name: amount.replace("4k", "4000") for name, amount in main["resources"]["limits"].items()} == wanted
+
+
+def test_each_container_gets_its_own_count_and_init_containers_too(user: Connection) -> None:
+    body = bare({})
+    body["spec"]["containers"] = [
+        container({}, "first"),
+        container({MEMORY: 1}, "second"),
+        container({MEMORY: 1, COUNT: 2}, "third"),
+        container({VOLCANO_MEMORY: 1}, "fourth"),
+    ]
+    body["spec"]["initContainers"] = [container({}, "early"), container({CORES: 5}, "late", restartPolicy="Always")]
+    spec = create(user, body)["spec"]
+    found = {c["name"]: c["resources"].get("requests", {}) for c in [*spec["containers"], *spec["initContainers"]]}
+    assert found == {
+        "first": {},
+        "second": {MEMORY: "1", COUNT: "1"},
+        "third": {MEMORY: "1", COUNT: "2"},
+        "fourth": {VOLCANO_MEMORY: "1", VOLCANO_COUNT: "1"},
+        "early": {},
+        "late": {CORES: "5", COUNT: "1"},
+    }
+
+
+def test_a_pod_whose_init_container_alone_asks_is_ours(user: Connection) -> None:
+    body = bare({})
+    body["spec"]["initContainers"] = [container({COUNT: 1}, "early")]
+    assert create(user, body)["spec"]["schedulerName"] == "gpuledger"
+
+
+def test_a_count_of_several_cards_and_other_labels_stay(user: Connection) -> None:
+    body = bare({COUNT: 3})
+    body["metadata"]["labels"] = {"app": "a"}
+    stored = create(user, body)
+    assert stored["metadata"]["labels"] == {"app": "a", LABEL: "true"}
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {COUNT: "3"}
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": 1}, {COUNT: 0}, {"nvidia.com/priority": 1}, {"example.com/gpu": 1}])
+def test_a_pod_that_asks_for_no_gpu_stays_as_it_is(user: Connection, limits: Json) -> None:
+    stored = create(user, bare(limits))
+    assert stored["spec"]["schedulerName"] == "default-scheduler"
+    assert "labels" not in stored["metadata"]
+
+
+def test_what_a_pod_lacks_is_added_before_its_scheduler_and_its_cards_are_found(cluster: Cluster) -> None:
+    """All of it together, with the rights that the manifests give: placing, waiting, waking, and the next one."""
+    (node,) = cluster.add_nodes(1, gpus=1)
+    for name in ("first", "second"):
+        body = bare({MEMORY: 30_000})
+        body["metadata"]["name"] = name
+        cluster.create(body)
+        if name == "first":
+            (placed,) = cluster.wait_bound("first")
+    assert devices(placed) == {"main": [{"uuid": node.cards[0].uuid, "memoryMiB": 30_000, "cores": 0}]}
+    cluster.wait_refused("second", "no card with 30000 MiB free")
+    cluster.delete("first")
+    (placed,) = cluster.wait_bound("second")
+    assert devices(placed)["main"][0]["uuid"] == node.cards[0].uuid
+    cluster.clear()
+
+
+# Which requests are refused.
+
+REFUSED: list[tuple[Json, str]] = [
+    ({MEMORY: "4Gi"}, f"{MEMORY}: 4Gi has a unit of bytes; write a plain whole number (MiB per card)"),
+    ({COUNT: "1Ki"}, f"{COUNT}: 1Ki has a unit of bytes; write a plain whole number (the number of different cards)"),
+    ({COUNT: 1, VOLCANO_COUNT: 1}, f"counts its cards twice, as {COUNT} and as {VOLCANO_COUNT}: keep one"),
+    ({COUNT: 1, HYGON_CORES: 5}, "a container gets cards of one kind, so give each kind a container of its own"),
+    (
+        {MEMORY: 1, VOLCANO_MEMORY: 1},
+        f"mixes the words of several kinds ({MEMORY}, {VOLCANO_MEMORY}): keep one of them",
+    ),
+    ({COUNT: 0, MEMORY: 4000}, f"on 0 GPUs: set {COUNT} to 1 or more, or drop the rest"),
+    ({COUNT: 0, CORES: 5}, f"on 0 GPUs: set {COUNT} to 1 or more, or drop the rest"),
+    ({PERCENT: 101}, f"{PERCENT}: 101 is more than 100; it is a percentage of each card's memory"),
+    ({CORES: "1k"}, f"{CORES}: 1k is more than 100; it is a percentage of each card's cores"),
+    ({COUNT: 1025}, f"{COUNT}: 1025 is more than 1024; it is the number of different cards"),
+    (
+        {MTHREADS_COUNT: 1, "mthreads.com/sgpu-core": 17},
+        "17 is more than 16; it is a number of 16 core groups of each card",
+    ),
+    (
+        {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 3},
+        f"{MTHREADS_MEMORY}: 3 can't be cut; choose one of 2, 4, 8, 16, 32, 64, 96",
+    ),
+    ({"huawei.com/Ascend310P-memory": 30_000}, "30k is more than 24576; it is MiB per card"),
+]
+
+ACCEPTED: list[Json] = [
+    {COUNT: 1024},
+    {COUNT: 8, MEMORY: "16777216"},
+    {COUNT: 1, PERCENT: 100, CORES: 100},
+    {COUNT: 1, MEMORY: 1, PERCENT: 50},
+    {COUNT: 0, MEMORY: 0},
+    {COUNT: 1, MEMORY: 0, CORES: 0},
+    {COUNT: 1, VOLCANO_MEMORY: 4000},
+    {COUNT: "1k"},
+    {"volcano.sh/gpu-memory": 10},
+    {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 96, "mthreads.com/sgpu-core": 16},
+    {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 0},
+    {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24_576},
+]
+
+
+@pytest.mark.parametrize(("limits", "sentence"), REFUSED, ids=lambda value: json.dumps(value)[:40])
+def test_a_request_that_no_node_can_serve_is_refused_with_what_to_write(
+    user: Connection, limits: Json, sentence: str
+) -> None:
+    with refused("gpuledger-requests", sentence):
+        create(user, bare(limits))
+    body = bare({})
+    body["spec"]["initContainers"] = [container(limits, "early")]
+    with refused("gpuledger-requests", sentence):
+        create(user, body)
+
+
+@pytest.mark.parametrize("limits", [limits for limits, _ in REFUSED], ids=json.dumps)
+def test_what_the_policies_refuse_the_operator_refuses_too(limits: Json) -> None:
+    with pytest.raises(BadInput):
+        pod_request(pod("pod", limits), WORDS)
+
+
+@pytest.mark.parametrize("limits", ACCEPTED, ids=json.dumps)
+def test_what_the_operator_accepts_the_policies_accept(user: Connection, limits: Json) -> None:
+    pod_request(pod("pod", limits), WORDS)
+    create(user, bare(limits))
+
+
+def test_every_container_that_is_wrong_is_named(user: Connection) -> None:
+    body = bare({})
+    body["spec"]["containers"] = [
+        container({CORES: 101}, "one"),
+        container({}, "two"),
+        container({CORES: 102}, "three"),
+    ]
+    means = "is more than 100; it is a percentage of each card's cores"
+    with refused("gpuledger-requests", f"container one, {CORES}: 101 {means}; container three, {CORES}: 102 {means}"):
+        create(user, body)
+
+
+def test_another_scheduler_is_refused_for_pods_that_ask_for_gpus(user: Connection) -> None:
+    sentence = "its scheduler volcano does not know who has them: write spec.schedulerName: gpuledger"
+    with refused("gpuledger-requests", sentence):
+        create(user, pod("pod", {COUNT: 1}, schedulerName="volcano"))
+    create(user, pod("pod", {COUNT: 0}, schedulerName="volcano"))
+    create(user, pod("pod", {"cpu": 1}, schedulerName="volcano"))
+
+
+def test_a_node_by_hand_is_refused_for_pods_that_ask_for_gpus(user: Connection) -> None:
+    with refused("gpuledger-requests", "to say which nodes it may use, write spec.nodeSelector"):
+        create(user, bare({COUNT: 1}, nodeName="node"))
+    create(user, bare({"cpu": 1}, nodeName="node"))
+
+
+@pytest.mark.parametrize("namespace", ["ignored", "kube-system", NAMESPACE])
+def test_pods_of_an_exempt_namespace_are_left_to_other_schedulers(user: Connection, namespace: str) -> None:
+    told = {HAMI_TOLD: "", VOLCANO_TOLD: ""}
+    body = bare({COUNT: 1, MEMORY: "4Gi"}, nodeName="node", annotations=told)
+    # The operator's namespace allows only pods that could do no harm.
+    body["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    harmless = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    body["spec"]["containers"][0]["securityContext"] = harmless
+    stored = create(user, body, namespace)
+    assert stored["spec"]["schedulerName"] == "default-scheduler"
+    assert "labels" not in stored["metadata"]
+    assert stored["metadata"]["annotations"] == told
+
+
+def test_a_namespace_is_ignored_only_if_its_label_says_true(user: Connection) -> None:
+    assert create(user, bare({COUNT: 1}), "claims-not")["spec"]["schedulerName"] == "gpuledger"
+
+
+# Who may write annotations.
+
+ONLY_GPULEDGER = "leave it out of what you create, and as it is in what you change"
+FOREIGN = (
+    HAMI_TOLD,
+    VOLCANO_TOLD,
+    "hami.io/vgpu-node",
+    "hami.io/bind-phase",
+    "hami.io/dcu-devices-allocated",
+    "volcano.sh/devices-to-allocate",
+    "volcano.sh/gpu-index",
+)
+
+
+@pytest.mark.parametrize("namespace", ["default", "ignored", "kube-system"])
+def test_nobody_else_creates_a_pod_with_our_annotation_anywhere(user: Connection, namespace: str) -> None:
+    with refused("gpuledger-devices", ONLY_GPULEDGER):
+        create(user, bare({}, annotations={DEVICES: FORGED}), namespace)
+
+
+def test_our_account_may_create_such_a_pod(ours: Connection) -> None:
+    create(ours, bare({}, annotations={DEVICES: FORGED, HAMI_TOLD: ""}))
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_nobody_else_creates_a_pod_that_steers_device_plugins(user: Connection, name: str) -> None:
+    sentence = f"leave out the annotation {name}"
+    with refused("gpuledger-foreign-devices", sentence):
+        create(user, bare({}, annotations={name: "1", "team": "blue"}))
+
+
+def test_wishes_for_cards_and_any_other_annotation_may_be_created(user: Connection) -> None:
+    wishes = {
+        "hami.io/vgpu-mode": "hami-core",
+        "volcano.sh/vgpu-use-gpuuuid": "GPU-0",
+        "nvidia.com/use-gputype": "A100",
+        "gpuledger.dev/use-gpuuuid": "GPU-0",
+        "team": "blue",
+    }
+    assert create(user, bare({COUNT: 1}, annotations=wishes))["metadata"]["annotations"] == wishes
+
+
+@pytest.mark.parametrize("subresource", ["", "/status"])
+@pytest.mark.parametrize("value", [None, "{}"])
+def test_nobody_else_changes_or_removes_our_annotation(
+    user: Connection, told: str, subresource: str, value: str | None
+) -> None:
+    with refused("gpuledger-devices", ONLY_GPULEDGER):
+        change(user, told + subresource, {"metadata": {"annotations": {DEVICES: value}}})
+
+
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_nobody_else_adds_our_annotation(user: Connection, waiting: str, subresource: str) -> None:
+    with refused("gpuledger-devices", ONLY_GPULEDGER):
+        change(user, waiting + subresource, {"metadata": {"annotations": {DEVICES: FORGED}}})
+
+
+@pytest.mark.parametrize(
+    ("subresource", "patch"),
+    [
+        ("", {"metadata": {"annotations": {HAMI_TOLD: "", "hami.io/bind-phase": "success"}}}),
+        ("", {"metadata": {"labels": {"a": "b"}}}),
+        ("/status", {"status": {"phase": "Running"}}),
+    ],
+    ids=["device plugins", "users", "kubelets"],
+)
+def test_everything_else_of_a_pod_with_cards_may_change(
+    user: Connection, told: str, subresource: str, patch: Json
+) -> None:
+    assert change(user, told + subresource, patch)["metadata"]["annotations"][DEVICES] == FORGED
+
+
+def binding(**metadata: Any) -> Json:
+    target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waiting", **metadata}, "target": target}
+
+
+@pytest.mark.parametrize("path", ["pods/waiting/binding", "bindings"])
+@pytest.mark.parametrize(("name", "policy"), [(DEVICES, "gpuledger-devices"), (HAMI_TOLD, "gpuledger-foreign-devices")])
+@pytest.mark.usefixtures("waiting")
+def test_nobody_else_binds_a_pod_and_tells_it_its_cards(user: Connection, path: str, name: str, policy: str) -> None:
+    with refused(policy, ""):
+        user.request("POST", f"/api/v1/namespaces/default/{path}{DRY}", binding(annotations={name: FORGED}))
+
+
+@pytest.mark.usefixtures("waiting")
+def test_our_account_binds_with_annotations_and_others_without(user: Connection, ours: Connection) -> None:
+    path = f"/api/v1/namespaces/default/pods/waiting/binding{DRY}"
+    ours.request("POST", path, binding(annotations={DEVICES: FORGED, HAMI_TOLD: ""}))
+    user.request("POST", path, binding(annotations={"team": "blue"}))
+    user.request("POST", path, binding())
+
+
+# What our own account may change.
+
+
+@pytest.mark.parametrize("name", ["gpuledger.dev/woken", "gpuledger.dev/released", DEVICES])
+@pytest.mark.parametrize("value", ["new", None])
+def test_our_account_changes_the_annotations_that_it_has_to(
+    ours: Connection, told: str, name: str, value: str | None
+) -> None:
+    stored = change(ours, told, {"metadata": {"annotations": {name: value}}})
+    assert stored["metadata"]["annotations"].get(name) == value
+
+
+@pytest.mark.parametrize("subresource", ["", "/status"])
+@pytest.mark.parametrize(
+    "annotations", [{"team": "red"}, {"team": None}, {"new": "1"}, {"gpuledger.dev/woken": "1", "new": "1"}]
+)
+def test_our_account_changes_no_other_annotation(
+    ours: Connection, waiting: str, subresource: str, annotations: Json
+) -> None:
+    sentence = "gpuledger changes only gpuledger.dev/woken, gpuledger.dev/released, gpuledger.dev/devices"
+    with refused("gpuledger-own-account", sentence):
+        change(ours, waiting + subresource, {"metadata": {"annotations": annotations}})
+
+
+def test_our_account_changes_neither_spec_nor_labels(ours: Connection, waiting: str) -> None:
+    with refused("gpuledger-own-account", "spec is the user's"):
+        change(ours, waiting, {"spec": {"activeDeadlineSeconds": 1}})
+    with refused("gpuledger-own-account", "of pods"):
+        change(ours, waiting, {"metadata": {"labels": {"a": "b"}}})
+    with refused("gpuledger-own-account", "of pods"):
+        change(ours, waiting, {"metadata": {"finalizers": ["example.com/a"]}})
+
+
+def test_our_account_writes_the_status_as_a_scheduler_does(ours: Connection, waiting: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    assert change(ours, f"{waiting}/status", {"status": {"conditions": [condition]}})["status"]["conditions"]
+
+
+# What a node agent may change.
+
+REPORT = {"metadata": {"annotations": {"gpuledger.dev/gpus": "[]"}}}
+
+
+@pytest.fixture(scope="module")
+def two_nodes(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    for name in ("own", "other"):
+        cluster.request("POST", NODES, a_node(name))
+    yield "own", "other"
+    for name in ("own", "other"):
+        cluster.request("DELETE", f"{NODES}/{name}")
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Cluster, two_nodes: tuple[str, str]) -> Iterator[Connection]:
+    """Yield a connection with a real token of the agents' account, made for a pod on the first of the nodes."""
+    plane, (own, _) = cluster.plane, two_nodes
+    plane.kubectl("create", "serviceaccount", "gpuledger-agent", "-n", NAMESPACE)
+    plane.kubectl("create", "clusterrole", "agent", "--verb=get,patch", "--resource=nodes,nodes/status")
+    bound_to = f"--serviceaccount={NAMESPACE}:gpuledger-agent"
+    plane.kubectl("create", "clusterrolebinding", "agent", "--clusterrole=agent", bound_to)
+    hardened = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    body = bare({}, nodeName=own, serviceAccountName="gpuledger-agent", securityContext=hardened)
+    body["metadata"].update(name="agent", namespace=NAMESPACE)
+    harmless = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    body["spec"]["containers"][0]["securityContext"] = harmless
+    cluster.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
+    bound = ("--bound-object-kind=Pod", "--bound-object-name=agent")
+    token = plane.kubectl("create", "token", "gpuledger-agent", "-n", NAMESPACE, *bound).strip()
+    connection = Connection(plane, identity={"Authorization": f"Bearer {token}"})
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_an_agent_reports_the_cards_of_its_own_node_only(
+    agent: Connection, two_nodes: tuple[str, str], subresource: str
+) -> None:
+    own, other = two_nodes
+    assert change(agent, f"{NODES}/{own}{subresource}", REPORT)["metadata"]["annotations"]["gpuledger.dev/gpus"] == "[]"
+    with refused("gpuledger-agents", "a node agent changes its own node: its token is for node own, not for other"):
+        change(agent, f"{NODES}/{other}{subresource}", REPORT)
+
+
+def test_a_token_that_is_for_no_node_changes_none(cluster: Cluster, two_nodes: tuple[str, str]) -> None:
+    unbound = as_user(cluster.plane, AGENT)
+    with refused("gpuledger-agents", "its token is for no node, not for own"):
+        change(unbound, f"{NODES}/{two_nodes[0]}", REPORT)
+    unbound.close()
+
+
+@pytest.mark.parametrize(
+    ("subresource", "patch"),
+    [
+        ("", {"metadata": {"annotations": {"other": "2"}}}),
+        ("", {"metadata": {"annotations": {"other": None}}}),
+        ("", {"metadata": {"annotations": {"hami.io/node-nvidia-register": ""}}}),
+        ("/status", {"metadata": {"annotations": {"other": "2"}}}),
+        ("", {"metadata": {"labels": {"a": "b"}}}),
+        ("", {"metadata": {"finalizers": ["example.com/a"]}}),
+        ("", {"spec": {"unschedulable": True}}),
+        ("/status", {"status": {"capacity": {COUNT: "80"}}}),
+    ],
+    ids=json.dumps,
+)
+def test_an_agent_changes_nothing_else_of_its_node(agent: Connection, subresource: str, patch: Json) -> None:
+    with refused("gpuledger-agents", ""):
+        change(agent, f"{NODES}/own{subresource}", patch)
+
+
+@pytest.mark.usefixtures("two_nodes")
+def test_other_accounts_change_nodes_as_before(user: Connection) -> None:
+    change(user, f"{NODES}/own", {"metadata": {"labels": {"a": "b"}, "annotations": {"gpuledger.dev/gpus": "[]"}}})
+
+
+# The files.
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_are_accepted_with_their_scheduler_named_or_not(user: Connection, file: Path) -> None:
+    for document in yaml.safe_load_all(file.read_text()):
+        spec = document["spec"].get("template", document)["spec"]
+        for scheduler in ("gpuledger", "default-scheduler"):
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "example"}, "spec": dict(spec)}
+            body["spec"]["schedulerName"] = scheduler
+            assert create(user, body)["spec"]["schedulerName"] == "gpuledger"
+
+
+def test_a_name_with_characters_that_mean_something_in_cel_stays_a_name(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    settings = Settings().changed({"resource_memory": "example.com/it's~\\memory", "vendors": []})
+    file.write_text(policies(settings, KINDS))
+    cluster.plane.kubectl("apply", "--dry-run=server", "-f", str(file))
+
+
+# Other settings.
+
+
+@pytest.fixture(scope="module")
+def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """Yield a user of a cluster with Volcano's compatible set-up, and three names of schedulers."""
+    changed = {"volcano_count": COUNT, "scheduler_name": "own", "extra_scheduler_names": ["volcano", "hami-scheduler"]}
+    file = tmp_path_factory.mktemp("policies") / "policies.yaml"
+    file.write_text(policies(Settings().changed({**changed, "default_number": 2, "vendors": []}), KINDS))
+    with ControlPlane.run() as plane:
+        plane.kubectl("apply", "-f", str(file))
+        connection = as_user(plane, "user")
+        deadline = time.monotonic() + DEADLINE_S
+        while not (
+            create(connection, bare({MEMORY: 1}))["spec"]["schedulerName"] == "own"
+            and is_refused(lambda: create(connection, pod("p", {COUNT: 1}, schedulerName="nobody")))
+        ):
+            assert time.monotonic() < deadline, "the policies are not in force"
+            time.sleep(0.05)
+        yield connection
+        connection.close()
+
+
+@pytest.mark.parametrize("memory", [MEMORY, VOLCANO_MEMORY])
+def test_with_one_name_for_both_counts_that_one_is_added(renamed: Connection, memory: str) -> None:
+    stored = create(renamed, bare({memory: 1}))
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {memory: "1", COUNT: "2"}
+
+
+def test_a_word_that_is_not_in_the_settings_is_left_to_others(renamed: Connection) -> None:
+    for name in (VOLCANO_COUNT, HYGON_COUNT):
+        assert create(renamed, bare({name: 1}))["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("scheduler", ["own", "volcano", "hami-scheduler"])
+def test_a_pod_keeps_the_one_of_our_names_that_it_has(renamed: Connection, scheduler: str) -> None:
+    stored = create(renamed, pod("pod", {COUNT: 1}, schedulerName=scheduler))
+    assert stored["spec"]["schedulerName"] == scheduler
+    with refused("gpuledger-requests", "write spec.schedulerName: own or volcano or hami-scheduler"):
+        create(renamed, pod("pod", {COUNT: 1}, schedulerName="gpuledger"))
