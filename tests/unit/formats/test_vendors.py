@@ -403,7 +403,7 @@ def test_the_register_of_each_row_is_another_annotation() -> None:
 
 def test_ascends_cores_are_for_another_way_of_cutting_and_are_refused() -> None:
     limits = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-core": "20"}
-    with pytest.raises(BadInput, match="huawei.com/Ascend910B3-core: Ascend910B3 can't be asked for that here"):
+    with pytest.raises(BadInput, match=r"huawei\.com/Ascend910B3-core: Ascend910B3 can't be asked for that here"):
         pod_request(a_pod_object(limits=limits), WORDS)
 
 
