@@ -603,7 +603,8 @@ def test_a_name_with_characters_that_mean_something_in_cel_stays_a_name(cluster:
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     """Yield a user of a cluster with Volcano's compatible set-up, and three names of schedulers."""
-    changed = {"volcano_count": COUNT, "scheduler_name": "own", "extra_scheduler_names": ["volcano", "hami-scheduler"]}
+    changed: Json = {"volcano_count": COUNT, "scheduler_name": "own"}
+    changed |= {"extra_scheduler_names": ["volcano", "hami-scheduler"], "node_taint": "volcano.sh/vgpu=hami:NoSchedule"}
     file = tmp_path_factory.mktemp("policies") / "policies.yaml"
     file.write_text(policies(Settings().changed({**changed, "default_number": 2, "vendors": []}), KINDS))
     with ControlPlane.run() as plane:
@@ -629,6 +630,24 @@ def test_with_one_name_for_both_counts_that_one_is_added(renamed: Connection, me
 def test_a_word_that_is_not_in_the_settings_is_left_to_others(renamed: Connection) -> None:
     for name in (VOLCANO_COUNT, HYGON_COUNT):
         assert create(renamed, bare({name: 1}))["spec"]["schedulerName"] == "default-scheduler"
+
+
+TOLERATED = {"key": "volcano.sh/vgpu", "operator": "Equal", "value": "hami", "effect": "NoSchedule"}
+
+
+def test_pods_with_gpus_tolerate_the_taint_of_our_nodes_and_others_do_not(renamed: Connection) -> None:
+    for spec in ({}, {"tolerations": [{"key": "other", "operator": "Exists"}]}):
+        assert TOLERATED in create(renamed, bare({COUNT: 1}, **spec))["spec"]["tolerations"]
+        assert TOLERATED not in (create(renamed, bare({"cpu": 1}, **spec))["spec"].get("tolerations") or [])
+
+
+@pytest.mark.parametrize("key", ["volcano.sh/vgpu", None])
+def test_a_toleration_of_the_pods_own_is_left_as_it_is(renamed: Connection, key: str | None) -> None:
+    """A pod that tolerates the taint in its own way, or every taint, needs nothing."""
+    own = {"operator": "Exists"} | ({"key": key} if key else {})
+    stored = create(renamed, bare({COUNT: 1}, tolerations=[own]))["spec"]["tolerations"]
+    assert own in stored
+    assert TOLERATED not in stored
 
 
 @pytest.mark.parametrize("scheduler", ["own", "volcano", "hami-scheduler"])

@@ -20,5 +20,5 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     if "validating" in kinds:
         found += validating_policies(words, names, OWN_ANNOTATIONS)
     if "mutating" in kinds:
-        found += mutating_policies(words, names)
+        found += mutating_policies(words, names, settings.node_taint)
     return as_yaml(found)

@@ -34,8 +34,11 @@ def default_variables(words: Words) -> list[Json]:
     return [{"name": name, "expression": expression} for name, expression in expressions.items()]
 
 
-def mutations(scheduler_name: str) -> list[Json]:
-    """Return the changes. A scheduler that a pod names stays: the policy on requests judges it."""
+def mutations(scheduler_name: str, node_taint: str = "") -> list[Json]:
+    """Return the changes. A scheduler that a pod names stays: the policy on requests judges it.
+
+    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
+    """
     scheduler = (
         f"object.spec.?schedulerName.orValue('') in ['', {literal(CLUSTERS_OWN)}]\n"
         f'  ? [JSONPatch{{op: "add", path: "/spec/schedulerName", value: {literal(scheduler_name)}}}]\n'
@@ -53,7 +56,22 @@ def mutations(scheduler_name: str) -> list[Json]:
         "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
         "  value: variables.defaults[u.word].number})"
     )
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in (scheduler, label, count)]
+    texts = [scheduler, label, count, *([_toleration(node_taint)] if node_taint else [])]
+    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
+
+
+def _toleration(node_taint: str) -> str:
+    taint, _, effect = node_taint.rpartition(":")
+    key, _, value = taint.partition("=")
+    toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+    spelled = "{" + ", ".join(f"{literal(name)}: {literal(text)}" for name, text in toleration.items()) + "}"
+    return (
+        f"object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in ['', {literal(key)}])\n"
+        "  ? []\n"
+        "  : has(object.spec.tolerations)\n"
+        f'  ? [JSONPatch{{op: "add", path: "/spec/tolerations/-", value: {spelled}}}]\n'
+        f'  : [JSONPatch{{op: "add", path: "/spec/tolerations", value: [{spelled}]}}]'
+    )
 
 
 def _uncounted(field: str) -> str:

@@ -57,13 +57,16 @@ BINDINGS: Final = ("pods/binding", "bindings")
 """Both take annotations to the pod. The latter is the older name."""
 
 
-def mutating_policies(words: Words, scheduler_names: Sequence[str]) -> list[Json]:
-    """Return what fills in new pods. The first of the names is what pods get that name no scheduler."""
+def mutating_policies(words: Words, scheduler_names: Sequence[str], node_taint: str = "") -> list[Json]:
+    """Return what fills in new pods. The first of the names is what pods get that name no scheduler.
+
+    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
+    """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
         "matchConditions": [asking_pods(words)],
         "variables": default_variables(words),
-        "mutations": mutations(scheduler_names[0]),
+        "mutations": mutations(scheduler_names[0], node_taint),
     }
     return _policy("Mutating", "gpuledger-pods", [_rule("CREATE", "pods")], spec, NOT_IGNORED)
 
