@@ -74,9 +74,9 @@ class PodBinder:
         Raises why: BindFailed, DoesNotFit, or what the API server says.
         """
         unbound: set[str] = set()
-        dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
-        annotations = self._turns.annotations(placement, seen.request, dialect)
         try:
+            dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
+            annotations = self._turns.annotations(placement, seen.request, dialect)
             async with self._turns.turn(seen.pod, placement, dialect):
                 await self._enter_and_send(seen, placement, annotations, unbound)
         except Exception:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from builders import a_card
-from fakes.api_server import ApiServer, Operation, refuse
+from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
@@ -306,6 +306,22 @@ async def test_a_bind_while_the_plugin_is_away_is_refused(api: ApiServer) -> Non
     with pytest.raises(BindFailed, match="GPU node agent is not ready"):
         await parts.bind("a", "node-a")
     assert parts.shares_left("uid-a") == []
+
+
+async def test_shares_of_an_earlier_attempt_do_not_keep_a_pod_on_a_node_whose_plugin_is_away(api: ApiServer) -> None:
+    """An operator that died between its two writes has left them; the next one binds on what it finds, or not there."""
+    parts = a_node_with(api, Dialect.HAMI)
+    api.put_pod(a_pod("a"))
+    api.queue(Operation.BIND, hold_request(asyncio.Event()))
+    parts.filter("a", "node-a")
+    asyncio.create_task(parts.bind("a", "node-a")).add_done_callback(lambda task: task.cancelled() or task.exception())
+    await settle()
+    successor = started(api)
+    successor.ledger.set_offer("node-a", None)
+    with pytest.raises(BindFailed, match="GPU node agent is not ready"):
+        await successor.bind("a", "node-a")
+    await successor.idle()
+    assert successor.shares_left("uid-a") == []
 
 
 def test_the_fake_of_hamis_plugin_finds_nobody_where_nobody_waits(api: ApiServer) -> None:
