@@ -390,6 +390,11 @@ class ControlPlane:
         return self.directory / "audit.log"
 
     @property
+    def serving_files(self) -> tuple[Path, Path]:
+        """The API server's own certificate for 127.0.0.1, with the one that vouches for it, and the key."""
+        return self._serving_certificate, self._serving_certificate.with_suffix(".key")
+
+    @property
     def _serving_certificate(self) -> Path:
         return self.directory / "certificates" / "apiserver.crt"
 

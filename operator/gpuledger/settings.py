@@ -82,6 +82,10 @@ class Settings:
     listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
+    webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
+    webhook_port: int = option(0, "Port of the admission webhook; 0: there is none.")
+    webhook_cert_file: str = option("/webhook/tls.crt", "Its certificate, PEM; read again when it changes.")
+    webhook_key_file: str = option("/webhook/tls.key", "The key of that certificate, PEM.")
 
     @property
     def scheduler_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from cluster.cluster import (
     DEVICES,
     MEMORY,
     NODES,
-    PERCENT,
     PODS,
     Cluster,
     Connection,
@@ -33,7 +32,19 @@ from cluster.cluster import (
     devices,
     pod,
 )
+from cluster.dry_runs import DRY, MERGE, as_user, bare, change, create
 from control_plane import ControlPlane
+from fakes.admission_cases import (
+    ACCEPTED,
+    COUNTED,
+    FOREIGN,
+    HAMI_TOLD,
+    HYGON_COUNT,
+    REFUSED,
+    VOLCANO_COUNT,
+    VOLCANO_MEMORY,
+    VOLCANO_TOLD,
+)
 from fakes.objects import WORDS
 from gpuledger.controller.admission import policies
 from gpuledger.formats.request import pod_request
@@ -44,22 +55,10 @@ from installation import MANIFESTS, NAMESPACE, REPOSITORY, USER, Installation
 Json = dict[str, Any]
 
 AGENT = f"system:serviceaccount:{NAMESPACE}:gpuledger-agent"
-VOLCANO_COUNT, VOLCANO_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
-HYGON_COUNT, HYGON_CORES = "hygon.com/dcunum", "hygon.com/dcucores"
-MTHREADS_COUNT, MTHREADS_MEMORY = "mthreads.com/vgpu", "mthreads.com/sgpu-memory"
-HAMI_TOLD, VOLCANO_TOLD = "hami.io/vgpu-devices-to-allocate", "volcano.sh/vgpu-ids-new"
 LABEL = "gpuledger.dev/managed"
 KINDS = frozenset(("validating", "mutating"))
-MERGE = "application/merge-patch+json"
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
-DRY = "?dryRun=All"
-
-
-def as_user(plane: ControlPlane, name: str, **extra: str) -> Connection:
-    """Return a connection of somebody who may do everything, as far as RBAC goes."""
-    more = {f"Impersonate-Extra-{key}": value for key, value in extra.items()}
-    return Connection(plane, identity={"Impersonate-User": name, "Impersonate-Group": "system:masters", **more})
 
 
 @pytest.fixture(scope="module")
@@ -140,24 +139,6 @@ def told(cluster: Cluster, ours: Connection, waiting: str) -> str:
     return waiting
 
 
-def create(connection: Connection, body: Json, namespace: str = "default") -> Json:
-    """Create a pod in a dry run; return it as it would be stored."""
-    body["metadata"]["namespace"] = namespace
-    return connection.request("POST", f"/api/v1/namespaces/{namespace}/pods{DRY}", body)
-
-
-def change(connection: Connection, path: str, patch: Json) -> Json:
-    """Change an object in a dry run; return it as it would be stored."""
-    return connection.request("PATCH", path + DRY, patch, MERGE)
-
-
-def bare(limits: Mapping[str, object], **fields: object) -> Json:
-    """Return a pod as a user writes it who has not read anything: without a scheduler."""
-    body = pod("bare", limits, **fields)  # type: ignore[arg-type]
-    del body["spec"]["schedulerName"]
-    return body
-
-
 def a_node(name: str) -> Json:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": {"other": "1"}}}
 
@@ -185,14 +166,7 @@ def test_a_pod_that_names_only_memory_gets_scheduler_label_and_count(user: Conne
 
 @pytest.mark.parametrize(
     ("limits", "count"),
-    [
-        ({PERCENT: 25}, COUNT),
-        ({CORES: 30}, COUNT),
-        ({CORES: 30, MEMORY: 1}, COUNT),
-        ({VOLCANO_MEMORY: 4000}, VOLCANO_COUNT),
-        ({HYGON_CORES: 60}, HYGON_COUNT),
-        ({"iluvatar.ai/MR-V100.vMem": 4}, "iluvatar.ai/MR-V100-vgpu"),
-    ],
+    COUNTED,
 )
 def test_the_count_that_is_added_is_of_the_same_words(user: Connection, limits: Json, count: str) -> None:
     (main,) = create(user, bare(limits))["spec"]["containers"]
@@ -260,46 +234,6 @@ def test_what_a_pod_lacks_is_added_before_its_scheduler_and_its_cards_are_found(
 
 
 # Which requests are refused.
-
-REFUSED: list[tuple[Json, str]] = [
-    ({MEMORY: "4Gi"}, f"{MEMORY}: 4Gi has a unit of bytes; write a plain whole number (MiB per card)"),
-    ({COUNT: "1Ki"}, f"{COUNT}: 1Ki has a unit of bytes; write a plain whole number (the number of different cards)"),
-    ({COUNT: 1, VOLCANO_COUNT: 1}, f"counts its cards twice, as {COUNT} and as {VOLCANO_COUNT}: keep one"),
-    ({COUNT: 1, HYGON_CORES: 5}, "a container gets cards of one kind, so give each kind a container of its own"),
-    (
-        {MEMORY: 1, VOLCANO_MEMORY: 1},
-        f"mixes the words of several kinds ({MEMORY}, {VOLCANO_MEMORY}): keep one of them",
-    ),
-    ({COUNT: 0, MEMORY: 4000}, f"on 0 GPUs: set {COUNT} to 1 or more, or drop the rest"),
-    ({COUNT: 0, CORES: 5}, f"on 0 GPUs: set {COUNT} to 1 or more, or drop the rest"),
-    ({PERCENT: 101}, f"{PERCENT}: 101 is more than 100; it is a percentage of each card's memory"),
-    ({CORES: "1k"}, f"{CORES}: 1k is more than 100; it is a percentage of each card's cores"),
-    ({COUNT: 1025}, f"{COUNT}: 1025 is more than 1024; it is the number of different cards"),
-    (
-        {MTHREADS_COUNT: 1, "mthreads.com/sgpu-core": 17},
-        "17 is more than 16; it is a number of 16 core groups of each card",
-    ),
-    (
-        {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 3},
-        f"{MTHREADS_MEMORY}: 3 can't be cut; choose one of 2, 4, 8, 16, 32, 64, 96",
-    ),
-    ({"huawei.com/Ascend310P-memory": 30_000}, "30k is more than 24576; it is MiB per card"),
-]
-
-ACCEPTED: list[Json] = [
-    {COUNT: 1024},
-    {COUNT: 8, MEMORY: "16777216"},
-    {COUNT: 1, PERCENT: 100, CORES: 100},
-    {COUNT: 1, MEMORY: 1, PERCENT: 50},
-    {COUNT: 0, MEMORY: 0},
-    {COUNT: 1, MEMORY: 0, CORES: 0},
-    {COUNT: 1, VOLCANO_MEMORY: 4000},
-    {COUNT: "1k"},
-    {"volcano.sh/gpu-memory": 10},
-    {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 96, "mthreads.com/sgpu-core": 16},
-    {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 0},
-    {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24_576},
-]
 
 
 @pytest.mark.parametrize(("limits", "sentence"), REFUSED, ids=lambda value: json.dumps(value)[:40])
@@ -373,15 +307,6 @@ def test_a_namespace_is_ignored_only_if_its_label_says_true(user: Connection) ->
 # Who may write annotations.
 
 ONLY_GPULEDGER = "leave it out of what you create, and as it is in what you change"
-FOREIGN = (
-    HAMI_TOLD,
-    VOLCANO_TOLD,
-    "hami.io/vgpu-node",
-    "hami.io/bind-phase",
-    "hami.io/dcu-devices-allocated",
-    "volcano.sh/devices-to-allocate",
-    "volcano.sh/gpu-index",
-)
 
 
 @pytest.mark.parametrize("namespace", ["default", "ignored", "kube-system"])

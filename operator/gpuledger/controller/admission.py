@@ -1,10 +1,17 @@
-"""From the settings to the API server's policies."""
+"""From the settings to the API server's policies, and to the webhook that stands in for them."""
 
 from __future__ import annotations
 
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.admission_policies import as_yaml, mutating_policies, validating_policies
+from gpuledger.formats.admission_review import PodRules
 from gpuledger.formats.devices import DEVICES_ANNOTATION
+from gpuledger.formats.webhook_configuration import (
+    WebhookAddress,
+    configurations_as_yaml,
+    mutating_webhooks,
+    validating_webhooks,
+)
 from gpuledger.settings import Settings
 from gpuledger.workflows.release_pod import RELEASED_ANNOTATION
 from gpuledger.workflows.wake_up import WOKEN_ANNOTATION
@@ -22,3 +29,21 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     if "mutating" in kinds:
         found += mutating_policies(words, names, settings.node_taint)
     return as_yaml(found)
+
+
+def webhook_configuration(settings: Settings, kinds: frozenset[str], address: WebhookAddress) -> str:
+    """Return which pods are sent to the webhook, of these kinds, as YAML."""
+    words = words_of(settings)
+    found = []
+    if "validating" in kinds:
+        found.append(validating_webhooks(words, address))
+    if "mutating" in kinds:
+        found.append(mutating_webhooks(words, address))
+    return configurations_as_yaml(found)
+
+
+def pod_rules(settings: Settings) -> PodRules:
+    """Return what the webhook holds new pods to."""
+    label, _, effect = settings.node_taint.partition(":")
+    key, _, value = label.partition("=")
+    return PodRules(words_of(settings), settings.scheduler_names, (key, value, effect) if key else None)

@@ -19,6 +19,7 @@ from gpuledger.controller.kopf_handlers import build_registry, build_settings
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
 from gpuledger.controller.vocabularies import words_of
+from gpuledger.controller.webhook import serve_webhook
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import PODS, KubeReads, pods_of
@@ -232,11 +233,10 @@ async def _give_room(operator: Operator) -> None:
 
 
 async def _watch(operator: Operator) -> None:
-    await kopf.operator(
-        registry=build_registry(operator.client, operator.observer, operator.counts, operator.kopf_lists),
-        settings=build_settings(operator.settings.scheduler_names),
-        clusterwide=True,
-    )
+    registry = build_registry(operator.client, operator.observer, operator.counts, operator.kopf_lists)
+    settings = build_settings(operator.settings.scheduler_names)
+    serve_webhook(registry, settings, operator.settings)
+    await kopf.operator(registry=registry, settings=settings, clusterwide=True)
 
 
 async def _first_to_end(*parts: Awaitable[None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuledger.formats.assignments import (
@@ -53,8 +53,16 @@ FOREIGN_ANNOTATIONS = (
 )
 """What a scheduler tells HAMi's and Volcano's device plugins. Wishes of users have other names."""
 
+FOREIGN_PREFIX = "hami.io/"
 FOREIGN_ENDINGS = ("-devices-to-allocate", "-devices-allocated")
-"""Of HAMi's annotations for other vendors' cards."""
+"""Beginning and end of HAMi's annotations for other vendors' cards."""
+
+
+ONLY_OURS = (
+    f"the annotation {DEVICES_ANNOTATION} says which GPUs a pod got, and only gpuledger writes it: "
+    "leave it out of what you create, and as it is in what you change"
+)
+ONLY_SCHEDULERS = "only schedulers tell device plugins which GPUs a pod got: leave out the annotation "
 
 
 def not_from(account: str) -> Json:
@@ -73,21 +81,46 @@ def devices_validations() -> list[Json]:
     return [
         {
             "expression": f"object.{value} == (oldObject == null ? optional.none() : oldObject.{value})",
-            "message": f"the annotation {DEVICES_ANNOTATION} says which GPUs a pod got, and only gpuledger writes it: "
-            "leave it out of what you create, and as it is in what you change",
+            "message": ONLY_OURS,
         }
     ]
 
 
 def foreign_variables() -> list[Json]:
     """Return the variable of the rule below: what a request says that only schedulers may say."""
-    endings = " || ".join(f"k.endsWith({literal(ending)})" for ending in FOREIGN_ENDINGS)
-    expression = (
-        "object.metadata.?annotations.orValue({}).filter(k,\n"
-        f"  k in {literal(FOREIGN_ANNOTATIONS)} ||\n"
-        f"  k.startsWith('hami.io/') && ({endings}))"
+    return [
+        {"name": "found", "expression": f"object.metadata.?annotations.orValue({{}}).filter(k,\n  {_is_foreign()})"}
+    ]
+
+
+def with_our_annotation() -> Json:
+    """Return the condition that a new pod says itself which cards it got."""
+    expression = f"{literal(DEVICES_ANNOTATION)} in object.metadata.?annotations.orValue({{}})"
+    return {"name": "says-its-cards", "expression": expression}
+
+
+def with_foreign_annotations() -> Json:
+    """Return the condition that a new pod steers device plugins itself."""
+    expression = f"object.metadata.?annotations.orValue({{}}).exists(k,\n  {_is_foreign()})"
+    return {"name": "steers-device-plugins", "expression": expression}
+
+
+def forged(annotations: Mapping[str, object]) -> str:
+    """Return what to say of the annotations of a new pod that is not from us, an empty string for nothing."""
+    if DEVICES_ANNOTATION in annotations:
+        return ONLY_OURS
+    found = sorted(
+        name
+        for name in annotations
+        if name in FOREIGN_ANNOTATIONS or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
     )
-    return [{"name": "found", "expression": expression}]
+    return ONLY_SCHEDULERS + ", ".join(found) if found else ""
+
+
+def _is_foreign() -> str:
+    """Return the expression that an annotation `k` is one that only schedulers write."""
+    endings = " || ".join(f"k.endsWith({literal(ending)})" for ending in FOREIGN_ENDINGS)
+    return f"k in {literal(FOREIGN_ANNOTATIONS)} ||\n  k.startsWith('{FOREIGN_PREFIX}') && ({endings})"
 
 
 def foreign_validations() -> list[Json]:
@@ -95,8 +128,7 @@ def foreign_validations() -> list[Json]:
     return [
         {
             "expression": "variables.found.size() == 0",
-            "messageExpression": "'only schedulers tell device plugins which GPUs a pod got: leave out the annotation '"
-            " + variables.found.join(', ')",
+            "messageExpression": f"'{ONLY_SCHEDULERS}' + variables.found.join(', ')",
         }
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.formats.cel import ALL_CONTAINERS, asks, literal, table
+from gpuledger.formats.cel import ALL_CONTAINERS, asks, literal, mentions, table
 from gpuledger.formats.words import Words
 
 Json = dict[str, Any]
@@ -20,6 +20,14 @@ def asking_pods(words: Words) -> Json:
     """Return the condition by which all other pods are left alone."""
     condition = asks(literal(words.by_name), literal(words.counts()))
     return {"name": "asks-for-gpus", "expression": f"{ALL_CONTAINERS}.exists(c,\n  {condition})"}
+
+
+def mentioning_pods(words: Words) -> Json:
+    """Return the condition that a pod says anything of our resources, and be it that it wants none."""
+    return {
+        "name": "mentions-gpus",
+        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(words.by_name))})",
+    }
 
 
 def default_variables(words: Words) -> list[Json]:

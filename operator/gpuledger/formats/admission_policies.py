@@ -22,9 +22,8 @@ from gpuledger.formats.admission_accounts import (
     only_from,
     own_validations,
 )
-from gpuledger.formats.admission_defaults import asking_pods, default_variables, mutations
+from gpuledger.formats.admission_defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission_requests import request_validations, request_variables
-from gpuledger.formats.cel import ALL_CONTAINERS, literal, mentions
 from gpuledger.formats.lease import LEASE_NAMESPACE
 from gpuledger.formats.words import Words
 
@@ -68,7 +67,7 @@ def mutating_policies(words: Words, scheduler_names: Sequence[str], node_taint: 
         "variables": default_variables(words),
         "mutations": mutations(scheduler_names[0], node_taint),
     }
-    return _policy("Mutating", "gpuledger-pods", [_rule("CREATE", "pods")], spec, NOT_IGNORED)
+    return _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
 
 
 def validating_policies(words: Words, scheduler_names: Sequence[str], own_annotations: Sequence[str]) -> list[Json]:
@@ -76,15 +75,13 @@ def validating_policies(words: Words, scheduler_names: Sequence[str], own_annota
 
     The annotation that is ours is protected in every namespace: nobody else has a use for it.
     """
-    condition = f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(words.by_name))})"
-    mentioning = {"name": "mentions-gpus", "expression": condition}
-    new, binds = _rule("CREATE", "pods"), _rule("CREATE", *BINDINGS)
-    changes = _rule("UPDATE", *POD_CHANGES)
+    new, binds = rule("CREATE", "pods"), rule("CREATE", *BINDINGS)
+    changes = rule("UPDATE", *POD_CHANGES)
     return [
         *_validating(
             "gpuledger-requests",
             [new],
-            [mentioning],
+            [mentioning_pods(words)],
             request_validations(),
             NOT_IGNORED,
             request_variables(words, scheduler_names),
@@ -100,17 +97,18 @@ def validating_policies(words: Words, scheduler_names: Sequence[str], own_annota
         ),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
         *_validating(
-            "gpuledger-agents", [_rule("UPDATE", "nodes", "nodes/status")], [only_from(AGENT)], agent_validations()
+            "gpuledger-agents", [rule("UPDATE", "nodes", "nodes/status")], [only_from(AGENT)], agent_validations()
         ),
     ]
 
 
-def as_yaml(policies: Sequence[Json]) -> str:
-    """Write policies as a file that kubectl applies."""
-    return HEADER + yaml.dump_all(policies, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
+def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
+    """Write policies, or what does the same, as a file that kubectl applies."""
+    return header + yaml.dump_all(objects, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
 
 
-def _rule(operation: str, *resources: str) -> Json:
+def rule(operation: str, *resources: str) -> Json:
+    """Return which requests are looked at."""
     return {"apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": list(resources)}
 
 

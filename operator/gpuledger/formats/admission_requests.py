@@ -17,6 +17,13 @@ from gpuledger.model.card import ALL_CORES
 
 Json = dict[str, Any]
 
+ITS_SCHEDULER = "this pod asks for GPUs, but its scheduler "
+WRITE_SCHEDULER = " does not know who has them: write spec.schedulerName: "
+NAMES_ITS_NODE = (
+    "this pod asks for GPUs, and names its node itself, so nobody would choose cards for it: "
+    "remove spec.nodeName; to say which nodes it may use, write spec.nodeSelector"
+)
+
 AMOUNT = "c.resources.limits[n]"
 """What container `c` says of resource `n`. Requests are the same: the API server sees to it."""
 
@@ -79,13 +86,12 @@ def request_validations() -> list[Json]:
         *({"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"} for name in rules),
         {
             "expression": "!variables.asks || object.spec.schedulerName in variables.scheduler_names",
-            "messageExpression": "'this pod asks for GPUs, but its scheduler ' + object.spec.schedulerName"
-            " + ' does not know who has them: write spec.schedulerName: ' + variables.scheduler_names.join(' or ')",
+            "messageExpression": f"'{ITS_SCHEDULER}' + object.spec.schedulerName"
+            f" + '{WRITE_SCHEDULER}' + variables.scheduler_names.join(' or ')",
         },
         {
             "expression": "!variables.asks || object.spec.?nodeName.orValue('') == ''",
-            "message": "this pod asks for GPUs, and names its node itself, so nobody would choose cards for it: "
-            "remove spec.nodeName; to say which nodes it may use, write spec.nodeSelector",
+            "message": NAMES_ITS_NODE,
         },
     ]
 

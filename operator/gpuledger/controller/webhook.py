@@ -1,0 +1,60 @@
+"""Kopf's admission webhook: it answers for new pods, on every replica, and writes nothing.
+
+Kopf does not manage the configuration in the API server: it would need rights to, and knows no conditions by which
+other pods are left alone. `gpuledger webhook-config` prints it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import kopf
+
+from gpuledger.controller.admission import pod_rules
+from gpuledger.formats.admission_review import PodRules, check, filled_in
+from gpuledger.formats.webhook_configuration import CHECK, FILL_IN
+from gpuledger.model.errors import BadInput
+from gpuledger.settings import Settings
+
+FORBIDDEN = 403
+"""The HTTP status of a refusal, as with the policies."""
+
+
+def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorSettings, settings: Settings) -> None:
+    """Let Kopf serve the webhook, if the settings give it a port. Raises BadInput for certificates it can't use."""
+    if not settings.webhook_port:
+        return
+    _check_certificate(settings.webhook_cert_file, settings.webhook_key_file)
+    kopf_settings.admission.server = kopf.WebhookServer(
+        addr=settings.webhook_host,
+        port=settings.webhook_port,
+        certfile=settings.webhook_cert_file,
+        pkeyfile=settings.webhook_key_file,
+    )
+    add_handlers(registry, pod_rules(settings))
+
+
+def add_handlers(registry: kopf.OperatorRegistry, rules: PodRules) -> None:
+    """Add the handlers of new pods."""
+
+    @kopf.on.mutate("", "v1", "pods", id=FILL_IN, operations=["CREATE"], registry=registry)
+    async def fill_in(patch: kopf.Patch, **_: Any) -> None:
+        patch.fns.append(lambda pod: pod.update(filled_in(pod, rules)))  # type: ignore[typeddict-item]
+
+    @kopf.on.validate("", "v1", "pods", id=CHECK, operations=["CREATE"], registry=registry)
+    async def check_pod(body: kopf.Body, userinfo: kopf.UserInfo, warnings: list[str], **_: Any) -> None:
+        try:
+            warnings.extend(check(dict(body), userinfo["username"], rules))
+        except BadInput as error:
+            raise kopf.AdmissionError(str(error), code=FORBIDDEN) from None
+
+
+def _check_certificate(certificate: str, key: str) -> None:
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:
+        raise BadInput(
+            f"settings: webhook_port is set, but webhook_cert_file {certificate} and webhook_key_file {key} "
+            f"are no certificate and its key: {error}"
+        ) from error
