@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -88,6 +88,7 @@ class PluginTurns:
         self._desks: dict[Key, _Desk] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
         self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one
+        self._waiting: set[str] = set()  # UIDs of pods whose turn has not come
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dialect(self, node_name: str) -> Dialect:
@@ -120,12 +121,14 @@ class PluginTurns:
             return
         cards = sum(len(share.containers) for share in placement.shares)
         key = (placement.node_name, dialect, cards if dialect is Dialect.VOLCANO else 0)
-        await self._until_free(key, pod)
+        with self._noted(pod):
+            await self._until_free(key, pod)
         try:
             if self.dialect(placement.node_name) is not dialect:
                 raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
             if dialect is Dialect.HAMI:
-                await self._lock.take(placement.node_name, pod)
+                with self._noted(pod):
+                    await self._lock.take(placement.node_name, pod)
             yield
         except Exception:
             await self._end_failed(pod, key)
@@ -134,6 +137,10 @@ class PluginTurns:
             self._close(pod.uid, key)
             raise
         self._end_in_time(pod, key)
+
+    def is_waiting(self, uid: str) -> bool:
+        """Tell whether a pod waits for its turn."""
+        return uid in self._waiting
 
     def observe(self, pod: Json, uid: str, gone: bool) -> None:
         """Take in a bound pod: perhaps its plugin has found it.
@@ -164,6 +171,14 @@ class PluginTurns:
     def not_listed(self, uid: str) -> None:
         """Take in that a pod that had its turn is not among the bound ones any more."""
         self._over.discard(uid)
+
+    @contextmanager
+    def _noted(self, pod: Pod) -> Iterator[None]:
+        self._waiting.add(pod.uid)
+        try:
+            yield
+        finally:
+            self._waiting.discard(pod.uid)
 
     def _waits_for(self, pod: Json, node_name: str) -> tuple[Dialect, int] | None:
         offer = self._ledger.offer(node_name)

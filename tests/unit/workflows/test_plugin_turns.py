@@ -496,3 +496,13 @@ async def test_who_gives_a_lock_back_does_not_try_for_ever(api: ApiServer) -> No
     tried = len(api.called(Operation.ANNOTATE_NODE))
     await asyncio.sleep(60)
     assert len(api.called(Operation.ANNOTATE_NODE)) == tried
+
+
+async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    with pytest.raises(BindFailed, match="device plugin has another pod to find first; the pod is still being bound"):
+        await parts.bind("b", "node-a")
+    await second
+    assert not parts.turns.is_waiting("uid-b")
