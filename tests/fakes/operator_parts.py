@@ -61,7 +61,9 @@ class OperatorParts:
             RELEASE_DELAY_S,
             self.leadership.is_active,
         )
-        self.turns = PluginTurns(self.ledger, WORDS, self.api.store, self.counts, PLUGIN_TIMEOUT_S)
+        self.turns = PluginTurns(
+            self.ledger, WORDS, self.api.store, self.counts, PLUGIN_TIMEOUT_S, self.leadership.is_active
+        )
         self.placer = PodPlacer(
             self.ledger,
             self.chooser,

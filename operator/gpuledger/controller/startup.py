@@ -89,7 +89,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     releaser = PodReleaser(
         ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active
     )
-    turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s)
+    turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock)
     inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
     journal.on_lost = inventory.recheck

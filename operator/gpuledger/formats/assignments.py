@@ -103,16 +103,18 @@ def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
     return orjson.dumps([{name: value for name, value in each.items() if value} for each in details]).decode()
 
 
-def unmatched(pod: Json) -> tuple[Dialect, int] | None:
+def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] | None:
     """Return whose device plugin has still to find this pod, None for nobody's; of Volcano's the number of cards, too.
 
-    That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations.
+    That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
+    where it is known whose plugin it is, the words of others say nothing.
     """
     annotations = _annotations(pod)
-    if annotations.get(VOLCANO_PHASE) == ALLOCATING:
+    if dialect in (None, Dialect.VOLCANO) and annotations.get(VOLCANO_PHASE) == ALLOCATING:
         left = annotations.get(VOLCANO_TO_ALLOCATE, "").count(":")
         return (Dialect.VOLCANO, left) if left else None
-    return (Dialect.HAMI, 0) if annotations.get(HAMI_PHASE) == ALLOCATING else None
+    waits = dialect in (None, Dialect.HAMI) and annotations.get(HAMI_PHASE) == ALLOCATING
+    return (Dialect.HAMI, 0) if waits else None
 
 
 def old_devices(

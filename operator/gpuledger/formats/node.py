@@ -121,7 +121,11 @@ def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[
     if any(each.dialect is Dialect.NATIVE for each, _ in registers):
         served |= offered & {each.count for each in words.vocabularies if each.vendor != NVIDIA}
         return NodeOffer(Dialect.NATIVE, frozenset(words.counts())) if served else None
-    return NodeOffer(registers[0][0].dialect, served) if served else None
+    if not served:
+        return None
+    # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
+    dialect = registers[0][0].dialect
+    return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect})
 
 
 def _contradictions(facts: NodeFacts) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.ledger.adoption import lacks_cards, missing_shares
 from gpuledger.ledger.entry import why_not
@@ -12,6 +12,8 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod, Share
 from gpuledger.model.world import PodFacts, World
+
+NOT_ALL = "another share of the pod can't be entered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,14 @@ def plan(world: World, scheduler_names: Collection[str]) -> tuple[Step, ...]:
     """
     cards = _Cards(world)
     pods = sorted(world.pods.values(), key=lambda pod: str(pod.pod))
-    return tuple(step for pod in pods for step in _steps(pod, cards, scheduler_names))
+    return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, scheduler_names))))
+
+
+def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return a pod's steps; if something stands in the way of one, none is entered."""
+    if all(not step.why for step in steps):
+        return steps
+    return tuple(step if step.why else replace(step, why=NOT_ALL) for step in steps)
 
 
 def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> Iterator[Step]:

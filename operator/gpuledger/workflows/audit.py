@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ READS_AT_ONCE = 16
 ROUNDS = 4
 """How often it is looked for what mending itself brings up: once a pod's cards are entered its other ones are spare,
 and once a card is empty it can be deleted. There are no longer chains; the last round finds nothing to do."""
+
+NOT_ENTERED = "it could not be entered now; the log says why, and `gpuledger audit` what is left"
 
 
 class AuditStore(MendStore, Protocol):
@@ -103,11 +105,13 @@ class Auditor:
         """Return what another system's pods lack in the ledger; unless it is a dry run, enter what can be entered."""
         world = await self._read()
         steps = plan(world, scheduler_names)
-        if not dry_run:
-            possible = {step.pod.uid for step in steps} - {step.pod.uid for step in steps if step.why}
-            found = [finding for finding in findings(world) if finding.pod and finding.pod.uid in possible]
-            await self._mend(world, [finding for finding in found if isinstance(finding.action, Adopt)])
-        return steps
+        if dry_run:
+            return steps
+        possible = {step.pod.uid for step in steps if not step.why}
+        found = [finding for finding in findings(world) if finding.pod and finding.pod.uid in possible]
+        done = await self._mend(world, [finding for finding in found if isinstance(finding.action, Adopt)])
+        entered = {finding.pod.uid for finding in done if finding.pod}
+        return tuple(step if step.why or step.pod.uid in entered else replace(step, why=NOT_ENTERED) for step in steps)
 
     async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
         settings = self._settings

@@ -239,12 +239,16 @@ class ClusterObserver:
 
     async def _resync_pods(self) -> None:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
+        had_turn = self._turns.known_pods()
         async for page in self._reader.bound_pods(self._scheduler_names):
             for pod in page:
                 if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
                     suspects.discard(pod["metadata"]["uid"])
+                    had_turn.discard(pod["metadata"]["uid"])
                     self.pod(pod, gone=False)
                     self._adopter.observe(pod)
         self._adopter.listed()
         for uid in suspects:
             self._releaser.not_listed(uid)
+        for uid in had_turn:
+            self._turns.not_listed(uid)

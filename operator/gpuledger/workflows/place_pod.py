@@ -121,6 +121,7 @@ class PodPlacer:
         self._store = store
         self._releaser = releaser
         self._waiting = waiting
+        self._turns = turns
         self._settings = settings
         self._counts = counts
         self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s)
@@ -251,7 +252,10 @@ class PodPlacer:
             await asyncio.wait_for(asyncio.shield(bind.task), self._settings.bind_timeout_s)
         except TimeoutError:
             self._counts.binds["late"] += 1
-            raise BindFailed("the API server is slow to answer; the pod is still being bound") from None
+            why = "the API server is slow to answer"
+            if self._turns.is_waiting(arguments.uid):
+                why = "the node's device plugin has another pod to find first"
+            raise BindFailed(f"{why}; the pod is still being bound") from None
         except GpuledgerError as error:
             self._counts.binds["failed"] += 1
             raise BindFailed(str(error)) from error

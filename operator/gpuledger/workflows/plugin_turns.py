@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -24,9 +24,10 @@ from gpuledger.formats.assignments import hami_assignment, unmatched, volcano_as
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, read_lock
 from gpuledger.formats.pod import bound_node, is_finished
+from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import AssignmentWords, Words
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import ApiError, BindFailed, Conflict, NotFound
+from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -37,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-Key = tuple[str, int]
-"""Node name, and number of cards where that tells pods apart: pods with one key can be mistaken for each other."""
+Key = tuple[str, Dialect, int]
+"""Node name, whose plugin, and number of cards where that tells pods apart: pods with one key can be mistaken for each
+other."""
 
 
 class LockStore(Protocol):
@@ -61,20 +63,32 @@ class _Desk:
     queue: asyncio.Lock = field(default_factory=asyncio.Lock)
     open: set[str] = field(default_factory=set)  # UIDs of the pods that are still to be found
     free: asyncio.Event = field(default_factory=asyncio.Event)
+    visitors: int = 0  # who waits here, or is about to
 
 
 class PluginTurns:
     """Hands out turns at the device plugins of nodes."""
 
-    def __init__(self, ledger: Ledger, words: Words, store: LockStore, counts: Counts, timeout_s: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        words: Words,
+        store: LockStore,
+        counts: Counts,
+        timeout_s: float,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._ledger = ledger
         self._words = words
+        self._store = store
         self._counts = counts
+        self._is_active = is_active
         self._lock = HamiLock(store, timeout_s)
         self._timeout_s = timeout_s
         self._desks: dict[Key, _Desk] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
-        self._given_up: set[str] = set()  # UIDs of bound pods that were not found in time
+        self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one
+        self._waiting: set[str] = set()  # UIDs of pods whose turn has not come
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dialect(self, node_name: str) -> Dialect:
@@ -106,55 +120,135 @@ class PluginTurns:
             yield
             return
         cards = sum(len(share.containers) for share in placement.shares)
-        key = (placement.node_name, cards if dialect is Dialect.VOLCANO else 0)
-        desk = self._desks.setdefault(key, _Desk())
-        async with desk.queue:
-            while desk.open - {pod.uid}:
-                desk.free.clear()
-                await desk.free.wait()
-            self._open(key, pod.uid)
+        key = (placement.node_name, dialect, cards if dialect is Dialect.VOLCANO else 0)
+        with self._noted(pod):
+            await self._until_free(key, pod)
         try:
+            if self.dialect(placement.node_name) is not dialect:
+                raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
             if dialect is Dialect.HAMI:
-                await self._lock.take(placement.node_name, pod)
+                with self._noted(pod):
+                    await self._lock.take(placement.node_name, pod)
             yield
-        except BaseException:
-            self._close(pod.uid)
-            if dialect is Dialect.HAMI:
-                self._later(self._lock.give_back(placement.node_name, pod))
+        except Exception:
+            await self._end_failed(pod, key)
             raise
-        self._end_in_time(pod, key, dialect)
+        except BaseException:  # a Binding may be under way: the lock stays until it is too old
+            self._close(pod.uid, key)
+            raise
+        self._end_in_time(pod, key)
+
+    def is_waiting(self, uid: str) -> bool:
+        """Tell whether a pod waits for its turn."""
+        return uid in self._waiting
 
     def observe(self, pod: Json, uid: str, gone: bool) -> None:
-        """Take in a bound pod: perhaps its plugin has found it."""
-        waits_for = None if gone or is_finished(pod) or not bound_node(pod) else unmatched(pod)
-        if waits_for is None:
-            self._given_up.discard(uid)
+        """Take in a bound pod: perhaps its plugin has found it.
+
+        Users can write what is looked at here. So nobody waits for a pod without cards, or twice for the same one.
+        """
+        if gone or is_finished(pod) or not bound_node(pod):
+            self._over.discard(uid)
             self._close(uid)
-        elif uid not in self._keys and uid not in self._given_up:  # bound before this process was there
-            dialect, cards = waits_for
-            key = (bound_node(pod), cards)
-            self._open(key, uid)
-            metadata = pod["metadata"]
-            self._end_in_time(Pod(uid, metadata["namespace"], metadata["name"]), key, dialect)
+            return
+        node_name, key = bound_node(pod), self._keys.get(uid)
+        if key is not None and key[0] == node_name:
+            if unmatched(pod, key[1]) is None:
+                self._over.add(uid)
+                self._close(uid)
+        elif uid not in self._over:  # bound before this process was there, or by another one
+            waits_for = self._waits_for(pod, node_name)
+            if waits_for is not None:
+                key = (node_name, *waits_for)
+                self._open(key, uid)
+                metadata = pod["metadata"]
+                self._end_in_time(Pod(uid, metadata["namespace"], metadata["name"]), key)
+
+    def known_pods(self) -> set[str]:
+        """Return the UIDs of the bound pods that had their turn."""
+        return set(self._over)
+
+    def not_listed(self, uid: str) -> None:
+        """Take in that a pod that had its turn is not among the bound ones any more."""
+        self._over.discard(uid)
+
+    @contextmanager
+    def _noted(self, pod: Pod) -> Iterator[None]:
+        self._waiting.add(pod.uid)
+        try:
+            yield
+        finally:
+            self._waiting.discard(pod.uid)
+
+    def _waits_for(self, pod: Json, node_name: str) -> tuple[Dialect, int] | None:
+        offer = self._ledger.offer(node_name)
+        waits_for = unmatched(pod, offer.dialect if offer is not None else None)
+        if waits_for is not None:
+            with suppress(BadInput):  # what another system's scheduler has understood is waited for
+                if pod_request(pod, self._words) is None:
+                    return None
+        return waits_for
+
+    async def _until_free(self, key: Key, pod: Pod) -> None:
+        """Wait until no other pod is still to be found, and open the pod's turn."""
+        desk = self._desks.setdefault(key, _Desk())
+        desk.visitors += 1
+        try:
+            async with desk.queue:
+                while desk.open - {pod.uid}:
+                    desk.free.clear()
+                    await desk.free.wait()
+                if self._keys.get(pod.uid, key) != key:
+                    raise BindFailed(f"pod {pod} is bound to node {self._keys[pod.uid][0]} already")
+                self._open(key, pod.uid)
+        finally:
+            desk.visitors -= 1
+            self._tidy(key)
 
     def _open(self, key: Key, uid: str) -> None:
+        self._close(uid)
         self._desks.setdefault(key, _Desk()).open.add(uid)
         self._keys[uid] = key
 
-    def _close(self, uid: str) -> None:
-        key = self._keys.pop(uid, None)
-        if key is not None:
+    def _close(self, uid: str, only: Key | None = None) -> None:
+        key = self._keys.get(uid)
+        if key is not None and only in (None, key):
+            del self._keys[uid]
             desk = self._desks[key]
             desk.open.discard(uid)
             desk.free.set()
+            self._tidy(key)
 
-    def _end_in_time(self, pod: Pod, key: Key, dialect: Dialect) -> None:
-        asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, pod, key, dialect)
+    def _tidy(self, key: Key) -> None:
+        desk = self._desks.get(key)
+        if desk is not None and not desk.open and not desk.visitors:
+            del self._desks[key]
 
-    def _give_up(self, pod: Pod, key: Key, dialect: Dialect) -> None:
+    def _end_in_time(self, pod: Pod, key: Key) -> None:
+        asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, pod, key)
+
+    async def _end_failed(self, pod: Pod, key: Key) -> None:
+        """End the turn of a pod that this process has not bound; another one may have, and its plugin looks for it."""
+        node_name, dialect, _ = key
+        try:
+            found = await self._store.pod(pod.namespace, pod.name)
+        except NotFound:
+            found = {}
+        except ApiError:  # nobody knows
+            self._end_in_time(pod, key)
+            return
+        mine = (found.get("metadata") or {}).get("uid") == pod.uid
+        if mine and bound_node(found) == node_name and unmatched(found, dialect) is not None:
+            self._end_in_time(pod, key)
+            return
+        if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it anew
+            await self._lock.give_back(node_name, pod)
+        self._close(pod.uid, key)
+
+    def _give_up(self, pod: Pod, key: Key) -> None:
         if self._keys.get(pod.uid) != key:
             return
-        node_name, _ = key
+        node_name, dialect, _ = key
         logger.warning(
             "pod %s: the device plugin of node %s has not found it within %.0f s; the next pod is bound",
             pod,
@@ -162,9 +256,9 @@ class PluginTurns:
             self._timeout_s,
         )
         self._counts.plugin_late += 1
-        self._given_up.add(pod.uid)
+        self._over.add(pod.uid)
         self._close(pod.uid)
-        if dialect is Dialect.HAMI:
+        if dialect is Dialect.HAMI and self._is_active():
             self._later(self._lock.give_back(node_name, pod))
 
     def _later(self, work: Any) -> None:
@@ -188,14 +282,18 @@ class HamiLock:
 
     async def take(self, node_name: str, pod: Pod) -> None:
         """Set the lock for a pod; wait while another one's is in force. Raises ApiError."""
-        attempt = 0
+        attempt, clock = 0, asyncio.get_running_loop().time
+        seen, since_s = None, clock()
         while True:
             node = await self._store.node(node_name)
             lock = read_lock(node)
-            if lock is not None and lock.is_of(pod):
-                return
+            if lock != seen:
+                seen, since_s = lock, clock()
             try:
-                if lock is None or await self._is_void(lock):
+                # One of the same pod is set anew, too: it may be of an attempt long ago, and look void to others.
+                # A clock that is ahead must not keep a lock alive: what was waited for is measured here as well.
+                waited = clock() - since_s > self._timeout_s
+                if lock is None or lock.is_of(pod) or waited or await self._is_void(lock):
                     await self._write(node, lock_text(pod, self._now()))
                     return
                 raise Conflict(f"node {node_name} is locked for pod {lock.namespace}/{lock.name}")
@@ -204,9 +302,10 @@ class HamiLock:
                 attempt += 1
 
     async def give_back(self, node_name: str, pod: Pod) -> None:
-        """Remove the lock if it is this pod's. Tries until that is clear."""
-        attempt = 0
-        while True:
+        """Remove the lock if it is this pod's. Tries until that is clear, or the lock too old to matter."""
+        attempt, clock = 0, asyncio.get_running_loop().time
+        deadline_s = clock() + self._timeout_s
+        while clock() <= deadline_s:
             try:
                 with suppress(NotFound):
                     node = await self._store.node(node_name)
@@ -222,11 +321,13 @@ class HamiLock:
         """Tell whether nobody will remove a lock: it is too old, or its pod is not on its way to the node any more."""
         if lock.age_s(self._now()) > self._timeout_s:
             return True
+        if not lock.name:  # as old versions of HAMi write it: only its age tells
+            return False
         try:
             found = await self._store.pod(lock.namespace, lock.name)
         except NotFound:
             return True
-        return is_finished(found) or (bool(bound_node(found)) and unmatched(found) is None)
+        return is_finished(found) or (bool(bound_node(found)) and unmatched(found, Dialect.HAMI) is None)
 
     async def _write(self, node: Json, value: str | None) -> None:
         metadata = node["metadata"]

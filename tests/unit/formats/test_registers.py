@@ -387,6 +387,15 @@ def test_registers_of_several_vendors_on_a_node_do_not_hide_each_other() -> None
     assert node_facts(node, WORDS).offer == NodeOffer(Dialect.HAMI, frozenset({GPU, "huawei.com/Ascend310P"}))
 
 
+def test_what_a_plugin_of_another_system_has_beside_the_nodes_dialect_is_not_offered() -> None:
+    """A pod is told of all its cards in one system's words: HAMi's plugin for Ascend does not read Volcano's."""
+    volcano = f"{V100.uuid},10,16384,V100,true,hami-core:"
+    node = a_foreign_node(
+        {VOLCANO: volcano, ASCEND: json_of(ASCEND_ITEM)}, {VOLCANO_COUNT: "10", "huawei.com/Ascend310P": "7"}
+    )
+    assert node_facts(node, WORDS).offer == NodeOffer(Dialect.VOLCANO, frozenset({VOLCANO_COUNT}))
+
+
 def test_a_vendor_whose_plugin_is_gone_is_not_told_to_serve_the_name_of_another_vendor() -> None:
     node = a_foreign_node({HAMI: JSON, ASCEND: json_of(ASCEND_ITEM)}, {GPU: "20", "huawei.com/Ascend310P": "0"})
     assert inventory_of(node).problems == ()

@@ -87,3 +87,9 @@ def test_pods_that_have_ended_are_left_out() -> None:
     pod = an_old_pod("a", FIRST)
     ended = PodFacts(pod.pod, "node-a", finished=True, request=pod.request, old=pod.old)
     assert plan(a_world(ended), NAMES) == ()
+
+
+def test_a_pod_of_which_one_share_can_not_be_entered_gets_none() -> None:
+    holders = (a_holder("x", a_share(FIRST, 16_000)),)
+    steps = told(plan(a_world(an_old_pod("a", FIRST, SECOND), holders=holders), NAMES))
+    assert [(uuid, bool(why)) for _, uuid, why in steps] == [(FIRST.uuid, True), (SECOND.uuid, True)]

@@ -1,5 +1,7 @@
 """Which cards of a node a pod gets."""
 
+import time
+
 import pytest
 
 from builders import a_card, a_ledger, a_share, cards_of, mib, occupy, percent, uuids, whole
@@ -7,6 +9,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import Assignment
+from gpuledger.placement import fit
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 
@@ -144,3 +147,14 @@ def test_a_card_alone_with_all_cores_but_little_memory_takes_nobody_else() -> No
     occupy(ledger, "alone", a_share(CARDS[0], 1_000, 100, exclusive=True))
     assert assignment == (CARDS[0].uuid,)
     assert refused(ledger, mib(1_000)) is Reason.NO_CORES
+
+
+def test_whoever_asks_for_much_of_a_large_node_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 equal cards there are 2,496,144 ways to choose 11, and each comes to the same."""
+    compared: list[str] = []
+    kind = fit._Search._kind
+    monkeypatch.setattr(fit._Search, "_kind", lambda *args: compared.append("") or kind(*args))
+    began_s = time.process_time()
+    assert refused(a_ledger(*cards_of(count=24)), whole(11), whole(14)) is Reason.CONTAINERS_TOGETHER
+    assert len(compared) < 1_000
+    assert time.process_time() - began_s < 2

@@ -395,3 +395,29 @@ async def test_an_operator_that_works_at_the_same_time_is_no_problem(api: ApiSer
     await operator.idle()
     assert report.left == ()
     assert [api.holders_of(card) for card in CARDS] == [[], []]
+
+
+# Moving over.
+
+
+async def test_what_could_not_be_entered_is_not_said_to_be(api: ApiServer, auditor: Auditor) -> None:
+    api.put_pod(bound())
+    api.queue(Operation.WRITE_STATUS, *(refuse(Denied("no", 403)) for _ in range(10)))
+    (step,) = await auditor.migrate(["gpuledger"], dry_run=False)
+    assert step.why
+    (step,) = await auditor.migrate(["gpuledger"], dry_run=True)
+    assert not step.why
+
+
+async def test_a_card_that_is_not_in_the_ledger_yet_is_not_said_to_be_entered(api: ApiServer, auditor: Auditor) -> None:
+    api.put_pod(bound())
+    api.delete_card(FIRST)
+    (step,) = await auditor.migrate(["gpuledger"], dry_run=False)
+    assert step.why
+
+
+async def test_what_was_entered_is_said_to_be(api: ApiServer, auditor: Auditor) -> None:
+    api.put_pod(bound())
+    (step,) = await auditor.migrate(["gpuledger"], dry_run=False)
+    assert not step.why
+    assert await auditor.migrate(["gpuledger"], dry_run=False) == ()

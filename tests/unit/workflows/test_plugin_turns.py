@@ -8,15 +8,16 @@ import orjson
 import pytest
 
 from builders import a_card
-from fakes.api_server import ApiServer, Operation, hold_request, refuse
+from fakes.api_server import ApiServer, Fault, Operation, hold_request, refuse
 from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import LoopDatetime, now_s, settle
 from gpuledger.formats.devices import DEVICES_ANNOTATION
-from gpuledger.model.errors import BindFailed, Conflict
+from gpuledger.model.errors import BindFailed, Conflict, Denied
 from gpuledger.model.node_offer import Dialect
 from gpuledger.workflows import plugin_turns
+from gpuledger.workflows.leadership import Leadership
 
 Json = dict[str, Any]
 LOCK = "hami.io/mutex.lock"
@@ -290,7 +291,7 @@ async def test_our_own_agent_is_waited_for_by_nobody(api: ApiServer) -> None:
 async def test_without_turns_the_plugins_would_mistake_pods(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the turns are for: the fakes do guess wrong when two pods answer to one description."""
     parts = a_node_with(api, Dialect.HAMI)
-    monkeypatch.setattr(plugin_turns, "unmatched", lambda _: None)
+    monkeypatch.setattr(plugin_turns, "unmatched", lambda *_: None)
     for name in "ba":
         await asyncio.gather(*await come(parts, a_pod(name)))
         Plugged(api).annotate_node("node-a", {LOCK: None})
@@ -328,3 +329,196 @@ def test_the_fake_of_hamis_plugin_finds_nobody_where_nobody_waits(api: ApiServer
     api.put_node(a_node_object("node-a", CARDS))
     with pytest.raises(PluginError, match="no binding pod found"):
         HamiPlugin(Plugged(api), "node-a").allocate(1)
+
+
+def told(pod: Json, **of: str) -> Json:
+    """Return a pod with annotations that its owner has written: `hami` and `volcano` are phases, `cards` a list."""
+    names = {
+        "hami": "hami.io/bind-phase",
+        "volcano": "volcano.sh/bind-phase",
+        "cards": "volcano.sh/devices-to-allocate",
+    }
+    pod["metadata"]["annotations"] = {names[each]: value for each, value in of.items()}
+    return pod
+
+
+async def test_nobody_waits_for_a_pod_that_only_says_that_its_plugin_looks_for_it(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    api.put_pod(told(a_pod_object("liar", {}, node_name="node-a"), hami="allocating"))
+    parts.watch()
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert passed_s() < 0.1
+
+
+async def test_nobody_waits_twice_for_a_pod_whose_owner_writes_that_it_waits_again(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.VOLCANO)
+    plugin = VolcanoPlugin(Plugged(api), "node-a")
+    await asyncio.gather(*await come(parts, a_pod("a", dialect=Dialect.VOLCANO)))
+    plugin.allocate(1)
+    parts.watch()
+    again = {"volcano.sh/bind-phase": "allocating", "volcano.sh/devices-to-allocate": "x:"}
+    Plugged(api).annotate_pod("default", "a", again)
+    parts.watch()
+    await asyncio.gather(*await come(parts, a_pod("b", dialect=Dialect.VOLCANO)))
+    assert passed_s() < 0.1
+
+
+async def test_what_a_pod_says_of_another_systems_plugin_keeps_nobody_waiting(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.VOLCANO)
+    await asyncio.gather(*await come(parts, told(a_pod("a", dialect=Dialect.VOLCANO), hami="allocating")))
+    VolcanoPlugin(Plugged(api), "node-a").allocate(1)
+    parts.watch()
+    await asyncio.gather(*await come(parts, a_pod("b", dialect=Dialect.VOLCANO)))
+    assert passed_s() < 0.1
+
+
+async def test_nothing_is_kept_of_pods_and_numbers_that_are_past(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.VOLCANO)
+    for number in range(1, 50):
+        pod = told(a_pod(f"p{number}", dialect=Dialect.VOLCANO), volcano="allocating", cards="x:" * number)
+        pod["spec"]["nodeName"] = "node-a"
+        api.put_pod(pod)
+    parts.watch()
+    await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
+    for number in range(1, 50):
+        api.delete_pod(f"p{number}")
+    await parts.observer.resync()  # the watch has missed it
+    kept = vars(parts.turns)
+    assert [name for name in ("_desks", "_keys", "_over", "_tasks") if kept[name]] == []
+
+
+async def test_a_pod_that_another_operator_has_bound_elsewhere_leaves_no_turn_open(api: ApiServer) -> None:
+    """It is seen on node-b while its own bind waits for its turn on node-a."""
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    elsewhere = told(a_pod("b"), hami="allocating")
+    elsewhere["spec"]["nodeName"] = "node-b"
+    api.put_pod(elsewhere)
+    parts.watch()
+    HamiPlugin(Plugged(api), "node-a").allocate(1)
+    parts.watch()
+    with pytest.raises(BindFailed):
+        await second
+    await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
+    kept = vars(parts.turns)
+    assert [desk for desk in kept["_desks"].values() if desk.open] == []
+    assert not kept["_keys"]
+
+
+async def test_a_pod_that_another_operator_has_bound_here_keeps_turn_and_lock_until_it_is_found(api: ApiServer) -> None:
+    one = a_node_with(api, Dialect.HAMI)
+    other = started(api)
+    answer = asyncio.Event()
+    api.queue(Operation.BIND, Fault(before=answer))
+    (first,) = await come(one, a_pod("a"))
+    api.put_pod(a_pod("x"))
+    other.filter("x", "node-a")  # so that the other one chooses another card for the pod
+    assert other.filter("a", "node-a").node_names == ["node-a"]
+    await bind(other, "a")
+    answer.set()
+    with pytest.raises(BindFailed):
+        await first
+    await settle()
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,a")
+    one.watch()
+    (second,) = await come(one, a_pod("b"))
+    assert not api.node_of("b")
+    assert HamiPlugin(Plugged(api), "node-a").allocate(1) == cards_of(api, "a")
+    one.watch()
+    await second
+
+
+async def test_who_comes_after_the_plugin_was_replaced_is_not_told_the_old_ones_words(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    api.put_node(a_node_of(Dialect.VOLCANO))
+    parts.watch()
+    with pytest.raises(BindFailed, match="another one by now"):
+        await second
+    assert not api.node_of("b")
+    assert parts.shares_left("uid-b") == []
+
+
+async def test_an_operator_that_is_not_active_removes_no_lock(api: ApiServer) -> None:
+    active = a_node_with(api, Dialect.HAMI)
+    await asyncio.gather(*await come(active, a_pod("a")))
+    passive = started(api)
+    passive.leadership = Leadership("another")
+    passive.turns._is_active = passive.leadership.is_active
+    active.turns.observe(api.pods["default", "a"], "uid-a", gone=True)  # it gives up nothing any more
+    written = len(api.called(Operation.ANNOTATE_NODE))
+    await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
+    assert passive.counts.plugin_late == 1
+    assert len(api.called(Operation.ANNOTATE_NODE)) == written
+
+
+async def test_a_lock_of_the_same_pod_from_long_ago_is_set_anew(api: ApiServer) -> None:
+    """Else another operator would take it for one that nobody will remove."""
+    parts = a_node_with(api, Dialect.HAMI)
+    Plugged(api).annotate_node("node-a", {LOCK: "1970-01-01T00:00:00Z,default,a"})
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert not annotations(api.nodes["node-a"])[LOCK].startswith("1970")
+
+
+async def test_a_lock_from_the_future_is_waited_for_no_longer_than_the_stated_time(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    api.put_pod(a_pod("theirs"))
+    Plugged(api).annotate_node("node-a", {LOCK: "2999-01-01T00:00:00Z,default,theirs"})
+    (waiting,) = await come(parts, a_pod("a"))
+    async with asyncio.timeout(PLUGIN_TIMEOUT_S + 5):
+        await waiting
+    assert passed_s() >= PLUGIN_TIMEOUT_S
+
+
+async def test_a_lock_that_names_no_pod_is_in_force_until_it_is_old(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ")})
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert passed_s() >= PLUGIN_TIMEOUT_S
+
+
+async def test_the_next_attempt_of_a_pod_keeps_its_lock(api: ApiServer) -> None:
+    """What the first one gives back late must not be the lock of the second."""
+    parts = a_node_with(api, Dialect.HAMI)
+    api.put_pod(a_pod("a"))
+    api.queue(Operation.BIND, refuse(Conflict("no", 409)))
+    late = asyncio.Event()
+    parts.filter("a", "node-a")
+    api.queue(Operation.READ_NODE, Fault(), Fault(after=late))
+    first = asyncio.create_task(parts.bind("a", "node-a"))
+    await asyncio.sleep(0.01)
+    second = asyncio.create_task(parts.bind("a", "node-a"))
+    await asyncio.sleep(0.01)
+    late.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    if not api.node_of("a"):
+        parts.filter("a", "node-a")
+        await parts.bind("a", "node-a")
+    await settle()
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,a")
+
+
+async def test_who_gives_a_lock_back_does_not_try_for_ever(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    Plugged(api).annotate_node("node-a", {LOCK: "2030-01-01T00:16:40Z,default,a"})
+    api.queue(Operation.ANNOTATE_NODE, *(refuse(Denied("no rule for that", 403)) for _ in range(1000)))
+    api.put_pod(a_pod("a"))
+    parts.filter("a", "node-a")
+    with pytest.raises(BindFailed):
+        await bind(parts, "a")
+    await asyncio.sleep(2 * PLUGIN_TIMEOUT_S)
+    tried = len(api.called(Operation.ANNOTATE_NODE))
+    await asyncio.sleep(60)
+    assert len(api.called(Operation.ANNOTATE_NODE)) == tried
+
+
+async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    with pytest.raises(BindFailed, match="device plugin has another pod to find first; the pod is still being bound"):
+        await parts.bind("b", "node-a")
+    await second
+    assert not parts.turns.is_waiting("uid-b")
