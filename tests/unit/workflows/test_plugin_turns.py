@@ -506,3 +506,16 @@ async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
         await parts.bind("b", "node-a")
     await second
     assert not parts.turns.is_waiting("uid-b")
+
+
+async def test_a_pod_that_goes_while_it_waits_for_its_turn_keeps_no_cards(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    binds = await come(parts, *(a_pod(name) for name in "abc"))
+    await binds[0]
+    api.delete_pod("c")
+    parts.watch()
+    assert parts.shares_left("uid-c") == []
+    with pytest.raises(BindFailed):
+        await binds[2]
+    await binds[1]
+    assert parts.shares_left("uid-c") == []
