@@ -124,8 +124,7 @@ class PluginTurns:
         with self._noted(pod):
             await self._until_free(key, pod)
         try:
-            if self.dialect(placement.node_name) is not dialect:
-                raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
+            self._check_still_so(placement, dialect)
             if dialect is Dialect.HAMI:
                 with self._noted(pod):
                     await self._lock.take(placement.node_name, pod)
@@ -137,6 +136,17 @@ class PluginTurns:
             self._close(pod.uid, key)
             raise
         self._end_in_time(pod, key)
+
+    def _check_still_so(self, placement: Placement, dialect: Dialect) -> None:
+        """Raise BindFailed if, while the pod waited, the node has changed plugins or lost one of its cards."""
+        if self.dialect(placement.node_name) is not dialect:
+            raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
+        for share in placement.shares:
+            entry = self._ledger.entry(share.uuid)
+            if entry is None or not entry.reported or not entry.card.healthy:
+                raise BindFailed(
+                    f"node {placement.node_name} does not report card {share.uuid} in working order any more"
+                )
 
     def is_waiting(self, uid: str) -> bool:
         """Tell whether a pod waits for its turn."""

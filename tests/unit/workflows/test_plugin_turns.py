@@ -522,3 +522,32 @@ async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
         await parts.bind("b", "node-a")
     await second
     assert not parts.turns.is_waiting("uid-b")
+
+
+async def test_a_pod_that_goes_while_it_waits_for_its_turn_keeps_no_cards(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    binds = await come(parts, *(a_pod(name) for name in "abc"))
+    await binds[0]
+    api.delete_pod("c")
+    parts.watch()
+    assert parts.shares_left("uid-c") == []
+    with pytest.raises(BindFailed):
+        await binds[2]
+    await binds[1]
+    assert parts.shares_left("uid-c") == []
+
+
+async def test_who_waits_is_not_bound_to_a_card_that_its_node_has_lost_meanwhile(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    node = a_node_of(Dialect.HAMI)
+    (lost,) = [entry.card for entry in parts.ledger.entries() if "uid-b" in entry.holds]
+    register = node["metadata"]["annotations"]["hami.io/node-nvidia-register"].split(":")
+    left = ":".join(item for item in register if not item.startswith(lost.uuid))
+    node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = left
+    api.put_node(node)
+    parts.watch()
+    with pytest.raises(BindFailed, match="does not report card"):
+        await second
+    assert not api.node_of("b")
