@@ -73,12 +73,23 @@ class PodBinder:
 
         Raises why: BindFailed, DoesNotFit, or what the API server says.
         """
-        unbound: set[str] = set()
+        had_its_turn = False
         try:
             dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
-            annotations = self._turns.annotations(placement, seen.request, dialect)
             async with self._turns.turn(seen.pod, placement, dialect):
-                await self._enter_and_send(seen, placement, annotations, unbound)
+                had_its_turn = True
+                await self._bind_now(seen, placement, dialect)
+        except Exception:
+            if not had_its_turn:  # shares that an earlier attempt has entered
+                await self._releaser.give_back(seen.pod, placement.shares, set())
+            raise
+
+    async def _bind_now(self, seen: SeenPod, placement: Placement, dialect: Dialect) -> None:
+        """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
+        annotations = self._turns.annotations(placement, seen.request, dialect)
+        unbound: set[str] = set()
+        try:
+            await self._enter_and_send(seen, placement, annotations, unbound)
         except Exception:
             await self._releaser.give_back(seen.pod, placement.shares, unbound)
             raise
