@@ -121,6 +121,8 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
     for name in names:
         for word in _entries(annotations, (name,)):
             if word in POLICIES:
+                if POLICIES[word] == "topology":
+                    warnings.append(f"annotation {name}: {word} has no effect yet; the cluster's policy is used")
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
                 raise BadInput(f"annotation {name}: {word[:64]!r} is no policy; there are {', '.join(POLICIES)}")

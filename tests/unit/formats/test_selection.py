@@ -85,14 +85,20 @@ def test_numa_bind_that_is_neither_true_nor_false_is_refused(text: str) -> None:
     [
         ("binpack", "binpack"),
         ("spread", "spread"),
-        ("topology", "topology"),
-        ("topology-aware", "topology"),
         ("spread,binpack", "spread"),
     ],
 )
 def test_a_policy_is_the_first_that_is_known(text: str, policy: str) -> None:
     assert chosen(gpu_scheduler_policy=text) == Selection(card_policy=policy)
     assert chosen(node_scheduler_policy=text) == Selection(node_policy=policy)
+
+
+@pytest.mark.parametrize("text", ["topology", "topology-aware"])
+def test_the_policy_that_is_not_there_yet_is_understood_and_this_is_said(text: str) -> None:
+    found = chosen(gpu_scheduler_policy=text)
+    assert found.card_policy == "topology"
+    (warning,) = found.warnings
+    assert warning.endswith(f"gpu-scheduler-policy: {text} has no effect yet; the cluster's policy is used")
 
 
 @pytest.mark.parametrize("word", ["mutex", "numa", "numa-bind"])
