@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, devices, phase, pod, uuids
+from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
 from control_plane import ControlPlane
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
 from installation import MANIFESTS, Installation
@@ -71,8 +71,15 @@ class Plugged:
     def annotate_pod(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
         self._cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": annotations}})
 
-    def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
-        self._cluster.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
+    def annotate_node(self, name: str, annotations: dict[str, str | None], resource_version: str) -> bool:
+        metadata = {"annotations": annotations, "resourceVersion": resource_version}
+        try:
+            self._cluster.patch(f"{NODES}/{name}", {"metadata": metadata})
+        except RequestFailed as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
 
 
 PLUGINS: dict[str, Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]] = {

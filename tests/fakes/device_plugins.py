@@ -27,8 +27,8 @@ class PluginApi(Protocol):
     def annotate_pod(self, namespace: str, name: str, annotations: dict[str, str]) -> None:
         """Change annotations of a pod."""
 
-    def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
-        """Change or remove annotations of a node."""
+    def annotate_node(self, name: str, annotations: dict[str, str | None], resource_version: str) -> bool:
+        """Change or remove annotations of a node, if it has not changed since; return whether that was so."""
 
 
 class PluginError(Exception):
@@ -79,9 +79,14 @@ class HamiPlugin:
         raise PluginError(f"no binding pod found on node {self._node_name}")
 
     def _unlock(self, pod: Json) -> None:
-        lock = annotations(self._api.node(self._node_name)).get("hami.io/mutex.lock", "")
-        if lock.endswith(f",{pod['metadata']['namespace']},{pod['metadata']['name']}"):
-            self._api.annotate_node(self._node_name, {"hami.io/mutex.lock": None})
+        mine = f",{pod['metadata']['namespace']},{pod['metadata']['name']}"
+        node = self._api.node(self._node_name)
+        while annotations(node).get("hami.io/mutex.lock", "").endswith(mine):
+            if self._api.annotate_node(
+                self._node_name, {"hami.io/mutex.lock": None}, node["metadata"]["resourceVersion"]
+            ):
+                return
+            node = self._api.node(self._node_name)
 
     def _annotate(self, pod: Json, changes: dict[str, str]) -> None:
         self._api.annotate_pod(pod["metadata"]["namespace"], pod["metadata"]["name"], changes)

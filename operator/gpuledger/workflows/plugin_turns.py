@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
+UNLOCKING_S = 2.0
+"""How long HAMi's plugin may take to remove the lock of a pod that it has served."""
+
 Key = tuple[str, Dialect, int]
 """Node name, whose plugin, and number of cards where that tells pods apart: pods with one key can be mistaken for each
 other."""
@@ -302,8 +305,8 @@ class HamiLock:
             try:
                 # One of the same pod is set anew, too: it may be of an attempt long ago, and look void to others.
                 # A clock that is ahead must not keep a lock alive: what was waited for is measured here as well.
-                waited = clock() - since_s > self._timeout_s
-                if lock is None or lock.is_of(pod) or waited or await self._is_void(lock):
+                waited_s = clock() - since_s
+                if lock is None or lock.is_of(pod) or await self._is_void(lock, waited_s):
                     await self._write(node, lock_text(pod, self._now()))
                     return
                 raise Conflict(f"node {node_name} is locked for pod {lock.namespace}/{lock.name}")
@@ -327,9 +330,12 @@ class HamiLock:
                 await pause(attempt, error)
                 attempt += 1
 
-    async def _is_void(self, lock: NodeLock) -> bool:
-        """Tell whether nobody will remove a lock: it is too old, or its pod is not on its way to the node any more."""
-        if lock.age_s(self._now()) > self._timeout_s:
+    async def _is_void(self, lock: NodeLock, waited_s: float) -> bool:
+        """Tell whether nobody will remove a lock: it is too old, or its pod is not on its way to the node any more.
+
+        A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
+        """
+        if max(waited_s, lock.age_s(self._now())) > self._timeout_s:
             return True
         if not lock.name:  # as old versions of HAMi write it: only its age tells
             return False
@@ -337,7 +343,8 @@ class HamiLock:
             found = await self._store.pod(lock.namespace, lock.name)
         except NotFound:
             return True
-        return is_finished(found) or (bool(bound_node(found)) and unmatched(found, Dialect.HAMI) is None)
+        served = bool(bound_node(found)) and unmatched(found, Dialect.HAMI) is None
+        return is_finished(found) or (served and waited_s >= UNLOCKING_S)
 
     async def _write(self, node: Json, value: str | None) -> None:
         metadata = node["metadata"]

@@ -54,11 +54,14 @@ class Plugged:
         merged = {**pod["metadata"].get("annotations", {}), **annotations}
         self._api.put_pod({**pod, "metadata": {**pod["metadata"], "annotations": merged}})
 
-    def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+    def annotate_node(self, name: str, annotations: dict[str, str | None], resource_version: str = "") -> bool:
         node = self._api.nodes[name]
+        if resource_version not in ("", node["metadata"]["resourceVersion"]):
+            return False
         merged = {**node["metadata"].get("annotations", {}), **annotations}
         kept = {key: value for key, value in merged.items() if value is not None}
         self._api.put_node({**node, "metadata": {**node["metadata"], "annotations": kept}})
+        return True
 
 
 def a_node_with(api: ApiServer, dialect: Dialect) -> OperatorParts:
@@ -245,6 +248,32 @@ async def test_a_lock_that_nobody_will_remove_is_taken_over(api: ApiServer, text
     Plugged(api).annotate_node("node-a", {LOCK: text})
     await asyncio.gather(*await come(parts, a_pod("a")))
     assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,a")
+
+
+async def test_a_lock_that_the_plugin_is_about_to_remove_is_not_taken_from_it(api: ApiServer) -> None:
+    """It marks the pod, then removes the lock: old versions whosever it is, and the next pod would be without one."""
+    parts = a_node_with(api, Dialect.HAMI)
+    plugged = Plugged(api)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    plugged.annotate_pod("default", "a", {"hami.io/vgpu-devices-to-allocate": ";", "hami.io/bind-phase": "success"})
+    parts.watch()
+    await asyncio.sleep(plugin_turns.UNLOCKING_S / 2)
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,a")
+    plugged.annotate_node("node-a", {LOCK: None})
+    await second
+    assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,b")
+    assert passed_s() < plugin_turns.UNLOCKING_S
+
+
+async def test_a_lock_that_the_plugin_forgets_is_taken_over_soon(api: ApiServer) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    first, second = await come(parts, a_pod("a"), a_pod("b"))
+    await first
+    Plugged(api).annotate_pod("default", "a", {"hami.io/bind-phase": "success"})
+    parts.watch()
+    await second
+    assert plugin_turns.UNLOCKING_S <= passed_s() < plugin_turns.UNLOCKING_S + 3
 
 
 async def test_a_lock_in_force_is_waited_for(api: ApiServer) -> None:
