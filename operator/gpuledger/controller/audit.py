@@ -17,12 +17,6 @@ from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.settings import Settings
 from gpuledger.workflows.audit import Auditor, AuditSettings, Report
 
-NARROWEST = 120
-"""Columns of a table on a terminal: narrower, a detail beside a UUID would be a column of syllables."""
-
-WIDEST = 10_000
-"""Columns of a table for a file or another program: no line is broken, nothing is cut."""
-
 
 async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float, fix: bool, adopt: bool) -> Report:
     """Compare the ledger with pods and nodes, and mend it if asked to. Raises GpuledgerError."""
@@ -55,19 +49,11 @@ def as_json(report: Report) -> str:
 
 def as_tables(report: Report) -> str:
     """Return one table for each kind of finding, and a line that sums up; in colours if they go to a terminal."""
-    from rich.console import Console
+    from gpuledger.controller.tables import printed
 
-    console = Console(highlight=False)
-    on_terminal = console.is_terminal
-    console.width = max(console.width, NARROWEST) if on_terminal else WIDEST
-    with console.capture() as capture:
-        for kind in Kind:
-            rows = [row for row in _rows(report) if row[0].kind is kind]
-            if rows:
-                console.print(_table(kind, rows, show_mended=bool(report.mended)))
-        console.print(_summary(report))
-    text = capture.get()
-    return text if on_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
+    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in Kind}
+    tables = [_table(kind, rows, show_mended=bool(report.mended)) for kind, rows in by_kind.items() if rows]
+    return printed([*tables, _summary(report)])
 
 
 def _rows(report: Report) -> Iterator[tuple[Finding, bool]]:

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-Json = dict[str, Any]
+from gpuledger.controller.tables import printed
 
-NARROWEST, WIDEST = 120, 10_000
+Json = dict[str, Any]
 
 
 def as_tables(found: Iterable[Json]) -> str:
     """Return what was understood, object by object; in colours if it goes to a terminal."""
-    console = Console(highlight=False, markup=False, emoji=False)  # models of cards are foreign text
-    on_terminal = console.is_terminal
-    console.width = max(console.width, NARROWEST) if on_terminal else WIDEST
-    with console.capture() as capture:
-        for each in found:
-            console.print(Group(*_shown(each)))
-            console.print()
-    text = capture.get()
-    return text if on_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
+    return printed(Group(*_shown(each), "") for each in found)
 
 
 def _shown(found: Json) -> Iterator[RenderableType]:

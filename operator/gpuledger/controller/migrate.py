@@ -18,7 +18,8 @@ from gpuledger.workflows.audit import Auditor
 OTHER_SCHEDULERS = ("hami-scheduler", "volcano")
 """Pods of these are shown, even where the settings do not name them: then with that as what stands in the way."""
 
-NARROWEST, WIDEST = 140, 10_000
+NARROWEST = 140
+"""Columns of the table on a terminal: it has more of them than others."""
 
 
 async def run_migration(settings: Settings, kubeconfig: Path | None, dry_run: bool) -> Sequence[Step]:
@@ -43,13 +44,11 @@ def as_json(steps: Iterable[Step]) -> str:
 def as_table(steps: Sequence[Step], dry_run: bool) -> str:
     """Return a table of the steps, and a line that sums up; in colours if they go to a terminal."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    on_terminal = console.is_terminal
-    console.width = max(console.width, NARROWEST) if on_terminal else WIDEST
+    from gpuledger.controller.tables import printed
+
     table = Table(box=box.SIMPLE_HEAD, header_style="dim")
     for column in ("POD", "NODE", "FROM", "CARD", "MIB", "CORES", "WHAT HAPPENS"):
         table.add_column(column, no_wrap=column != "WHAT HAPPENS", overflow="fold")
@@ -59,12 +58,7 @@ def as_table(steps: Sequence[Step], dry_run: bool) -> str:
         amounts = (share.uuid, str(share.amounts.memory_mib), str(share.amounts.cores)) if share else ("", "", "")
         outcome = Text(step.why, "red") if step.why else Text(done, "green")
         table.add_row(str(step.pod), step.node_name, step.source, *amounts, outcome)
-    with console.capture() as capture:
-        if steps:
-            console.print(table)
-        console.print(_summary(steps, done))
-    text = capture.get()
-    return text if on_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
+    return printed([*([table] if steps else []), _summary(steps, done)], NARROWEST)
 
 
 def _summary(steps: Sequence[Step], done: str) -> str:

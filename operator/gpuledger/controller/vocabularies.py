@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gpuledger.formats.node import REGISTER_ANNOTATION
 from gpuledger.formats.vendors import VendorRow, check_names, in_use, vendor_rows
-from gpuledger.formats.words import RegisterWords, Words, hami, volcano, volcano_classic
+from gpuledger.formats.words import HAMI, VOLCANO, VOLCANO_CLASSIC, RegisterWords, Vocabulary, Words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.settings import Settings
@@ -16,29 +17,28 @@ def words_of(settings: Settings) -> Words:
     """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
     rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
     nvidia = (
-        hami(
-            settings.resource_count,
-            settings.resource_memory,
-            settings.resource_memory_percentage,
-            settings.resource_cores,
-            settings.resource_priority,
-            settings.resource_memory_unit_mib,
-            settings.default_number,
-            settings.default_memory_mib,
-            settings.default_cores,
+        replace(
+            _with_defaults(HAMI, settings),
+            count=settings.resource_count,
+            memory=settings.resource_memory,
+            memory_percentage=settings.resource_memory_percentage,
+            cores=settings.resource_cores,
+            priority=settings.resource_priority,
+            memory_unit_mib=settings.resource_memory_unit_mib,
         ),
-        volcano(
-            settings.volcano_count,
-            settings.volcano_memory,
-            settings.volcano_memory_percentage,
-            settings.volcano_cores,
-            settings.volcano_memory_unit_mib,
-            settings.default_number,
-            settings.default_memory_mib,
-            settings.default_cores,
+        replace(
+            _with_defaults(VOLCANO, settings),
+            count=settings.volcano_count,
+            memory=settings.volcano_memory,
+            memory_percentage=settings.volcano_memory_percentage,
+            cores=settings.volcano_cores,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
         ),
-        volcano_classic(
-            settings.volcano_classic_count, settings.volcano_classic_memory, settings.volcano_memory_unit_mib
+        replace(
+            VOLCANO_CLASSIC,
+            count=settings.volcano_classic_count,
+            memory=settings.volcano_classic_memory,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
         ),
     )
     others = tuple(row.vocabulary() for row in rows)
@@ -47,6 +47,15 @@ def words_of(settings: Settings) -> Words:
     assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
     key, _, value = settings.node_label.partition("=")
     return Words((*nvidia, *others), tuple(_registers(settings, rows)), assignments, (key, value) if key else None)
+
+
+def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
+    return replace(
+        vocabulary,
+        default_number=settings.default_number,
+        default_memory_mib=settings.default_memory_mib,
+        default_cores=settings.default_cores,
+    )
 
 
 def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:

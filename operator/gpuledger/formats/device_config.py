@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.gpu_allocation import MAX_INDEX, MAX_MEMORY_MIB, MAX_SLOTS
+from gpuledger.formats.vendors import yaml_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig, NodeConfigs
 
@@ -188,22 +188,15 @@ def node_configs(text: str, everywhere: NodeConfig, where: str) -> tuple[NodeCon
 
 
 def _content(text: str, key: str, where: str) -> dict[str, Any]:
-    content = _yaml(text, where)
+    content = yaml_of(text, where)
     if isinstance(content, dict) and content.get("kind") == "ConfigMap":
         inner = (content.get("data") or {}).get(key)
         if not isinstance(inner, str):
             raise BadInput(f"{where}: the ConfigMap has no {key}")
-        content = _yaml(inner, f"{where}, {key}")
+        content = yaml_of(inner, f"{where}, {key}")
     if not isinstance(content, dict):
         raise BadInput(f"{where} is no configuration: it must be a list of `key: value` lines")
     return content
-
-
-def _yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"{where} is not YAML: {error}") from None
 
 
 def _problem(error: ValidationError, where: str) -> str:

@@ -161,63 +161,29 @@ class Words:
         return tuple(dict.fromkeys(each.count for each in self.vocabularies if each.count))
 
 
-def hami(
-    count: str = "nvidia.com/gpu",
-    memory: str = "nvidia.com/gpumem",
-    memory_percentage: str = "nvidia.com/gpumem-percentage",
-    cores: str = "nvidia.com/gpucores",
-    priority: str = "nvidia.com/priority",
-    memory_unit_mib: int = 1,
-    default_number: int = 1,
-    default_memory_mib: int = 0,
-    default_cores: int = 0,
-) -> Vocabulary:
-    """Return HAMi's words for NVIDIA's cards. They are ours, too."""
-    return Vocabulary(
-        name="hami",
-        count=count,
-        memory=memory,
-        memory_percentage=memory_percentage,
-        cores=cores,
-        priority=priority,
-        memory_unit_mib=memory_unit_mib,
-        default_number=default_number,
-        default_memory_mib=default_memory_mib,
-        default_cores=default_cores,
-    )
+HAMI = Vocabulary(
+    name="hami",
+    count="nvidia.com/gpu",
+    memory="nvidia.com/gpumem",
+    memory_percentage="nvidia.com/gpumem-percentage",
+    cores="nvidia.com/gpucores",
+    priority="nvidia.com/priority",
+)
+"""HAMi's words for NVIDIA's cards. They are ours, too."""
 
+VOLCANO = Vocabulary(
+    name="volcano",
+    count="volcano.sh/vgpu-number",
+    memory="volcano.sh/vgpu-memory",
+    memory_percentage="volcano.sh/vgpu-memory-percentage",
+    cores="volcano.sh/vgpu-cores",
+    memory_at_most_card=True,
+    percentage_first=True,
+)
+"""The words of Volcano's vGPU: memory beyond a card is the card's, and a percentage goes before MiB."""
 
-def volcano(
-    count: str = "volcano.sh/vgpu-number",
-    memory: str = "volcano.sh/vgpu-memory",
-    memory_percentage: str = "volcano.sh/vgpu-memory-percentage",
-    cores: str = "volcano.sh/vgpu-cores",
-    memory_unit_mib: int = 1,
-    default_number: int = 1,
-    default_memory_mib: int = 0,
-    default_cores: int = 0,
-) -> Vocabulary:
-    """Return the words of Volcano's vGPU: memory beyond a card is the card's, and a percentage goes before MiB."""
-    return Vocabulary(
-        name="volcano",
-        count=count,
-        memory=memory,
-        memory_percentage=memory_percentage,
-        cores=cores,
-        memory_unit_mib=memory_unit_mib,
-        memory_at_most_card=True,
-        percentage_first=True,
-        default_number=default_number,
-        default_memory_mib=default_memory_mib,
-        default_cores=default_cores,
-    )
-
-
-def volcano_classic(
-    count: str = "volcano.sh/gpu-number", memory: str = "volcano.sh/gpu-memory", memory_unit_mib: int = 1
-) -> Vocabulary:
-    """Return the words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
-    return Vocabulary(name="volcano-classic", count=count, memory=memory, memory_unit_mib=memory_unit_mib)
+VOLCANO_CLASSIC = Vocabulary(name="volcano-classic", count="volcano.sh/gpu-number", memory="volcano.sh/gpu-memory")
+"""The words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
 
 
 def in_use(words: Words, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
