@@ -63,7 +63,7 @@ bench: $(READY) control-plane ## measure pods per second and API writes on a rea
 	@$(BIN)/python tools/bench.py
 
 .PHONY: generate
-generate: $(READY) ## write the CRD in crds/ and the policies in manifests/admission/ anew from the code
+generate: $(READY) ## write anew what comes from the code: the CRD, the policies in manifests/admission/, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
@@ -72,6 +72,9 @@ generate: $(READY) ## write the CRD in crds/ and the policies in manifests/admis
 		policies=$$(unset GPULEDGER_SETTINGS; $(BIN)/gpuledger admission-policies --kind $$kind)
 		printf '%s\n' "$$policies" > manifests/admission/$$kind.yaml
 	done
+	echo "==> operator/gpuledger/agent/_generated/*.py"
+	cd operator
+	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto
 
 .PHONY: lock
 lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)

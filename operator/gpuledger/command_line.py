@@ -91,6 +91,41 @@ def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool,
     _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed))
 
 
+@main.command()
+@settings_option
+@kubeconfig_option
+@click.option("--node-name", envvar="NODE_NAME", required=True, help="The node on which this runs.  [env: NODE_NAME]")
+@click.option(
+    "--kubelet-directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Where the kubelet has its sockets.",
+)
+def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path) -> None:
+    """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
+    from gpuledger.agent.supervisor import Supervisor
+    from gpuledger.controller.config_files import nodes_config
+    from gpuledger.controller.vocabularies import words_of
+
+    settings = read_settings(settings_file)
+    try:
+        config, words = nodes_config(settings).of(node_name), words_of(settings)
+    except BadInput as error:
+        raise click.ClickException(str(error)) from error
+
+    def serve(pipe: int) -> int:
+        # Imported in the child alone: the parent, which only watches it, stays small.
+        from gpuledger.agent.agent_plan import agent_plan, device_source
+        from gpuledger.agent.startup import run_agent
+
+        plan = agent_plan(settings, words, config, node_name, kubelet_directory)
+        _until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
+        return 0
+
+    sys.exit(Supervisor(serve).run())
+
+
 @main.command("fake-nodes")
 @settings_option
 @kubeconfig_option
