@@ -53,7 +53,7 @@ def agent_plan(
         ),
         config=replace(config, mode=isolation.value),
         isolation=isolation,
-        health=HealthPolicy(quiet_s=settings.fault_quiet_s),
+        health=HealthPolicy(settings.fault_quiet_s).ignoring(map(int, settings.ignored_xids)),
         with_cdi=settings.delivery == "cdi",
         cdi_directory=Path(settings.cdi_directory),
         kubelet_directory=kubelet_directory,
@@ -69,4 +69,4 @@ def device_source(settings: Settings) -> DeviceSource:
     """Return where this node's cards are read."""
     if settings.devices_file:
         return YamlSource(Path(settings.devices_file))
-    return NvmlSource(frozenset(map(int, settings.ignored_xids)))
+    return NvmlSource()

@@ -1,9 +1,9 @@
 """A small parent process that ends the agent when it hangs, and starts it again.
 
-The kubelet asks a device plugin with no deadline, in the loop that looks after all its pods: a plugin that hangs with its
-socket open would stop the node, the probes of its own container included. When the plugin's process ends, its socket
-closes, and the kubelet goes on. So the serving child writes a byte to a pipe now and then, and the parent, which
-does nothing else, kills a child that has fallen silent.
+The kubelet asks a device plugin with no deadline, in the loop that looks after all its pods: a plugin that hangs with
+its socket open would stop the node, the probes of its own container included. When the plugin's process ends, its
+socket closes, and the kubelet goes on. So the serving child writes a byte to a pipe now and then, and the parent,
+which does nothing else, kills a child that has fallen silent.
 """
 
 from __future__ import annotations

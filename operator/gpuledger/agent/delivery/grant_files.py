@@ -1,8 +1,8 @@
 """The files from which the container runtime learns what each container got, one for each container.
 
-A file is written under a name that no other container ever had, and in one step: the runtime reads its directory whenever
-it likes. On Linux it overlooks a file that is moved in from elsewhere, so the unfinished one lies beside it, under
-a name that is no CDI file's.
+A file is written under a name that no other container ever had, and in one step: the runtime reads its directory
+whenever it likes. On Linux it overlooks a file that is moved in from elsewhere, so the unfinished one lies beside it,
+under a name that is no CDI file's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Whose slots these are: the pod, its containers, and the names under which their runtime will look for their cards.
 
-The kubelet tells a device plugin slots and nothing else. Two places say more. Its list of pod resources is an API, but leaves
-out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its checkpoint
-has all of that, and the very answer that it will pass to the runtime, but is its own file. So: the checkpoint where it
-can be read, checked against the list; else the list with what we remember of our answers, where that leaves no doubt.
+The kubelet tells a device plugin slots and nothing else. Two places say more. Its list of pod resources is an API, but
+leaves out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its
+checkpoint has all of that, and the very answer that it will pass to the runtime, but is its own file. So: the
+checkpoint where it can be read, checked against the list; else the list with what we remember of our answers, where
+that leaves no doubt.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class SlotOwners:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
         if _has_init_container_with(pod, resource):
             raise NotYet(
-                f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, which is "
-                "unreadable"
+                f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "
+                "which is unreadable"
             )
         return Owner(pod, {row.container: name})
 
