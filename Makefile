@@ -67,10 +67,13 @@ generate: $(READY) ## write anew what comes from the code: the CRD, the policies
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
-	for kind in validating mutating; do
-		echo "==> manifests/admission/$$kind.yaml"
-		policies=$$(unset GPULEDGER_SETTINGS; $(BIN)/gpuledger admission-policies --kind $$kind)
-		printf '%s\n' "$$policies" > manifests/admission/$$kind.yaml
+	unset GPULEDGER_SETTINGS
+	for kind in validating mutating agents; do
+		file=manifests/admission/$$kind.yaml
+		if [ $$kind = agents ]; then file=manifests/agent/policy.yaml; fi
+		echo "==> $$file"
+		policies=$$($(BIN)/gpuledger admission-policies --kind $$kind)
+		printf '%s\n' "$$policies" > $$file
 	done
 	echo "==> operator/gpuledger/agent/_generated/*.py"
 	cd operator

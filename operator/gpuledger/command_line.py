@@ -187,17 +187,17 @@ def scheduler_config(settings_file: Path | None, leader_elect: bool, output: Tex
 @settings_option
 @click.option(
     "--kind",
-    type=click.Choice(["all", "validating", "mutating"]),
+    type=click.Choice(["all", "validating", "mutating", "agents"]),
     default="all",
     show_default=True,
-    help="The mutating one needs Kubernetes 1.36, the validating ones 1.30.",
+    help="The mutating one needs Kubernetes 1.36, the validating ones and that of the node agents 1.30.",
 )
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
 def admission_policies(settings_file: Path | None, kind: str, output: TextIO) -> None:
     """Print the API server's policies on pods and nodes that go with the settings."""
     from gpuledger.controller.admission import policies
 
-    kinds = frozenset(("validating", "mutating") if kind == "all" else (kind,))
+    kinds = frozenset(("validating", "mutating", "agents") if kind == "all" else (kind,))
     output.write(policies(read_settings(settings_file), kinds))
 
 
