@@ -166,7 +166,8 @@ def test_only_kinds_that_were_asked_for_are_printed() -> None:
         printed = CliRunner().invoke(main, ["admission-policies", "--kind", kind])
         assert printed.exit_code == 0
         kinds = {document["kind"] for document in yaml.safe_load_all(printed.output)}
-        assert kinds == {f"{kind.title()}AdmissionPolicy", f"{kind.title()}AdmissionPolicyBinding"}
+        policy = f"{'Mutating' if kind == 'mutating' else 'Validating'}AdmissionPolicy"
+        assert kinds == {policy, f"{policy}Binding"}
 
 
 def test_the_command_takes_settings_and_writes_to_a_file(tmp_path: Path) -> None:
