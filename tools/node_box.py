@@ -6,8 +6,8 @@ When that ends, the kernel kills whatever runs in the box and drops its mounts.
 
 `node.Node` is the caller. It runs this file as a script, with the standard library only:
 
-    node_box.py open NAME FILE          open a box; FILE says the id of its init, once it is complete
-    node_box.py enter ID COMMAND ...    run a command in the box of that init, as if it were here: signals are passed
+    node_box.py open NAME ID FILE       open a box with that host name; FILE says its init's process, once it is complete
+    node_box.py enter PID COMMAND ...   run a command in the box of that init, as if it were here: signals are passed
                                         on, the exit status is the command's, and what ends this ends the command
 
 Needs root. Formats: proc(5), cgroups(7), mount(2), setns(2).
@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -68,16 +67,13 @@ def hierarchies() -> list[Hierarchy]:
         before, _, after = line.partition(" - ")
         root, mounted = before.split()[3:5]
         kind, _, super_options = after.split(" ", 2)
-        for options in {options for options in places if options and set(options.split(",")) <= set(super_options.split(","))}:
-            if kind == "cgroup":
-                own = os.path.normpath(f"{mounted}/{os.path.relpath(places[options], root)}")
-                found.append(Hierarchy(options, Path(mounted), Path(own)))
+        if kind != "cgroup":
+            continue
+        here = [options for options in places if options and set(options.split(",")) <= set(super_options.split(","))]
+        for options in here:
+            own = os.path.normpath(f"{mounted}/{os.path.relpath(places[options], root)}")
+            found.append(Hierarchy(options, Path(mounted), Path(own)))
     return found
-
-
-def box_cgroups(name: str) -> list[Path]:
-    """Return the directories in which the cgroups of a box begin: below this process's own."""
-    return [hierarchy.own / (CGROUP_PREFIX + name) for hierarchy in hierarchies()]
 
 
 def remove_abandoned_cgroups() -> None:
@@ -115,7 +111,7 @@ def _join(directory: Path) -> None:
                 if (directory / name).exists() and not (directory / name).read_text().strip():
                     (directory / name).write_text((directory.parent / name).read_text())
             (directory / "cgroup.procs").write_text("0")
-        except (FileNotFoundError, OSError):
+        except OSError:
             if not attempts_left:
                 raise
         else:
@@ -161,10 +157,10 @@ def _exit_as(status: int) -> None:
 # ---- opening a box ----
 
 
-def open_box(name: str, init_file: Path) -> None:
+def open_box(name: str, identity: str, init_file: Path) -> None:
     """Open a box, write the id of its init as this process sees it, and stay until the init ends."""
-    for directory in box_cgroups(name):
-        _join(directory)
+    for hierarchy in hierarchies():
+        _join(hierarchy.own / f"{CGROUP_PREFIX}{identity}")
     mounted = {str(h.mounted): h.options for h in hierarchies()}  # as seen from here; inside, they begin at the box
     _call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP | CLONE_NEWUTS)
     complete, tell = os.pipe()
@@ -229,6 +225,7 @@ def enter(init: int, argv: Sequence[str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = _fork_child_that_dies_with_us()
     if not child:
+        os.setpgid(0, 0)  # so that it can be killed with its children, and be reaped by us
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
@@ -251,11 +248,9 @@ def _cgroups_of(process: int) -> Iterator[Path]:
 
 def main() -> None:
     """Do what the command line says; see the top of the file."""
-    if shutil.which("true") is None:
-        os.environ["PATH"] = os.defpath
     action, *arguments = sys.argv[1:]
     if action == "open":
-        open_box(arguments[0], Path(arguments[1]))
+        open_box(arguments[0], arguments[1], Path(arguments[2]))
     elif action == "enter":
         enter(int(arguments[0]), arguments[1:])
     else:
