@@ -114,7 +114,7 @@ class Agent:
         if snapshot is None:
             logger.error("the driver is gone: no container can start")
             self._driver = ""
-            self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
+            self.cards = tuple(replace(card, healthy=False) for card in self.cards)
             self._slots.withdraw()
         else:
             self._driver = snapshot.driver_version

@@ -101,6 +101,8 @@ class SlotOwners:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
         try:
             found = read_checkpoint(self._checkpoint.read_bytes())
+        except FileNotFoundError:  # a kubelet that has given out nothing yet has none
+            return []
         except (OSError, BadInput) as error:
             logger.warning("the kubelet's checkpoint can't be used: %s", error)
             return None
