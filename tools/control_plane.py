@@ -433,9 +433,7 @@ class ControlPlane:
         (self.directory / "tokens.csv").write_text(
             f'{self._token},admin,admin,"system:masters"\n'
             f"{self._controller_manager_token},system:kube-controller-manager,kube-controller-manager,system:masters\n"
-            + "".join(
-                f"{token},system:node:{name},{name},system:nodes\n" for name, token in self._node_tokens.items()
-            )
+            + "".join(f"{token},system:node:{name},{name},system:nodes\n" for name, token in self._node_tokens.items())
         )
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:

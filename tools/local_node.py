@@ -31,7 +31,7 @@ import yaml
 
 import node_box
 from build_control_plane import ensure_node_binaries
-from control_plane import POLL_INTERVAL_S, ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
 from node_config import CONTAINERD_SOCKET, NETWORKS, containerd_config, kubelet_config, network_config
 from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_busybox, write_image
 
@@ -116,7 +116,9 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)) -> Iterator[Node]:
+    def running(
+        cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)
+    ) -> Iterator[Node]:
         """Start a node and stop it in the end, however that end comes about."""
         node = cls(name, plane, cdi_spec_dirs)
         node.start()
@@ -286,7 +288,9 @@ class Node:
 
     def container_id(self, namespace: str, pod: str, container: str) -> str:
         """Return containerd's id of the container that runs or ran last. Raises ControlPlaneError where there is none."""
-        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))["status"]
+        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))[
+            "status"
+        ]
         for kind in ("containerStatuses", "initContainerStatuses"):
             for entry in status.get(kind, []):
                 if entry["name"] == container and entry.get("containerID"):

@@ -65,6 +65,7 @@ def kubelet_config(port: int) -> dict[str, Any]:
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "kubeAPIQPS": 200,
         "kubeAPIBurst": 400,
+        "nodeStatusUpdateFrequency": "1s",  # how soon a change of the slots shows
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
         "cgroupsPerQOS": False,

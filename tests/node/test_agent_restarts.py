@@ -73,14 +73,6 @@ def test_an_agent_that_comes_back_finds_what_it_had_written_and_mends_what_is_mi
     (directory / "vendor.json").unlink()
 
 
-def test_files_of_pods_that_are_gone_are_removed(gpu: GpuNode) -> None:
-    names = gpu.create(*(gpu_pod(f"gone-{n}", one_card()) for n in range(3)))
-    gpu.wait_running(*names)
-    assert len(gpu.grant_files()) == 3
-    gpu.remove(*names)
-    gpu.cluster.wait(lambda: not gpu.grant_files(), "their files are gone", timeout_s=150)
-
-
 def test_an_annotation_that_somebody_removes_or_edits_is_put_back(gpu: GpuNode) -> None:
     path = f"{NODES}/{gpu.node.name}"
     before = gpu.cluster.request("GET", path)["metadata"]["annotations"][REGISTER]

@@ -15,7 +15,7 @@ from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryF
 from gpuledger.agent.delivery.edits import container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
-from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners
+from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.cdi import Grant, VendorDevices, device_name
 from gpuledger.formats.pod import pod_identity
@@ -97,13 +97,12 @@ class ContainerStarts:
 
     async def rebuild(self, resources: tuple[str, ...]) -> None:
         """Have the files of all containers that the kubelet knows, as far as they can be told."""
-        known = {grant.name for grant in self._grants.all()}
+        known = {grant.name for grant in [*self._grants.all(), *self._directories.all()]}
         for resource in resources:
-            for slots in {entry.slots for entry in self._owners.entries(resource) or ()}:
+            entries = self._owners.entries(resource) or ()
+            for slots in {entry.slots for entry in entries if answered_name(entry) not in known}:
                 try:
-                    owner = await self._owners.find(resource, slots)
-                    if not known >= set(owner.names.values()):
-                        await self._deliver(owner, resource, slots)
+                    await self._deliver(await self._owners.find(resource, slots), resource, slots)
                 except (StartRefused, NotYet, ApiError, OSError) as error:
                     logger.info("slots that somebody has are left as they are: %s", error)
 
