@@ -234,11 +234,17 @@ def test_nvml_is_opened_anew_for_a_missing_card_less_and_less_often(
         driver.says(cards=driver.state.cards[:1])
     else:
         driver.says(failures=(Failure(LOST, card="GPU-00000001"),))
+    looks: list[int] = []
     opened: list[int] = []
     really_open = source.open
-    looks = range(1, 62)
-    for look in looks:
-        monkeypatch.setattr(source, "open", lambda look=look: (opened.append(look), really_open()))
+
+    def open_anew() -> None:
+        opened.append(len(looks))
+        really_open()
+
+    monkeypatch.setattr(source, "open", open_anew)
+    while len(looks) < 61:
+        looks.append(1)
         source.snapshot()
     assert opened == [2, 3, 5, 9, 17, 21, 33, 41, 61]
     driver.says(cards=some_cards(2), failures=())
