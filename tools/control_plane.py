@@ -3,9 +3,9 @@
     with ControlPlane.run() as plane:
         plane.kubectl("get", "namespaces")
 
-There is no kubelet: a Node is whatever object somebody creates, a bound pod stays as it is. RBAC is on,
-accounts have tokens, and every request is in the audit log. Everything listens on 127.0.0.1 and lives in one
-temporary directory.
+There is no kubelet, unless somebody starts a `local_node.Node`: a Node is whatever object somebody creates, a bound pod stays
+as it is. RBAC is on, accounts have tokens, and every request is in the audit log. Everything listens on the loopback
+interface and lives in one temporary directory.
 
 Nothing stays behind. Every program is killed by the kernel as soon as the thread that called start() ends,
 whatever ended it (see child_process.py); so start from a thread that lives as long as the control plane should. After a
@@ -57,6 +57,13 @@ CONTROLLERS = (
     "namespace-controller",
     "replicaset-controller",
     "serviceaccount-controller",
+)
+CONTROLLERS_OF_REAL_NODES = (
+    "daemonset-controller",
+    "node-lifecycle-controller",
+    "pod-garbage-collector-controller",
+    "root-ca-certificate-publisher-controller",
+    "taint-eviction-controller",
 )
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -172,13 +179,20 @@ class ControlPlane:
     server: str
     etcd_url: str
 
-    def __init__(self, durable: bool = False, json_storage: bool = False) -> None:
+    def __init__(self, durable: bool = False, json_storage: bool = False, nodes: Sequence[str] = ()) -> None:
         """Make one that is not started.
 
         `durable` has etcd write to the disk before it answers, as it would in production; `json_storage` has the API
-        server store JSON, which is also what others can read in etcd.
+        server store JSON, which is also what others can read in etcd. `nodes` names nodes with a real kubelet (see
+        local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as long as
+        they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready.
         """
         self._durable, self._json_storage = durable, json_storage
+        self._node_tokens = {name: secrets.token_hex(16) for name in nodes}
+        # The first address of the range of services is where pods look for the API server. Any address that begins
+        # with 127 is on the loopback interface, so there it can listen itself, and needs no kube-proxy.
+        self._network = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}" if nodes else "10.0.0"
+        self._address = f"{self._network}.1" if nodes else "127.0.0.1"
         self._programs: list[ManagedProcess] = []
         self._components: list[ManagedProcess] = []
         self._directory_lock: int | None = None
@@ -187,9 +201,9 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def run(cls, durable: bool = False) -> Iterator[ControlPlane]:
+    def run(cls, durable: bool = False, nodes: Sequence[str] = ()) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
-        plane = cls(durable)
+        plane = cls(durable, nodes=nodes)
         plane.start()
         try:
             yield plane
@@ -205,7 +219,9 @@ class ControlPlane:
             (self.directory / "logs").mkdir()
             self._write_configuration()
             self._start_etcd()
-            self._api_server = self._start_listening("kube-apiserver", self._api_server_argv, self._api_server_ready)
+            self._api_server = self._start_listening(
+                "kube-apiserver", self._api_server_argv, self._api_server_ready, self._address, self._api_server_port
+            )
             self._components.append(self._api_server)
             self.server = str(self._api_server.url)
             self._write_kubeconfig(self.kubeconfig, self._token)
@@ -270,12 +286,26 @@ class ControlPlane:
             raise ControlPlaneError(f"`{command}` failed with status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
-    def kubeconfig_of_service_account(self, namespace: str, name: str) -> Path:
-        """Return a kubeconfig with a fresh token of an existing service account, valid for 24 hours."""
-        token = self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "24h").strip()
-        path = self.directory / f"{namespace}.{name}.kubeconfig"
+    def kubeconfig_of_service_account(self, namespace: str, name: str, node: str | None = None) -> Path:
+        """Return a kubeconfig with a fresh token of an existing service account, valid for 24 hours.
+
+        With `node`, the name of an existing Node, the token says that its bearer runs there, as a pod's would.
+        """
+        bound = ["--bound-object-kind=Node", f"--bound-object-name={node}"] if node else []
+        token = self.kubectl("create", "token", name, "--namespace", namespace, "--duration", "24h", *bound).strip()
+        path = self.directory / ".".join([namespace, name, *([node] if node else []), "kubeconfig"])
         self._write_kubeconfig(path, token)
         return path
+
+    def kubeconfig_of_node(self, name: str) -> Path:
+        """Return a kubeconfig for the kubelet of one of the nodes that were named at first."""
+        path = self.directory / f"{name}.kubeconfig"
+        self._write_kubeconfig(path, self._node_tokens[name])
+        return path
+
+    def status_of(self, url: str) -> int | None:
+        """Return the status of a GET as admin on this machine, whatever the certificate, None where nobody answers."""
+        return _http_status(url, self._token)
 
     def start_program(
         self,
@@ -403,6 +433,9 @@ class ControlPlane:
         (self.directory / "tokens.csv").write_text(
             f'{self._token},admin,admin,"system:masters"\n'
             f"{self._controller_manager_token},system:kube-controller-manager,kube-controller-manager,system:masters\n"
+            + "".join(
+                f"{token},system:node:{name},{name},system:nodes\n" for name, token in self._node_tokens.items()
+            )
         )
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:
@@ -425,13 +458,18 @@ class ControlPlane:
         return ManagedProcess(name, argv, self.directory / "logs" / f"{name}.log")
 
     def _start_listening(
-        self, name: str, argv: Callable[[int], list[str]], ready: Callable[[int], bool]
+        self,
+        name: str,
+        argv: Callable[[int], list[str]],
+        ready: Callable[[int], bool],
+        address: str = "127.0.0.1",
+        choose_port: Callable[[], int] | None = None,
     ) -> ManagedProcess:
         """Start a program on a free port. Another program can take the port first; then try the next one."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            port = free_port()
+            port = (choose_port or free_port)()
             process = self._spawn(name, argv(port))
-            process.url = f"https://127.0.0.1:{port}"
+            process.url = f"https://{address}:{port}"
             try:
                 process.wait_until(lambda port=port: ready(port), COMPONENT_TIMEOUT_S)  # type: ignore[misc]
             except ControlPlaneError:
@@ -464,24 +502,33 @@ class ControlPlane:
             "--log-level=warn",
         ]
 
+    def _api_server_port(self) -> int:
+        return 443 if self._node_tokens else free_port()  # the port of the service `kubernetes` can't be chosen
+
     def _api_server_argv(self, port: int) -> list[str]:
         # The API server makes its own serving certificate; the key of that signs the accounts' tokens too.
         key = self.directory / "certificates" / "apiserver.key"
         return [
             str(self._binaries / "kube-apiserver"),
             f"--etcd-servers={self.etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={self._address}",
+            f"--advertise-address={self._address}",
             f"--secure-port={port}",
             f"--cert-dir={key.parent}",
-            "--authorization-mode=RBAC",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-cluster-ip-range={self._network}.0/24",
             "--endpoint-reconciler-type=none",  # a loopback address is no valid endpoint of the `kubernetes` service
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *(
+                ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]
+                if self._node_tokens
+                else [
+                    "--authorization-mode=RBAC",
+                    "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+                ]
+            ),
             "--allow-privileged=true",
             f"--audit-policy-file={self.directory / 'audit-policy.yaml'}",
             f"--audit-log-path={self._audit_log}",
@@ -492,17 +539,19 @@ class ControlPlane:
     def _api_server_ready(self, port: int) -> bool:
         if not self._serving_certificate.exists():
             return False
-        return self._get(f"https://127.0.0.1:{port}", "/readyz") == 200
+        return self._get(f"https://{self._address}:{port}", "/readyz") == 200
 
     def _start_controller_manager(self) -> None:
         kubeconfig = self.directory / "kube-controller-manager.kubeconfig"
         self._write_kubeconfig(kubeconfig, self._controller_manager_token)
+        controllers = CONTROLLERS + (CONTROLLERS_OF_REAL_NODES if self._node_tokens else ())
         manager = self._spawn(
             "kube-controller-manager",
             [
                 str(self._binaries / "kube-controller-manager"),
                 f"--kubeconfig={kubeconfig}",
-                f"--controllers={','.join(CONTROLLERS)}",
+                f"--controllers={','.join(controllers)}",
+                f"--root-ca-file={self._serving_certificate}",
                 "--leader-elect=false",
                 "--secure-port=0",
                 "--kube-api-qps=500",
@@ -624,7 +673,7 @@ def _run_until_interrupted() -> None:
             plane.ensure_alive()
 
 
-def main() -> int:
+def main(run_until_interrupted: Callable[[], None] = _run_until_interrupted) -> int:
     """Run a control plane until Ctrl-C or SIGTERM, and return the exit status."""
 
     def interrupt(*_: object) -> None:
@@ -632,7 +681,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        _run_until_interrupted()
+        run_until_interrupted()
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
     except (BuildError, ControlPlaneError) as error:

@@ -5,6 +5,8 @@ GpuledgerError
 ├── DoesNotFit          the ledger refuses a share that would over-allocate a card
 ├── BindFailed          a pod can't be bound now; the text goes into its event
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
+├── StartRefused        a container must not start on a node; the text goes into its pod's events
+├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
     ├── Conflict        409
@@ -30,6 +32,14 @@ class DoesNotFit(GpuledgerError):  # noqa: N818
 
 class BindFailed(GpuledgerError):  # noqa: N818
     """A pod that can't be bound to the node now."""
+
+
+class StartRefused(GpuledgerError):  # noqa: N818
+    """A container that must not start. `str()` says why, and what to do."""
+
+
+class NotYet(GpuledgerError):  # noqa: N818
+    """Something that has to be known before a container starts, and may be in a moment."""
 
 
 class ApiError(GpuledgerError):
