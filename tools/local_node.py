@@ -3,9 +3,9 @@
     with ControlPlane.run(nodes=["node-1"]) as plane, Node.running("node-1", plane) as node:
         plane.kubectl("get", "nodes")
 
-The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty and
-are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the box
-ends, by stop() or because this process was killed, everything in it is gone. Pods must use the machine's network
+The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty
+and are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the
+box ends, by stop() or because this process was killed, everything in it is gone. Pods must use the machine's network
 (`hostNetwork: true`) and the images that are here (`imagePullPolicy: Never`).
 
 Needs root, and what missing_requirements() looks for.
@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,13 +32,14 @@ import yaml
 
 import node_box
 from build_control_plane import ensure_node_binaries
-from control_plane import POLL_INTERVAL_S, ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
 from node_config import CONTAINERD_SOCKET, NETWORKS, containerd_config, kubelet_config, network_config
 from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_busybox, write_image
 
 NETWORK_PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 DEBIAN_PACKAGES = "runc busybox-static containernetworking-plugins"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEVICE_PLUGINS_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 START_TIMEOUT_S = 60.0
 SCRIPT = [sys.executable, "-I", "-S", node_box.__file__]
 
@@ -116,7 +118,9 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)) -> Iterator[Node]:
+    def running(
+        cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)
+    ) -> Iterator[Node]:
         """Start a node and stop it in the end, however that end comes about."""
         node = cls(name, plane, cdi_spec_dirs)
         node.start()
@@ -241,7 +245,7 @@ class Node:
         return f"https://127.0.0.1:{self._port}"
 
     def start_kubelet(self) -> None:
-        """Start the kubelet and wait until it answers."""
+        """Start the kubelet and wait until it answers, device plugins too."""
         self._kubelet = self.run(
             "kubelet",
             [
@@ -251,7 +255,7 @@ class Node:
                 f"--hostname-override={self.name}",
                 "--v=2",
             ],
-            ready=lambda: self.plane.status_of(f"{self.kubelet_url}/healthz") == 200,
+            ready=self._kubelet_answers,
         )
 
     def kill_kubelet(self) -> None:
@@ -285,8 +289,10 @@ class Node:
     # ---- its pods ----
 
     def container_id(self, namespace: str, pod: str, container: str) -> str:
-        """Return containerd's id of the container that runs or ran last. Raises ControlPlaneError where there is none."""
-        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))["status"]
+        """Return containerd's id of the container that runs or ran last. Raises ControlPlaneError: there is none."""
+        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))[
+            "status"
+        ]
         for kind in ("containerStatuses", "initContainerStatuses"):
             for entry in status.get(kind, []):
                 if entry["name"] == container and entry.get("containerID"):
@@ -351,6 +357,12 @@ class Node:
             write_image(tar, name, [layer], command)
             self.import_image(tar)
             tar.unlink()
+
+    def _kubelet_answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as plugin:
+            plugin.connect(str(self.path(DEVICE_PLUGINS_SOCKET)))
+            return self.plane.status_of(f"{self.kubelet_url}/healthz") == 200
+        return False
 
     def _containerd_answers(self) -> bool:
         with contextlib.suppress(ControlPlaneError):

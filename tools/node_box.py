@@ -6,7 +6,7 @@ When that ends, the kernel kills whatever runs in the box and drops its mounts.
 
 `local_node.Node` is the caller. It runs this file as a script, with the standard library only:
 
-    node_box.py open NAME ID FILE       open a box with that host name; FILE says its init's process, once it is complete
+    node_box.py open NAME ID FILE       open a box with that host name; FILE says the id of its init, once it is there
     node_box.py enter PID COMMAND ...   run a command in the box of that init, as if it were here: signals are passed
                                         on, the exit status is the command's, and what ends one ends the other
 
@@ -205,9 +205,9 @@ def _furnish(name: str, mounted: dict[str, str]) -> None:
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _mount("tmpfs", CGROUPS, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755")
     for place, options in mounted.items():
-        directory = CGROUPS / Path(place).name
-        directory.mkdir()
-        _mount("cgroup", directory, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
+        hierarchy = CGROUPS / Path(place).name
+        hierarchy.mkdir()
+        _mount("cgroup", hierarchy, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
     SCRATCH.mkdir()
     for setting in KERNEL_SETTINGS:
         real, copy = Path("/proc/sys") / setting, SCRATCH / setting.replace("/", "-")
@@ -246,7 +246,7 @@ def enter(init: int, argv: Sequence[str]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         try:
-            os.execvp(argv[0], argv)  # noqa: S606 - there is no shell to want here
+            os.execvp(argv[0], [*argv])  # noqa: S606 - there is no shell to want here
         except OSError as error:
             print(f"{argv[0]} can't be run: {error.strerror}", file=sys.stderr, flush=True)
             os._exit(127)

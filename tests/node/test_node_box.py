@@ -1,6 +1,7 @@
 """The node itself: it runs pods, its programs can be restarted under them, and nothing of it stays behind."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -34,6 +35,15 @@ def living(pids: set[int]) -> set[int]:
         return "X"
 
     return {pid for pid in pids if state(pid) not in "ZX"}
+
+
+def commands(pids: set[int]) -> list[str]:
+    """Return the names of the programs that processes run."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
 
 
 def test_pods_that_are_created_at_once_run_and_end(pods: Pods, node: Node) -> None:
@@ -106,10 +116,11 @@ def test_a_program_in_the_box_is_stopped_gently_or_killed_with_its_children(node
     assert (tmp_path / "asked").exists()
     node.path("/run/child").unlink()
     program = node.run("rude", ["sh", "-c", script], ready=lambda: node.path("/run/child").exists())
-    before = node.pids()
-    assert program.program_pid in before
+    assert commands({program.program_pid}) == ["sh"]
+    assert program.program_pid in node.pids()
+    assert "sleep" in commands(node.pids())
     assert program.kill() == -signal.SIGKILL
-    wait_for(lambda: "sleep" not in node.execute("ps", "ax"), "the end of the child")
+    wait_for(lambda: "sleep" not in commands(node.pids()), "the end of the child")
 
 
 def test_links_in_the_box_are_followed_in_the_box(node: Node, tmp_path: Path) -> None:
@@ -146,7 +157,7 @@ def test_nothing_of_a_node_stays_behind(end: signal.Signals, plane: ControlPlane
     panic = Path("/proc/sys/kernel/panic").read_text()
     with node_of_another_process(tmp_path) as (process, kubeconfig):
         new = box_cgroups() - cgroups
-        plane.kubectl("create", "-f", "-", stdin=_json_pod("stays"), kubeconfig=kubeconfig)
+        plane.kubectl("create", "-f", "-", stdin=json.dumps(a_pod("stays", nodeName="node-1")), kubeconfig=kubeconfig)
         plane.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s", kubeconfig=kubeconfig)
         pids = {int(pid) for top in new for file in top.rglob("cgroup.procs") for pid in file.read_text().split()}
         assert len(pids) > 5, "init, containerd, kubelet, a shim, pause and the pod's own"
@@ -159,9 +170,3 @@ def test_nothing_of_a_node_stays_behind(end: signal.Signals, plane: ControlPlane
     assert Path("/proc/mounts").read_text() == mounts
     assert Path("/proc/sys/kernel/panic").read_text() == panic
     assert node.execute("hostname").strip() == node.name, "another node is not touched"
-
-
-def _json_pod(name: str) -> str:
-    import json
-
-    return json.dumps(a_pod(name, nodeName="node-1"))
