@@ -64,15 +64,21 @@ bench: $(READY) control-plane ## measure pods per second and API writes on a rea
 	@$(BIN)/python tools/bench.py
 
 .PHONY: generate
-generate: $(READY) ## write the CRD in crds/ and the policies in manifests/admission/ anew from the code
+generate: $(READY) ## write anew what comes from the code: the CRD, the policies in manifests/admission/, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
-	for kind in validating mutating; do
-		echo "==> manifests/admission/$$kind.yaml"
-		policies=$$(unset GPULEDGER_SETTINGS; $(BIN)/gpuledger admission-policies --kind $$kind)
-		printf '%s\n' "$$policies" > manifests/admission/$$kind.yaml
+	unset GPULEDGER_SETTINGS
+	for kind in validating mutating agents; do
+		file=manifests/admission/$$kind.yaml
+		if [ $$kind = agents ]; then file=manifests/agent/policy.yaml; fi
+		echo "==> $$file"
+		policies=$$($(BIN)/gpuledger admission-policies --kind $$kind)
+		printf '%s\n' "$$policies" > $$file
 	done
+	echo "==> operator/gpuledger/agent/_generated/*.py"
+	cd operator
+	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto
 
 .PHONY: lock
 lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)

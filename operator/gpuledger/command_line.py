@@ -91,6 +91,41 @@ def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool,
     _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed))
 
 
+@main.command()
+@settings_option
+@kubeconfig_option
+@click.option("--node-name", envvar="NODE_NAME", required=True, help="The node on which this runs.  [env: NODE_NAME]")
+@click.option(
+    "--kubelet-directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Where the kubelet has its sockets.",
+)
+def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path) -> None:
+    """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
+    from gpuledger.agent.supervisor import Supervisor
+    from gpuledger.controller.config_files import nodes_config
+    from gpuledger.controller.vocabularies import words_of
+
+    settings = read_settings(settings_file)
+    try:
+        config, words = nodes_config(settings).of(node_name), words_of(settings)
+    except BadInput as error:
+        raise click.ClickException(str(error)) from error
+
+    def serve(pipe: int) -> int:
+        # Imported in the child alone: the parent, which only watches it, stays small.
+        from gpuledger.agent.agent_plan import agent_plan, device_source
+        from gpuledger.agent.startup import run_agent
+
+        plan = agent_plan(settings, words, config, node_name, kubelet_directory)
+        _until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
+        return 0
+
+    sys.exit(Supervisor(serve).run())
+
+
 @main.command("fake-nodes")
 @settings_option
 @kubeconfig_option
@@ -115,6 +150,7 @@ def fake_nodes(
     """Register simulated nodes, as a node agent and its kubelet would."""
     from gpuledger.agent import fake_nodes as fake
     from gpuledger.controller.config_files import nodes_config
+    from gpuledger.controller.vocabularies import words_of
 
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():
@@ -123,9 +159,10 @@ def fake_nodes(
     settings = read_settings(settings_file)
     try:
         nodes = fake.fake_nodes(prefix, count, gpus, model, number, nodes_config(settings))
+        counts = words_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
-    _until_interrupted(lambda: fake.register(nodes, settings.resource_count, kubeconfig, run_pods))
+    _until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))
 
 
 @main.command("scheduler-config")
@@ -152,17 +189,17 @@ def scheduler_config(settings_file: Path | None, leader_elect: bool, output: Tex
 @settings_option
 @click.option(
     "--kind",
-    type=click.Choice(["all", "validating", "mutating"]),
+    type=click.Choice(["all", "validating", "mutating", "agents"]),
     default="all",
     show_default=True,
-    help="The mutating one needs Kubernetes 1.36, the validating ones 1.30.",
+    help="The mutating one needs Kubernetes 1.36, the validating ones and that of the node agents 1.30.",
 )
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
 def admission_policies(settings_file: Path | None, kind: str, output: TextIO) -> None:
     """Print the API server's policies on pods and nodes that go with the settings."""
     from gpuledger.controller.admission import policies
 
-    kinds = frozenset(("validating", "mutating") if kind == "all" else (kind,))
+    kinds = frozenset(("validating", "mutating", "agents") if kind == "all" else (kind,))
     output.write(policies(read_settings(settings_file), kinds))
 
 

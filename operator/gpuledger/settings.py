@@ -74,6 +74,17 @@ class Settings:
     release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 
+    isolation: str = option(
+        "none", "How nodes keep shares of a card apart: none, mps or hami-core; node_config_file may say it of a node."
+    )
+    delivery: str = option("cdi", "How containers get to know their cards: cdi, or directory for older runtimes.")
+    cdi_directory: str = option("/var/run/cdi", "Where the container runtime reads CDI files, on every node.")
+    hami_core_directory: str = option("/usr/local/vgpu", "Where HAMi-core is installed on nodes that have it.")
+    mps_directory: str = option("/run/nvidia/mps", "Where MPS has its pipe/ and shm/ on nodes that run its daemon.")
+    devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
+    fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a card stays out, if it works again.")
+    ignored_xids: tuple[str, ...] = option((), "Faults (Xid numbers) that are a program's own, beside the usual ones.")
+
     adopt_pods: bool = option(
         False, "Enter bound pods that lack shares by their annotation, which users can write: only while migrating."
     )
@@ -82,6 +93,8 @@ class Settings:
     listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
+    agent_health_host: str = option("0.0.0.0", "Where the node agent's probes and metrics listen.")  # noqa: S104
+    agent_health_port: int = option(8890, "Port of the node agent's /healthz, /readyz and /metrics.")
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: there is none.")
     webhook_cert_file: str = option("/webhook/tls.crt", "Its certificate, PEM; read again when it changes.")
@@ -132,12 +145,20 @@ class Settings:
             raise ValueError("settings: a unit of memory is 1 MiB at least")
         self._check_names()
         self._check_nodes()
+        self._check_agent()
 
     def _check_nodes(self) -> None:
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):
             raise ValueError(f"settings: node_label is a label, key=value, not {self.node_label!r}")
         if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
             raise ValueError(f"settings: node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}")
+
+    def _check_agent(self) -> None:
+        for name, known in {"isolation": ("none", "mps", "hami-core"), "delivery": ("cdi", "directory")}.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"settings: {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if not all(number.isdecimal() for number in self.ignored_xids):
+            raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
 
     def _check_names(self) -> None:
         counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.admission_policies import as_yaml, mutating_policies, validating_policies
+from gpuledger.formats.admission_policies import agent_policies, as_yaml, mutating_policies, validating_policies
 from gpuledger.formats.admission_review import PodRules
 from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.webhook_configuration import (
@@ -21,13 +21,15 @@ OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
 
 
 def policies(settings: Settings, kinds: frozenset[str]) -> str:
-    """Return the policies of these kinds, "mutating" or "validating", as YAML."""
+    """Return the policies of these kinds, "mutating", "validating" or "agents", as YAML."""
     words, names = words_of(settings), settings.scheduler_names
     found = []
     if "validating" in kinds:
         found += validating_policies(words, names, OWN_ANNOTATIONS)
     if "mutating" in kinds:
         found += mutating_policies(words, names, settings.node_taint)
+    if "agents" in kinds:
+        found += agent_policies()
     return as_yaml(found)
 
 

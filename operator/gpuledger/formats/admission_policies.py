@@ -96,10 +96,13 @@ def validating_policies(words: Words, scheduler_names: Sequence[str], own_annota
             foreign_variables(),
         ),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
-        *_validating(
-            "gpuledger-agents", [rule("UPDATE", "nodes", "nodes/status")], [only_from(AGENT)], agent_validations()
-        ),
     ]
+
+
+def agent_policies() -> list[Json]:
+    """Return what keeps each node agent to its own node. It goes with the agents, whatever else is applied."""
+    changes = [rule("UPDATE", "nodes", "nodes/status")]
+    return _validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations())
 
 
 def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:

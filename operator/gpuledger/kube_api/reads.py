@@ -49,6 +49,11 @@ class KubeReads:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
 
+    async def pods_of_node(self, node_name: str) -> list[Json]:
+        """Return the pods that are bound to a node, as they are now."""
+        pages = self._client.pages(PODS, {"fieldSelector": f"spec.nodeName={node_name}"})
+        return [pod async for page in pages for pod in page]
+
     async def node(self, name: str) -> Json:
         """Return a node as it is now. Raises NotFound."""
         return await self._client.request("GET", f"/api/v1/nodes/{name}")

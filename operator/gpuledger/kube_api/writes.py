@@ -80,6 +80,11 @@ class KubeWrites:
         change = {"metadata": {"resourceVersion": resource_version, "annotations": {annotation: value}}}
         await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
 
+    async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
+        """Set one annotation of a node that nobody else should write. Raises NotFound."""
+        change = {"metadata": {"annotations": {annotation: value}}}
+        await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
+
     async def create_event(self, event: Json) -> None:
         """Create an Event in the default namespace: about a Node, which has none of its own."""
         await self._client.request("POST", "/api/v1/namespaces/default/events", event)

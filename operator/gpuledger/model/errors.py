@@ -4,6 +4,8 @@ GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
 ├── DoesNotFit          the ledger refuses a share that would over-allocate a card
 ├── BindFailed          a pod can't be bound now; the text goes into its event
+├── StartRefused        a container must not start on a node; the text goes into its pod's events
+├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
     ├── Conflict        409
@@ -29,6 +31,14 @@ class DoesNotFit(GpuledgerError):  # noqa: N818
 
 class BindFailed(GpuledgerError):  # noqa: N818
     """A pod that can't be bound to the node now."""
+
+
+class StartRefused(GpuledgerError):  # noqa: N818
+    """A container that must not start. `str()` says why, and what to do."""
+
+
+class NotYet(GpuledgerError):  # noqa: N818
+    """Something that has to be known before a container starts, and may be in a moment."""
 
 
 class ApiError(GpuledgerError):

@@ -19,8 +19,13 @@ from gpuledger.settings import RESOURCES, Settings
 
 Json = dict[str, Any]
 
-MANIFESTS = Path(__file__).parents[3] / "manifests" / "admission"
-KINDS = ("mutating", "validating")
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+FILES = {
+    "mutating": "admission/mutating.yaml",
+    "validating": "admission/validating.yaml",
+    "agents": "agent/policy.yaml",
+}
+KINDS = tuple(FILES)
 EXEMPT = {"kube-system", "gpuledger-system"}
 
 
@@ -61,12 +66,13 @@ def variable(policy: Json, name: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_files_in_manifests_are_what_the_default_settings_give(kind: str) -> None:
     text = policies(Settings(), frozenset({kind}))
-    assert (MANIFESTS / f"{kind}.yaml").read_text() == text, "run `make generate` and commit it"
+    assert (MANIFESTS / FILES[kind]).read_text() == text, "run `make generate` and commit it"
 
 
-def test_the_folder_applies_both_files() -> None:
-    resources = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
-    assert sorted(resources) == [f"{kind}.yaml" for kind in sorted(KINDS)]
+def test_the_folders_apply_all_files() -> None:
+    for file in map(Path, FILES.values()):
+        resources = yaml.safe_load((MANIFESTS / file.parent / "kustomization.yaml").read_text())["resources"]
+        assert file.name in resources
 
 
 def test_the_compatible_set_up_renames_the_count_everywhere_at_once() -> None:
@@ -160,7 +166,8 @@ def test_only_kinds_that_were_asked_for_are_printed() -> None:
         printed = CliRunner().invoke(main, ["admission-policies", "--kind", kind])
         assert printed.exit_code == 0
         kinds = {document["kind"] for document in yaml.safe_load_all(printed.output)}
-        assert kinds == {f"{kind.title()}AdmissionPolicy", f"{kind.title()}AdmissionPolicyBinding"}
+        policy = f"{'Mutating' if kind == 'mutating' else 'Validating'}AdmissionPolicy"
+        assert kinds == {policy, f"{policy}Binding"}
 
 
 def test_the_command_takes_settings_and_writes_to_a_file(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The kubelet's protocols, generated from the .proto files beside this one."""

@@ -1,0 +1,72 @@
+"""What an agent has to know before it starts, from the settings and what its node says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuledger.agent.delivery.isolation import Isolation
+from gpuledger.agent.devices.health import HealthPolicy
+from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.source import DeviceSource
+from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.formats.words import Words
+from gpuledger.model.card_filter import MIG
+from gpuledger.model.node_config import NodeConfig
+from gpuledger.settings import Settings
+
+NVIDIA = "nvidia"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """All that an agent has to know before it starts."""
+
+    node_name: str
+    resources: tuple[str, ...]
+    """Count resources that it serves."""
+    config: NodeConfig
+    isolation: Isolation
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    with_cdi: bool = True
+    cdi_directory: Path = Path("/var/run/cdi")
+    vendor_cdi_directories: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    kubelet_directory: Path = Path("/var/lib/kubelet")
+    state_directory: Path = Path("/var/lib/gpuledger")
+    hami_core_directory: str = ""
+    mps_directory: str = ""
+    priority_resource: str = ""
+    health_host: str = "0.0.0.0"  # noqa: S104 - it only tells
+    health_port: int = 8890
+
+
+def agent_plan(
+    settings: Settings, words: Words, config: NodeConfig, node_name: str, kubelet_directory: Path
+) -> AgentPlan:
+    """Return the plan for a node with this configuration. Raises ValueError if its mode is none that there is."""
+    # In a node's own configuration, mig stands for cards that are cut already: these say so themselves.
+    isolation = Isolation(settings.isolation if config.mode in ("", MIG) else config.mode)
+    return AgentPlan(
+        node_name=node_name,
+        resources=tuple(
+            dict.fromkeys(each.count for each in words.vocabularies if each.vendor == NVIDIA and each.count)
+        ),
+        config=replace(config, mode=isolation.value),
+        isolation=isolation,
+        health=HealthPolicy(settings.fault_quiet_s).ignoring(map(int, settings.ignored_xids)),
+        with_cdi=settings.delivery == "cdi",
+        cdi_directory=Path(settings.cdi_directory),
+        kubelet_directory=kubelet_directory,
+        hami_core_directory=settings.hami_core_directory,
+        mps_directory=settings.mps_directory,
+        priority_resource=settings.resource_priority,
+        health_host=settings.agent_health_host,
+        health_port=settings.agent_health_port,
+    )
+
+
+def device_source(settings: Settings) -> DeviceSource:
+    """Return where this node's cards are read."""
+    if settings.devices_file:
+        return YamlSource(Path(settings.devices_file))
+    return NvmlSource()

@@ -1,0 +1,181 @@
+"""From slots to cards: what happens when the kubelet gives a container slots, and when the container starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.agent._generated import device_plugin_pb2 as messages
+from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
+from gpuledger.agent.delivery.edits import container_edits
+from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
+from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners
+from gpuledger.agent.ledger_view import LedgerView
+from gpuledger.formats.cdi import Grant, VendorDevices, device_name
+from gpuledger.formats.pod import pod_identity
+from gpuledger.model.errors import ApiError, NotYet, StartRefused, Unreachable
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+PATIENCE_S = 20.0
+"""How long a start waits for what is not known yet; the kubelet waits 30 s, and then tries again."""
+
+PAUSE_S = 0.2
+LONGEST_PAUSE_S = 2.0
+
+ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
+"""On a pod: how it wishes its shares to be kept apart. A wish of its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWays:
+    """What the node has to bring cards into containers, as it is now."""
+
+    isolation: Isolation
+    installed: Installed
+    vendor: VendorDevices
+    priority_resource: str = ""
+
+
+class ContainerStarts:
+    """Answers the kubelet's two questions."""
+
+    def __init__(
+        self,
+        owners: SlotOwners,
+        ledger: LedgerView,
+        grants: GrantFiles,
+        directories: DirectoryFiles,
+        ways: Callable[[], NodeWays],
+        with_cdi: bool = True,
+    ) -> None:
+        self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
+        self._ways, self._with_cdi = ways, with_cdi
+        self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
+
+    def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
+        """Name what a container will get, without knowing what that is: the name was never used before."""
+        name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
+        self._owners.remember(resource, slots, name)
+        if self._with_cdi:
+            return messages.ContainerAllocateResponse(cdi_devices=[messages.CDIDevice(name=device_name(name))])
+        mount = messages.Mount(
+            host_path=str(self._directories.create(name)), container_path=SHARE_DIRECTORY, read_only=True
+        )
+        return messages.ContainerAllocateResponse(envs={NAME: name}, mounts=[mount])
+
+    async def start(self, resource: str, slots: frozenset[str]) -> None:
+        """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
+
+        Raises StartRefused, or NotYet and ApiError if it could not be told for PATIENCE_S.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s, pause_s = loop.time() + PATIENCE_S, PAUSE_S
+        while True:
+            try:
+                await self._prepare(resource, slots)
+                self.outcomes["started"] += 1
+                return
+            except StartRefused:
+                self.outcomes["refused"] += 1
+                raise
+            except (NotYet, Unreachable, OSError) as error:
+                self.outcomes["not_yet"] += 1
+                if loop.time() + pause_s > deadline_s:
+                    raise NotYet(f"{error}; tried for {PATIENCE_S:g} s") from error
+                logger.info("a start is tried again: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def rebuild(self, resources: tuple[str, ...]) -> None:
+        """Have the files of all containers that the kubelet knows, as far as they can be told."""
+        known = {grant.name for grant in self._grants.all()}
+        for resource in resources:
+            for slots in {entry.slots for entry in self._owners.entries(resource) or ()}:
+                try:
+                    owner = await self._owners.find(resource, slots)
+                    if not known >= set(owner.names.values()):
+                        await self._deliver(owner, resource, slots)
+                except (StartRefused, NotYet, ApiError, OSError) as error:
+                    logger.info("slots that somebody has are left as they are: %s", error)
+
+    async def _prepare(self, resource: str, slots: frozenset[str]) -> None:
+        owner = await self._owners.find(resource, slots)
+        await self._deliver(owner, resource, slots)
+        pod = pod_identity(owner.pod)
+
+        def is_over(grant: Grant) -> bool:
+            """Whether it is of a pod that must be gone: its slots, or its name, have come to another one."""
+            same_name = (grant.namespace, grant.pod) == (pod.namespace, pod.name)
+            return grant.pod_uid != pod.uid and (
+                same_name or (grant.resource == resource and bool(grant.slots & slots))
+            )
+
+        self.forget(is_over)
+
+    async def _deliver(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
+        refused: list[StartRefused] = []
+        for container, name in owner.names.items():
+            try:
+                cards = await self._ledger.cards_of(owner.pod, container, len(slots))
+            except StartRefused as error:  # of several containers, one that has its cards may be the one that starts
+                refused.append(error)
+                continue
+            self._write(owner.pod, container, name, resource, slots, cards)
+        if refused and len(refused) == len(owner.names):
+            raise refused[0]
+
+    def _write(
+        self,
+        pod: Json,
+        container: str,
+        name: str,
+        resource: str,
+        slots: frozenset[str],
+        cards: tuple[GrantedCard, ...],
+    ) -> None:
+        identity, ways = pod_identity(pod), self._ways()
+        wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
+        choice = choose(cards, ways.isolation, wish, ways.installed)
+        if choice.why_not_as_wished:
+            logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
+        problem = missing(choice.isolation, ways.installed)
+        if problem:
+            raise NotYet(problem)
+        own_directory = ""
+        if choice.isolation is Isolation.HAMI_CORE:
+            own_directory = str(self._directories.own(ways.installed.hami_core_directory, identity.uid, container))
+        priority = _limit(pod, container, ways.priority_resource)
+        edits = container_edits(
+            cards, ways.vendor, limits(choice.isolation, cards, ways.installed, own_directory, priority)
+        )
+        uuids = tuple(card.uuid for card in cards)
+        grant = Grant(name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits)
+        if self._with_cdi:
+            self._grants.write(grant)
+        else:
+            self._directories.write(grant, cards)
+        logger.info("pod %s, container %s: %s", identity, container, ", ".join(uuids))
+
+    def forget(self, is_over: Callable[[Grant], bool]) -> None:
+        """Remove what is over, with everything that belongs to it."""
+        for grant in [*self._grants.remove(is_over), *self._directories.remove(is_over)]:
+            self._directories.remove_own(self._ways().installed.hami_core_directory, grant)
+            logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
+
+
+def _limit(pod: Json, container: str, resource: str) -> str:
+    """Return how much of a resource a container asks for, an empty string for nothing."""
+    spec = pod["spec"]
+    for each in [*(spec.get("initContainers") or ()), *spec["containers"]]:
+        if each["name"] == container:
+            return str(((each.get("resources") or {}).get("limits") or {}).get(resource, ""))
+    return ""

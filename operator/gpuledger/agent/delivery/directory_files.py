@@ -1,0 +1,85 @@
+"""Directories on the node: a container's own one for its limits, and what stands in for CDI on older runtimes.
+
+Without CDI nothing about a container can be changed once its slots are given out, so it has a directory mounted from
+then on, read-only, whose files are written when it starts: `devices.json`, and `environment`, which a shell can read.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
+
+from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.formats.cdi import Grant, grant_file, read_grant
+from gpuledger.model.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+SHARE_DIRECTORY = "/run/gpuledger"
+"""Where a container finds its files."""
+
+RECORD = "grant.json"
+
+
+class DirectoryFiles:
+    """All such directories below one of the node's."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def create(self, name: str) -> Path:
+        """Return the directory for what a container will get. Raises OSError."""
+        path = self._directory / name / "share"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write(self, grant: Grant, cards: Sequence[GrantedCard]) -> None:
+        """Fill a container's directory. Raises OSError."""
+        share = self.create(grant.name)
+        devices = [{"uuid": c.uuid, "index": c.index, "memoryMiB": c.memory_mib, "cores": c.cores} for c in cards]
+        environment = "".join(f"export {line}\n" for line in grant.edits.get("env", ()))
+        for file, text in {
+            share.parent / RECORD: grant_file(grant),
+            share / "devices.json": orjson.dumps(devices),
+            share / "environment": environment.encode(),
+        }.items():
+            unfinished = file.with_suffix(".unfinished")
+            unfinished.write_bytes(text)
+            unfinished.replace(file)
+
+    def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
+        """Remove the directories of grants that are over; return these."""
+        over = [grant for grant in self.all() if is_over(grant)]
+        for grant in over:
+            shutil.rmtree(self._directory / grant.name, ignore_errors=True)
+        return over
+
+    def all(self) -> list[Grant]:
+        """Return every grant that has such a directory."""
+        found = []
+        for record in self._directory.glob(f"*/{RECORD}"):
+            try:
+                found.append(read_grant(record.read_bytes()))
+            except (OSError, BadInput) as error:
+                logger.warning("%s is left alone: %s", record, error)
+        return found
+
+    def own(self, hami_core_directory: str, pod_uid: str, container: str) -> Path:
+        """Return a directory that only this container has, for HAMi-core's counters. Raises OSError."""
+        path = _own(hami_core_directory, pod_uid, container)
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o777)
+        return path
+
+    def remove_own(self, hami_core_directory: str, grant: Grant) -> None:
+        """Remove such a directory, if there is one."""
+        if hami_core_directory:
+            shutil.rmtree(_own(hami_core_directory, grant.pod_uid, grant.container), ignore_errors=True)
+
+
+def _own(hami_core_directory: str, pod_uid: str, container: str) -> Path:
+    return Path(hami_core_directory) / "containers" / f"{pod_uid}_{container}"

@@ -1,0 +1,43 @@
+"""What a container's runtime changes for its cards: devices and drivers, the names of the cards, the limits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.formats.cdi import VendorDevices, joined
+
+Json = dict[str, Any]
+
+VENDOR_KINDS = {"nvidia": "nvidia.com/gpu"}
+"""Vendor -> kind of the CDI devices that its own tools write."""
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""By which NVIDIA's container runtime learns what to bring into a container, where no CDI file says it."""
+
+
+def container_edits(cards: Sequence[GrantedCard], vendor: VendorDevices, limits: Json) -> Json:
+    """Return all edits for a container with these cards, in the order of their index."""
+    return joined([_device_edits(cards, vendor), {"env": _names(cards)}, limits])
+
+
+def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
+    found = [vendor.edits(VENDOR_KINDS.get(card.vendor, ""), _vendor_names(card)) for card in cards]
+    if all(edits is not None for edits in found):
+        return joined(edits for edits in found if edits is not None)
+    nvidia = [card.uuid for card in cards if card.vendor == "nvidia"]
+    return {"env": [f"{VISIBLE}={','.join(nvidia)}"]} if nvidia else {}
+
+
+def _vendor_names(card: GrantedCard) -> list[str]:
+    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, as it was told to."""
+    return [card.uuid] if card.mode == "mig" else [card.uuid, str(card.index)]
+
+
+def _names(cards: Sequence[GrantedCard]) -> list[str]:
+    return [
+        f"GPULEDGER_UUIDS={','.join(card.uuid for card in cards)}",
+        f"GPULEDGER_MEMORY_MIB={','.join(str(card.memory_mib) for card in cards)}",
+        f"GPULEDGER_CORES={','.join(str(card.cores) for card in cards)}",
+    ]

@@ -1,0 +1,78 @@
+"""The files from which the container runtime learns what each container got, one for each container.
+
+A file is written under a name that no other container ever had, and in one step: the runtime reads its directory
+whenever it likes. On Linux it overlooks a file that is moved in from elsewhere, so the unfinished one lies beside it,
+under a name that is no CDI file's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX, Grant, grant_file, read_grant
+from gpuledger.model.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = ".unfinished"
+
+
+class GrantFiles:
+    """All grants of this node: in memory, and as files in a directory. What is in memory is in the directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._grants: dict[str, Grant] = {}  # name -> grant
+
+    def load(self) -> None:
+        """Read what an earlier agent has left. Files that are not ours, or can't be read, stay untouched."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{UNFINISHED}")):
+            file.unlink(missing_ok=True)
+        for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}")):
+            try:
+                grant = read_grant(file.read_bytes())
+            except (OSError, BadInput) as error:
+                logger.warning("%s is left alone: %s", file, error)
+                continue
+            if grant.file_name == file.name:
+                self._grants[grant.name] = grant
+
+    def write(self, grant: Grant) -> None:
+        """Have the runtime know of a grant. Writes nothing if it does. Raises OSError."""
+        file = self._directory / grant.file_name
+        text = grant_file(grant)
+        if self._grants.get(grant.name) != grant or not _holds(file, text):
+            unfinished = file.with_suffix(UNFINISHED)
+            unfinished.write_bytes(text)
+            unfinished.replace(file)
+        self._grants[grant.name] = grant
+
+    def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
+        """Remove the grants that are over, with their files; return them."""
+        over = [grant for grant in self._grants.values() if is_over(grant)]
+        for grant in over:
+            file = self._directory / grant.file_name
+            if self._owner(file) == grant.pod_uid:
+                file.unlink(missing_ok=True)
+            del self._grants[grant.name]
+        return over
+
+    def all(self) -> Iterable[Grant]:
+        """Return every grant."""
+        return tuple(self._grants.values())
+
+    def _owner(self, file: Path) -> str | None:
+        try:
+            return read_grant(file.read_bytes()).pod_uid
+        except (OSError, BadInput):
+            return None
+
+
+def _holds(file: Path, text: bytes) -> bool:
+    try:
+        return file.read_bytes() == text
+    except OSError:
+        return False

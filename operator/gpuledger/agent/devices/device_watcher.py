@@ -1,0 +1,200 @@
+"""The one thread that owns the source of cards.
+
+A call into a driver can hang for good, and nothing can stop it. So no other thread ever waits for one: the rest of the
+agent gets snapshots when they change, asks for processes with a deadline, and sees by `last_alive_s` when the thread is
+stuck. The thread is a daemon: it does not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from gpuledger.agent.devices.health import CardHealth, HealthPolicy
+from gpuledger.agent.devices.source import DeviceProcess, DeviceSource, DriverGone, DriverReplaced, Snapshot
+
+logger = logging.getLogger(__name__)
+
+ROUND_S = 1.0
+"""The thread goes round at least this often, unless the driver keeps it."""
+
+STOP_TIMEOUT_S = 2 * ROUND_S
+
+OnChange = Callable[[Snapshot | None], None]
+_Answer = asyncio.Future[tuple[DeviceProcess, ...]]
+
+
+class DeviceWatcher:
+    """Looks at the cards every `poll_interval_s`, and at once after a fault.
+
+    `on_change` is called in the event loop with the first snapshot and then with each that differs, faults filled in;
+    with None when the driver is gone. It is tried again every `retry_interval_s`.
+    """
+
+    def __init__(
+        self,
+        source: DeviceSource,
+        health: HealthPolicy,
+        on_change: OnChange,
+        poll_interval_s: float = 30.0,
+        retry_interval_s: float = 5.0,
+        processes_timeout_s: float = 10.0,
+    ) -> None:
+        self._source = source
+        self._health = CardHealth(health)
+        self._on_change = on_change
+        self._poll_interval_s = poll_interval_s
+        self._retry_interval_s = retry_interval_s
+        self._processes_timeout_s = processes_timeout_s
+        self._alive_s = time.monotonic()
+        self._asked: deque[_Answer] = deque()  # who waits for processes
+        self._stop = threading.Event()
+        self._open = False
+        self._told: Snapshot | None = None
+        self._told_gone = False
+
+    async def run(self) -> None:
+        """Watch until cancelled. Raises BadInput for a source of no use, DriverReplaced: a new process is needed."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        self._stop.clear()
+        threading.Thread(target=self._work, args=(loop, ended), name="devices", daemon=True).start()
+        try:
+            await asyncio.shield(ended)
+        finally:
+            self._stop.set()
+            # A thread that hangs in the driver is left behind.
+            await asyncio.wait([ended], timeout=STOP_TIMEOUT_S)
+
+    async def processes(self) -> tuple[DeviceProcess, ...]:
+        """Return the processes on the cards; it takes up to a second. Raises DriverGone, also for one that hangs."""
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        try:
+            async with asyncio.timeout(self._processes_timeout_s):
+                return await answer
+        except TimeoutError:
+            raise DriverGone(f"the driver has not answered for {self._processes_timeout_s:g} s") from None
+
+    def last_alive_s(self) -> float:
+        """Return when the thread last went round, by `time.monotonic()`."""
+        return self._alive_s
+
+    def _work(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+        """Run in the thread."""
+        failure: BaseException | None = None
+        try:
+            self._watch(loop)
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            failure = error
+        self._source.close()
+        self._open = False
+        _in_loop(loop, _finish, ended, failure)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        last_look_s = next_look_s = 0.0
+        while not self._stop.is_set():
+            self._alive_s = now_s = time.monotonic()
+            try:
+                if now_s >= next_look_s:
+                    self._look(loop)
+                    last_look_s, next_look_s = now_s, self._next_look_s()
+                self._answer(loop)
+                if self._open:
+                    if self._faults():
+                        # At once; but a storm of faults must not cost a core.
+                        next_look_s = min(next_look_s, last_look_s + ROUND_S)
+                else:
+                    self._stop.wait(min(ROUND_S, max(0.0, next_look_s - time.monotonic())))
+            except DriverReplaced:
+                raise
+            except DriverGone as error:
+                self._lose_driver(loop, error)
+                next_look_s = time.monotonic() + self._retry_interval_s
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._open:
+            self._source.open()
+            self._open = True
+        snapshot = self._health.judge(self._source.snapshot(), time.monotonic())
+        if snapshot != self._told or self._told_gone:
+            self._tell(loop, snapshot)
+
+    def _faults(self) -> bool:
+        """Wait for faults; tell whether one came that counts."""
+        counts = False
+        for fault in self._source.wait_for_faults(ROUND_S):
+            critical = self._health.take(fault, time.monotonic())
+            counts |= critical
+            level = logging.ERROR if critical else logging.INFO
+            remark = "" if critical else ", which says nothing of the card"
+            logger.log(level, "%s: %s%s", fault.uuid or "all cards", fault.text, remark)
+        return counts
+
+    def _next_look_s(self) -> float:
+        next_poll_s = time.monotonic() + self._poll_interval_s
+        return min(next_poll_s, self._health.next_return_s() or next_poll_s)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the processes once for all who wait for them."""
+        waiting: list[_Answer] = []
+        while self._asked:
+            waiting.append(self._asked.popleft())
+        if not waiting:
+            return
+        try:
+            if not self._open:
+                raise DriverGone("the driver is gone")
+            processes = self._source.processes()
+        except DriverGone as error:
+            for answer in waiting:
+                _in_loop(loop, _fail, answer, error)
+            if self._open:
+                raise
+        else:
+            for answer in waiting:
+                _in_loop(loop, _give, answer, processes)
+
+    def _lose_driver(self, loop: asyncio.AbstractEventLoop, error: DriverGone) -> None:
+        self._source.close()
+        self._open = False
+        self._health.driver_gone()
+        if not self._told_gone:
+            logger.error("all cards are out: %s", error)
+            self._tell(loop, None)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, snapshot: Snapshot | None) -> None:
+        if self._told_gone:
+            logger.info("the driver is back")
+        self._told, self._told_gone = snapshot, snapshot is None
+        _in_loop(loop, self._on_change, snapshot)
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        logger.debug("the event loop has ended before the thread")
+
+
+def _give(answer: _Answer, processes: tuple[DeviceProcess, ...]) -> None:
+    if not answer.done():
+        answer.set_result(processes)
+
+
+def _fail(answer: _Answer, error: DriverGone) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _finish(ended: asyncio.Future[None], failure: BaseException | None) -> None:
+    if ended.done():
+        return
+    if failure is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(failure)

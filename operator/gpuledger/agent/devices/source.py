@@ -1,0 +1,98 @@
+"""What the rest of the agent sees of a driver: cards, their faults, their processes.
+
+Every call of a `DeviceSource` blocks, and may never return where the hardware hangs. So one thread owns a source, and
+makes all of its calls (`device_watcher.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuledger.model.errors import GpuledgerError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Hardware as it is, before a node's configuration (scaling, splits) is applied."""
+
+    uuid: str
+    index: int
+    """Unique on the node. For a whole card it is the driver's own number."""
+    model: str
+    memory_mib: int
+    vendor: str = "nvidia"
+    numa_node: int | None = None
+    """None where the machine does not say."""
+    bus_id: str = ""
+    """PCI address, in lower case; empty where there is none. A MIG device has that of its card."""
+    links: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Peer card's UUID -> link score, higher is faster."""
+    mode: str = ""
+    """`mig` for a MIG device; empty for a whole card."""
+    parent_uuid: str = ""
+    """The physical card of a MIG device."""
+    number: int | None = None
+    """Slots, where the source fixes them, such as 1 for a MIG device; None: the node's configuration says it."""
+    fault: str = ""
+    """Why the card takes no pods; empty: it works. Without live numbers: it stays the same while nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All cards of the node at one moment, in the order of their indexes."""
+
+    devices: tuple[Device, ...]
+    driver_version: str = ""
+    cuda_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong on a card."""
+
+    uuid: str
+    """The card's, or that of the physical card of MIG devices; empty: every card, for an event that names none."""
+    code: int
+    """NVIDIA's Xid; 0 for a fault that has none."""
+    text: str
+    """For people, without live numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """A process with a context on a card."""
+
+    pid: int
+    """As the driver says it: in the PID namespace of the machine."""
+    uuid: str
+    memory_mib: int | None
+    """None where the driver does not tell."""
+
+
+class DriverGone(GpuledgerError):  # noqa: N818 - reads as what it is
+    """The driver can't be talked to: every card is out. Opening the source again may help."""
+
+
+class DriverReplaced(DriverGone):
+    """The library that this process has loaded is that of an older driver: only a new process can load another."""
+
+
+class DeviceSource(Protocol):
+    """Where cards come from. All calls come from one thread, and `open` comes first."""
+
+    def open(self) -> None:
+        """Connect; after `close`, connect again. Raises DriverGone, and BadInput for a configuration of no use."""
+
+    def snapshot(self) -> Snapshot:
+        """Return all cards; `fault` is filled in for those that don't work right now. Raises DriverGone."""
+
+    def wait_for_faults(self, timeout_s: float) -> Sequence[Fault]:
+        """Wait for faults; return early when there are some, and nothing when there are none. Raises DriverGone."""
+
+    def processes(self) -> tuple[DeviceProcess, ...]:
+        """Return the processes on the cards, each once per card. Raises DriverGone."""
+
+    def close(self) -> None:
+        """Let go of the driver. Raises nothing, also when the driver is gone or nothing was open."""

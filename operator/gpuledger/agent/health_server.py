@@ -1,0 +1,67 @@
+"""Whether the agent lives, over HTTP, for its probes; and its metrics.
+
+It lives while its event loop, the thread that talks to the driver, and its streams to the kubelet do. The first answers
+by answering at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import prometheus_client
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Problems = Callable[[], list[str]]
+
+
+class HealthServer:
+    """/healthz for what a restart would mend, /readyz for all that the node's pods need, /metrics."""
+
+    def __init__(self, dead: Problems, not_ready: Problems, metrics: Collector) -> None:
+        self._dead, self._not_ready = dead, not_ready
+        self._registry = prometheus_client.CollectorRegistry()
+        self._registry.register(metrics)
+
+    def application(self) -> web.Application:
+        """Return what serves."""
+        application = web.Application()
+        application.router.add_get("/healthz", lambda _: self._answer(self._dead()))
+        application.router.add_get("/readyz", lambda _: self._answer(self._dead() + self._not_ready()))
+        application.router.add_get("/metrics", self._metrics)
+        return application
+
+    async def _answer(self, problems: list[str]) -> web.Response:
+        return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        text = prometheus_client.generate_latest(self._registry)
+        return web.Response(body=text, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
+
+
+class AgentMetrics(Collector):
+    """What an agent counts, read when somebody asks."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        return self._read()
+
+
+def gauge(name: str, text: str, samples: Iterable[tuple[list[str], float]], labels: Iterable[str] = ()) -> Metric:
+    """Return a gauge: values of the labels -> value."""
+    family = GaugeMetricFamily(f"gpuledger_agent_{name}", text, labels=list(labels))
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def counter(name: str, text: str, samples: Iterable[tuple[list[str], float]], labels: Iterable[str] = ()) -> Metric:
+    """Return a counter: values of the labels -> value."""
+    family = CounterMetricFamily(f"gpuledger_agent_{name}", text, labels=list(labels))
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family

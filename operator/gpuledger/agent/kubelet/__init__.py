@@ -1,0 +1,1 @@
+"""Everything between the agent and its kubelet."""

@@ -1,0 +1,164 @@
+"""Whose slots these are: the pod, its containers, and the names under which their runtime will look for their cards.
+
+The kubelet tells a device plugin slots and nothing else. Two places say more. Its list of pod resources is an API, but
+leaves out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its
+checkpoint has all of that, and the very answer that it will pass to the runtime, but is its own file. So: the
+checkpoint where it can be read, checked against the list; else the list with what we remember of our answers, where
+that leaves no doubt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from gpuledger.agent._generated import device_plugin_pb2 as messages
+from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
+from gpuledger.formats.cdi import own_name
+from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
+from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+ANSWERS_REMEMBERED = 4096
+NAME = "GPULEDGER_ALLOCATION"
+"""Of an answer without CDI: the environment variable that holds the name."""
+
+
+class Pods(Protocol):
+    """Pods as they are now, at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> dict[str, Any]:
+        """Return a pod. Raises NotFound."""
+
+    async def pods_of_node(self, node_name: str) -> list[dict[str, Any]]:
+        """Return the pods that are bound to a node."""
+
+
+class PodLister(Protocol):
+    """The kubelet's list."""
+
+    async def list(self) -> NodePods:
+        """Return it as it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A pod that has these slots, and what each of its containers that has exactly these was answered."""
+
+    pod: Json
+    names: Mapping[str, str]
+    """Container -> name that Allocate gave it. With init containers there are several, and any of them starts."""
+
+
+class SlotOwners:
+    """Finds the pod behind slots."""
+
+    def __init__(self, node_name: str, directory: Path, pods: Pods, lister: PodLister) -> None:
+        self._node_name = node_name
+        self._checkpoint = directory / CHECKPOINT_FILE
+        self._pods, self._lister = pods, lister
+        self._answers: OrderedDict[tuple[str, frozenset[str]], str] = OrderedDict()  # resource, slots -> last name
+
+    def remember(self, resource: str, slots: frozenset[str], name: str) -> None:
+        """Note what Allocate has answered."""
+        self._answers.pop((resource, slots), None)
+        self._answers[resource, slots] = name
+        while len(self._answers) > ANSWERS_REMEMBERED:
+            self._answers.popitem(last=False)
+
+    async def find(self, resource: str, slots: frozenset[str]) -> Owner:
+        """Return the owner of the slots of a container that is about to start.
+
+        Raises NotYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
+        """
+        row = (await self._lister.list()).owner(resource, slots)
+        entries = self.entries(resource)
+        if entries is None:
+            return await self._without_checkpoint(row, resource, slots)
+        own = [entry for entry in entries if entry.slots == slots]
+        uids = {entry.pod_uid for entry in own}
+        if len(uids) != 1:
+            raise NotYet(f"the kubelet has noted {len(uids)} pods with the slots of a container that starts")
+        (uid,) = uids
+        pod = await self._live_pod(row, uid)
+        names = {entry.container: name for entry in own if (name := answered_name(entry))}
+        if not names:
+            raise StartRefused(
+                f"pod {_title(pod)} was given its GPUs by another device plugin: delete it, so that it is created anew"
+            )
+        return Owner(pod, names)
+
+    def entries(self, resource: str) -> list[CheckpointEntry] | None:
+        """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
+        try:
+            found = read_checkpoint(self._checkpoint.read_bytes())
+        except FileNotFoundError:  # a kubelet that has given out nothing yet has none
+            return []
+        except (OSError, BadInput) as error:
+            logger.warning("the kubelet's checkpoint can't be used: %s", error)
+            return None
+        return [entry for entry in found if entry.resource == resource]
+
+    async def _live_pod(self, row: ContainerSlots | None, uid: str) -> Json:
+        if row is not None:
+            try:
+                pod: Json = await self._pods.pod(row.namespace, row.pod)
+            except NotFound as error:
+                raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
+            if pod["metadata"]["uid"] == uid:
+                return pod
+        # An init container's slots that nobody else has, or a pod that was created anew under the same name.
+        for pod in await self._pods.pods_of_node(self._node_name):
+            if pod["metadata"]["uid"] == uid:
+                return pod
+        raise StartRefused(f"the pod with UID {uid}, whose container should start, is gone")
+
+    async def _without_checkpoint(self, row: ContainerSlots | None, resource: str, slots: frozenset[str]) -> Owner:
+        name = self._answers.get((resource, slots))
+        if row is None or name is None:
+            raise NotYet(
+                f"the kubelet does not say whose slots of {resource} these are, and its checkpoint is unreadable"
+            )
+        try:
+            pod: Json = await self._pods.pod(row.namespace, row.pod)
+        except NotFound as error:
+            raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
+        if _has_init_container_with(pod, resource):
+            raise NotYet(
+                f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "
+                "which is unreadable"
+            )
+        return Owner(pod, {row.container: name})
+
+
+def answered_name(entry: CheckpointEntry) -> str | None:
+    """Return the name in an answer of ours, None if it is not ours."""
+    answer = messages.ContainerAllocateResponse()
+    try:
+        answer.ParseFromString(entry.answer)
+    except DecodeError:
+        return None
+    names = (own_name(device.name) for device in answer.cdi_devices)
+    return next((name for name in names if name), None) or answer.envs.get(NAME)
+
+
+def _has_init_container_with(pod: Json, resource: str) -> bool:
+    """Tell whether an init container that ends before the others start counts its cards in this resource."""
+    return any(
+        resource in ((container.get("resources") or {}).get("limits") or {})
+        and container.get("restartPolicy") != "Always"
+        for container in pod["spec"].get("initContainers") or ()
+    )
+
+
+def _title(pod: Json) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

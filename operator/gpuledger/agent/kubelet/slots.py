@@ -1,0 +1,44 @@
+"""What the kubelet counts: slots without a name, as many as all cards of the node have together.
+
+A slot belongs to no card, so it can't be unhealthy for one: a broken card is told to the ledger. Slots are withdrawn
+together, when no card can be used at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+
+class Slots:
+    """How many slots there are, and whether they can be used; tells everybody who listens when that changes."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.count = 0
+        self.usable = False
+
+    def offer(self, count: int) -> None:
+        """Offer so many."""
+        self._set(count, True)
+
+    def withdraw(self) -> None:
+        """Offer none of them; how many there are is still shown."""
+        self._set(self.count, False)
+
+    def names(self) -> list[str]:
+        """Return the slots' names: the same number always gives the same ones."""
+        return [f"slot-{number}" for number in range(self.count)]
+
+    async def states(self) -> AsyncIterator[tuple[list[str], bool]]:
+        """Yield names, and whether they can be used: now, and whenever that changes."""
+        while True:
+            changed = self._changed
+            yield self.names(), self.usable
+            await changed.wait()
+
+    def _set(self, count: int, usable: bool) -> None:
+        if (count, usable) != (self.count, self.usable):
+            self.count, self.usable = count, usable
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()

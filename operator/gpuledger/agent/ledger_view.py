@@ -1,0 +1,95 @@
+"""What the ledger says that a container has: read at the API server each time, for nothing else can be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.formats.pod import annotated_cards, pod_identity
+from gpuledger.formats.stored_card import stored_card
+from gpuledger.model.errors import NotFound, NotYet, StartRefused
+from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.stored_card import StoredCard
+
+Json = Mapping[str, Any]
+
+
+class Cards(Protocol):
+    """The ledger at the API server."""
+
+    async def allocation(self, name: str) -> dict[str, Any]:
+        """Return a card's object. Raises NotFound."""
+
+
+class LedgerView:
+    """The ledger, as far as this node's cards go."""
+
+    def __init__(self, node_name: str, cards: Cards, own_cards: Callable[[], Collection[str]]) -> None:
+        self._node_name, self._cards = node_name, cards
+        self._own_cards = own_cards  # returns the UUIDs of this node's cards
+
+    async def cards_of(self, pod: Json, container: str, count: int) -> tuple[GrantedCard, ...]:
+        """Return the `count` cards of a container, in the order of their index.
+
+        The pod's annotation only says where to look first. Raises StartRefused if the ledger gives the container no
+        cards, or another number; NotYet if they are being taken back; ApiError.
+        """
+        own = set(self._own_cards())
+        hinted = annotated_cards(pod) & own
+        found = await self._found(pod, container, hinted)
+        if len(found) != count:
+            found |= await self._found(pod, container, own - hinted)
+        if len(found) != count:
+            raise StartRefused(self._refusal(pod, container, count, len(found)))
+        return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
+
+    async def holds(self, pod_uid: str, uuid: str) -> bool:
+        """Tell whether a pod holds a share of a card. Raises ApiError."""
+        return any(holder.pod.uid == pod_uid for stored in await self._read([uuid]) for holder in stored.holders or ())
+
+    async def _found(self, pod: Json, container: str, uuids: Iterable[str]) -> dict[str, GrantedCard]:
+        uid = pod_identity(pod).uid
+        found = {}
+        for stored in await self._read(uuids):
+            holder = next((each for each in stored.holders or () if each.pod.uid == uid), None)
+            if holder is None or stored.card.node_name != self._node_name:
+                continue
+            granted = _granted(stored, holder, container)
+            if granted is not None:
+                if holder.state is not HolderState.ALLOCATED:
+                    raise NotYet(f"the share of card {stored.card.uuid} is {holder.state}")
+                found[stored.card.uuid] = granted
+        return found
+
+    async def _read(self, uuids: Iterable[str]) -> list[StoredCard]:
+        async def read(uuid: str) -> StoredCard | None:
+            try:
+                return stored_card(await self._cards.allocation(uuid.lower()))
+            except NotFound:
+                return None
+
+        return [stored for stored in await asyncio.gather(*map(read, sorted(uuids))) if stored is not None]
+
+    def _refusal(self, pod: Json, container: str, count: int, found: int) -> str:
+        title = str(pod_identity(pod))
+        if found:
+            return (
+                f"container {container} of pod {title} asks for {count} GPUs, and the ledger gives it {found}: "
+                "see `gpuledger audit`"
+            )
+        return (
+            f"pod {title} holds no GPU of node {self._node_name} in the ledger: it came here around gpuledger's "
+            "scheduler. Set spec.schedulerName to gpuledger's, leave out spec.nodeName, and create the pod anew"
+        )
+
+
+def _granted(stored: StoredCard, holder: Holder, container: str) -> GrantedCard | None:
+    share = next((each for each in holder.share.containers if each.name == container), None)
+    if share is None:
+        return None
+    card = stored.card
+    return GrantedCard(
+        card.uuid, card.index, card.vendor, card.mode, share.memory_mib, share.cores, holder.share.exclusive
+    )

@@ -1,0 +1,82 @@
+"""What the node has at this moment: devices that NVIDIA's container toolkit describes, MPS, HAMi-core."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from gpuledger.agent.container_starts import NodeWays
+from gpuledger.agent.delivery.isolation import Installed, Isolation
+from gpuledger.formats.cdi import FILE_PREFIX, VendorDevices, vendor_devices
+
+logger = logging.getLogger(__name__)
+
+MPS_PID_FILE = "pipe/nvidia-cuda-mps-control.pid"
+"""Written by MPS' control daemon below its CUDA_MPS_PIPE_DIRECTORY."""
+
+
+class NodeWaysReader:
+    """Looks at the node whenever a container starts; parses files only when they have changed."""
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        cdi_directories: Sequence[Path],
+        hami_core_directory: str,
+        mps_directory: str,
+        priority_resource: str,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._isolation, self._priority_resource = isolation, priority_resource
+        self._cdi_directories = cdi_directories
+        self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
+        self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
+        self._vendor = VendorDevices()
+
+    def __call__(self) -> NodeWays:
+        """Return what there is now."""
+        return NodeWays(self._isolation, self._installed(), self._vendor_devices(), self._priority_resource)
+
+    def _installed(self) -> Installed:
+        hami_core = Path(self._hami_core_directory)
+        with_hami_core = all((hami_core / name).is_file() for name in ("libvgpu.so", "ld.so.preload"))
+        return Installed(
+            hami_core_directory=self._hami_core_directory if with_hami_core else "",
+            mps_directory=self._mps_directory if self._mps_runs() else "",
+        )
+
+    def _mps_runs(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((Path(self._mps_directory) / MPS_PID_FILE).read_text())
+            return "mps" in (self._proc / str(pid) / "comm").read_text()
+        return False
+
+    def _vendor_devices(self) -> VendorDevices:
+        files = [
+            file
+            for directory in self._cdi_directories
+            if directory.is_dir()
+            for file in sorted(directory.iterdir())
+            if file.suffix in (".json", ".yaml", ".yml") and not file.name.startswith(FILE_PREFIX)
+        ]
+        seen = []
+        for file in files:
+            with contextlib.suppress(OSError):
+                found = file.stat()
+                seen.append((str(file), found.st_mtime_ns, found.st_size))
+        if tuple(seen) != self._seen:
+            self._seen = tuple(seen)
+            self._vendor = vendor_devices(spec for path, _, _ in seen for spec in _specs(Path(path)))
+        return self._vendor
+
+
+def _specs(file: Path) -> list[object]:
+    try:
+        return [yaml.safe_load(file.read_text())]  # JSON is YAML, too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        logger.warning("CDI file %s can't be read: %s", file, error)
+        return []

@@ -1,0 +1,230 @@
+"""Builds the agent's parts and runs them, on the node whose cards it looks after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client.core import Metric
+
+from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.container_starts import ContainerStarts
+from gpuledger.agent.delivery.directory_files import DirectoryFiles
+from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.devices.device_watcher import DeviceWatcher
+from gpuledger.agent.devices.source import DeviceSource, Snapshot
+from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
+from gpuledger.agent.inventory import node_cards
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin
+from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
+from gpuledger.agent.kubelet.pod_resources import PodResources
+from gpuledger.agent.kubelet.slot_owners import SlotOwners
+from gpuledger.agent.kubelet.slots import Slots
+from gpuledger.agent.ledger_view import LedgerView
+from gpuledger.agent.node_register import NodeRegister
+from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.agent.supervisor import BEAT_INTERVAL_S
+from gpuledger.agent.usage import Usage
+from gpuledger.formats.cdi import Grant
+from gpuledger.formats.node import register_of
+from gpuledger.formats.node_event import node_event
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import KubeReads
+from gpuledger.kube_api.watch import follow
+from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.model.card import Card
+from gpuledger.model.errors import ApiError, Unreachable
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 30.0
+"""How often processes are compared, and pods looked for that are gone. This only reads, on the node."""
+
+THREAD_SILENCE_S = 15.0
+"""A thread that has not come round for so long hangs in the driver."""
+
+KUBELET_SILENCE_S = 60.0
+"""How long a kubelet may be gone before that counts as our fault."""
+
+
+class AgentStore(KubeReads, KubeWrites):
+    """The agent's requests to the API server."""
+
+
+class Agent:
+    """The parts that run on one node."""
+
+    def __init__(self, plan: AgentPlan, source: DeviceSource, client: KubeClient) -> None:
+        self._plan, self._client = plan, client
+        self._store = AgentStore(client)
+        self.cards: tuple[Card, ...] = ()
+        self._driver = ""
+        self._known = asyncio.Event()
+        self._slots = Slots()
+        self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
+        self._grants = GrantFiles(plan.cdi_directory)
+        self._directories = DirectoryFiles(plan.state_directory / "shares")
+        plugins = plan.kubelet_directory / "device-plugins"
+        owners = SlotOwners(plan.node_name, plugins, self._store, self._pod_resources)
+        ledger = LedgerView(plan.node_name, self._store, lambda: [card.uuid for card in self.cards])
+        ways = NodeWaysReader(
+            plan.isolation,
+            plan.vendor_cdi_directories,
+            plan.hami_core_directory,
+            plan.mps_directory,
+            plan.priority_resource,
+        )
+        self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
+        self._servers = [
+            PluginServer(DevicePlugin(name, self._slots, self._starts.allocate, self._starts.start), plugins)
+            for name in plan.resources
+        ]
+        self._register = NodeRegister(plan.node_name, self._store)
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in)
+        self._usage = Usage(self._all_grants, ledger.holds, self._tell_node)
+        self._connected_s = asyncio.get_running_loop().time()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, beat: int | None = None) -> None:
+        """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
+        self._grants.load()
+        async with contextlib.AsyncExitStack() as sites:
+            await self._serve_health(sites)
+            async with asyncio.TaskGroup() as group:
+                if beat is not None:
+                    group.create_task(_beat(beat))
+                group.create_task(self._watcher.run())
+                group.create_task(self._register.run())
+                selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
+                group.create_task(
+                    follow(self._client, "/api/v1/nodes", selector, self._register.observe, lambda: lambda _: None)
+                )
+                group.create_task(self._serve_kubelet())
+                group.create_task(self._look_around())
+
+    def _take_in(self, snapshot: Snapshot | None) -> None:
+        """Take in what the driver shows now."""
+        if snapshot is None:
+            logger.error("the driver is gone: no container can start")
+            self._driver = ""
+            self.cards = tuple(replace(card, healthy=False) for card in self.cards)
+            self._slots.withdraw()
+        else:
+            self._driver = snapshot.driver_version
+            self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
+            self._slots.offer(sum(card.capacity.number for card in self.cards))
+        if self.cards or snapshot is not None:
+            self._register.want(register_of(self.cards))
+        self._known.set()
+
+    async def _serve_kubelet(self) -> None:
+        await self._known.wait()
+        await self._starts.rebuild(self._plan.resources)
+        await serve_all(self._servers)
+
+    async def _look_around(self) -> None:
+        """Compare processes with shares, and remove what belongs to pods that are gone."""
+        missing: frozenset[str] = frozenset()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            missing = await self._tidy(missing)
+            await self._usage.compare(await self._watcher.processes())
+
+    async def _tidy(self, missing_before: frozenset[str]) -> frozenset[str]:
+        """Forget pods that the kubelet has not shown twice; return those that it does not show now."""
+        grants = self._all_grants()
+        if not grants:
+            return frozenset()
+        try:
+            pods = (await self._pod_resources.list()).pods
+        except Unreachable as error:
+            logger.info("pods that are gone are looked for later: %s", error)
+            return missing_before
+        missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in pods)
+        self._starts.forget(lambda grant: grant.pod_uid in missing & missing_before)
+        return missing - missing_before
+
+    def _all_grants(self) -> list[Grant]:
+        return [*self._grants.all(), *self._directories.all()]
+
+    def _tell_node(self, sentence: str) -> None:
+        logger.warning("%s", sentence)
+        task = asyncio.create_task(self._post(sentence))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _post(self, sentence: str) -> None:
+        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, "gpuledger-agent", datetime.now(UTC))
+        try:
+            await self._store.create_event(event)
+        except ApiError as error:
+            logger.warning("node %s could not be told: %s", self._plan.node_name, error)
+
+    # Health.
+
+    async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
+        server = HealthServer(self._dead, self._not_ready, AgentMetrics(self._metrics))
+        runner = web.AppRunner(server.application(), access_log=None)
+        await runner.setup()
+        sites.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, self._plan.health_host, self._plan.health_port).start()
+
+    def _dead(self) -> list[str]:
+        now_s = asyncio.get_running_loop().time()
+        problems = []
+        if now_s - self._watcher.last_alive_s() > THREAD_SILENCE_S:
+            problems.append("the thread that talks to the driver hangs")
+        if not self._known.is_set() or all(server.connected for server in self._servers):
+            self._connected_s = now_s
+        elif now_s - self._connected_s > KUBELET_SILENCE_S:
+            problems.append(f"the kubelet has not listened for {KUBELET_SILENCE_S:g} s")
+        return problems
+
+    def _not_ready(self) -> list[str]:
+        problems = []
+        if not self._known.is_set():
+            problems.append("the cards are not known yet")
+        if not all(server.connected for server in self._servers):
+            problems.append("the kubelet does not listen")
+        if not self._register.written:
+            problems.append("the node does not show its cards")
+        return problems
+
+    def _metrics(self) -> Iterable[Metric]:
+        yield gauge("slots", "Slots that the kubelet may give out.", [([], self._slots.count * self._slots.usable)])
+        yield gauge("driver_up", "Whether the driver answers.", [([], bool(self._driver))])
+        cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
+        yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
+        uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]
+        labels = ["uuid", "pod_uid", "has_share"]
+        memory = [(values, use.memory_mib * 2.0**20) for values, use in uses]
+        yield gauge("process_memory_bytes", "Memory that a pod's processes use of a card.", memory, labels)
+        processes = [(values, float(use.processes)) for values, use in uses]
+        yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
+        starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
+        yield counter("container_starts", "Starts of containers, by outcome.", starts, ["outcome"])
+        yield counter("node_writes", "Writes of this node's annotation.", [([], float(self._register.writes))])
+        yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
+
+
+async def _beat(pipe: int) -> None:
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            os.write(pipe, b".")
+        await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+async def run_agent(plan: AgentPlan, source: DeviceSource, kubeconfig: Path | None, beat: int | None = None) -> None:
+    """Run an agent until a part fails: then its process ends, and is started again."""
+    client = await KubeClient.connect(kubeconfig)
+    try:
+        await Agent(plan, source, client).run(beat)
+    finally:
+        await client.close()

@@ -1,0 +1,85 @@
+"""Who really uses the cards: the processes that the driver shows, compared with what containers were given.
+
+A process is looked up by its control group, which its container can't choose. One that uses a card of which its pod
+holds no share is a finding, once the ledger has said so, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.agent.devices.source import DeviceProcess
+from gpuledger.formats.cdi import Grant
+from gpuledger.formats.cgroup import pod_uid
+from gpuledger.model.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one pod uses of one card."""
+
+    uuid: str
+    pod_uid: str
+    """Empty: processes of the node itself."""
+    memory_mib: int
+    processes: int
+    allowed: bool
+
+
+class Usage:
+    """The last comparison."""
+
+    def __init__(
+        self,
+        grants: Callable[[], Iterable[Grant]],
+        holds: Callable[[str, str], Awaitable[bool]],
+        tell: Callable[[str], None],
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._grants = grants  # returns what containers of this node were given
+        self._holds = holds  # pod UID, card UUID -> whether the ledger says so, too
+        self._tell = tell  # shows a sentence as an event of this node
+        self._proc = proc
+        self._told: set[tuple[str, str]] = set()  # pod UID, card UUID
+        self.uses: tuple[Use, ...] = ()
+
+    async def compare(self, processes: Iterable[DeviceProcess]) -> None:
+        """Take in the processes on all cards."""
+        memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
+        number: Counter[tuple[str, str]] = Counter()
+        for process in processes:
+            key = process.uuid, self._pod_of(process.pid)
+            memory_mib[key] += process.memory_mib or 0
+            number[key] += 1
+        given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}
+        uses = []
+        for uuid, uid in sorted(number):
+            # Processes of the node itself, such as a monitor or MPS' server, belong to whoever runs the node.
+            allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
+            uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
+        self.uses = tuple(uses)
+        self._tell_of({(use.pod_uid, use.uuid) for use in uses if not use.allowed})
+
+    def _pod_of(self, pid: int) -> str:
+        try:
+            return pod_uid((self._proc / str(pid) / "cgroup").read_text()) or ""
+        except OSError:
+            return ""  # it has ended, or the process ids are not the node's
+
+    async def _may(self, uid: str, uuid: str) -> bool:
+        try:
+            return await self._holds(uid, uuid)
+        except ApiError as error:
+            logger.info("whether pod %s may use card %s is not known: %s", uid, uuid, error)
+            return True
+
+    def _tell_of(self, found: set[tuple[str, str]]) -> None:
+        for uid, uuid in sorted(found - self._told):
+            self._tell(f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger")
+        self._told = found

@@ -1,0 +1,172 @@
+"""CDI: files from which a container runtime learns what a device means for a container.
+
+Source: the Container Device Interface's specification, 0.6.0 and later (cncf-tags/container-device-interface). Of other
+vendors' files only the edits are read, as they are: what they contain is theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gpuledger.model.errors import BadInput
+
+Json = dict[str, Any]
+
+KIND = "gpuledger.dev/share"
+"""Vendor and class of our devices: a device is what one container got."""
+
+VERSIONS = (("netDevices", "1.1.0"), ("additionalGids", "0.7.0"), ("intelRdt", "0.7.0"))
+"""Edits, and the version that brought them, newest first: a runtime refuses a file that is older than its words."""
+
+OLDEST_VERSION = "0.6.0"
+"""The first with annotations."""
+
+FILE_PREFIX, FILE_SUFFIX = "gpuledger.dev-share-", ".json"
+
+POD_UID, POD, CONTAINER = "gpuledger.dev/pod-uid", "gpuledger.dev/pod", "gpuledger.dev/container"
+CARDS, RESOURCE, SLOTS = "gpuledger.dev/cards", "gpuledger.dev/resource", "gpuledger.dev/slots"
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+
+_LISTS = ("env", "deviceNodes", "hooks", "mounts", "additionalGids", "netDevices")
+"""Edits that are lists, which two sets of edits can be joined by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one container got, as our file says it: enough to recognise the file's owner after a restart."""
+
+    name: str
+    """Name of the device: never used for another container."""
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    slots: frozenset[str]
+    uuids: tuple[str, ...]
+    """Its cards, in the order in which it sees them."""
+    edits: Json = field(default_factory=dict)
+    """containerEdits of CDI."""
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file in the runtime's directory."""
+        return f"{FILE_PREFIX}{self.name}{FILE_SUFFIX}"
+
+
+def device_name(name: str) -> str:
+    """Return the name by which a runtime is told of a device."""
+    return f"{KIND}={name}"
+
+
+def own_name(qualified: str) -> str | None:
+    """Return a device's name if it is one of ours."""
+    kind, _, name = qualified.partition("=")
+    return name if kind == KIND and is_name(name) else None
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a device can have this name, and a file, too."""
+    return bool(_NAME.fullmatch(name))
+
+
+def grant_file(grant: Grant) -> bytes:
+    """Return the file that tells a runtime of a grant. The same grant always gives the same text."""
+    annotations = {
+        POD_UID: grant.pod_uid,
+        POD: f"{grant.namespace}/{grant.pod}",
+        CONTAINER: grant.container,
+        RESOURCE: grant.resource,
+        SLOTS: ",".join(sorted(grant.slots)),
+        CARDS: ",".join(grant.uuids),
+    }
+    device = {"name": grant.name, "annotations": annotations, "containerEdits": grant.edits}
+    version = next((version for key, version in VERSIONS if key in grant.edits), OLDEST_VERSION)
+    return orjson.dumps({"cdiVersion": version, "kind": KIND, "devices": [device]}, option=orjson.OPT_INDENT_2)
+
+
+def read_grant(text: bytes) -> Grant:
+    """Return what a file of ours says. Raises BadInput."""
+    try:
+        spec = orjson.loads(text)
+        (device,) = spec["devices"]
+        said = device["annotations"]
+        namespace, _, pod = said[POD].partition("/")
+        return Grant(
+            name=str(device["name"]),
+            pod_uid=str(said[POD_UID]),
+            namespace=namespace,
+            pod=pod,
+            container=str(said[CONTAINER]),
+            resource=str(said[RESOURCE]),
+            slots=frozenset(slot for slot in said[SLOTS].split(",") if slot),
+            uuids=tuple(uuid for uuid in said[CARDS].split(",") if uuid),
+            edits=dict(device["containerEdits"]),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"not one of our CDI files: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class VendorDevices:
+    """The devices of another vendor's CDI files: what a container needs to use a card."""
+
+    devices: Mapping[str, Json] = field(default_factory=dict)
+    """Qualified name -> edits, with those that all devices of its file need."""
+
+    def edits(self, kind: str, names: Iterable[str]) -> Json | None:
+        """Return the edits of the first of these names that there is, None if there is none."""
+        return next((found for name in names if (found := self.devices.get(f"{kind}={name}")) is not None), None)
+
+
+def vendor_devices(specs: Iterable[object]) -> VendorDevices:
+    """Return the devices of parsed CDI files that are not ours. What is of another form is left out.
+
+    Of two devices with one name the later one counts, as CDI has it for directories in their order.
+    """
+    devices: dict[str, Json] = {}
+    for spec in specs:
+        if not isinstance(spec, dict) or spec.get("kind") in (None, KIND):
+            continue
+        shared, listed = _edits(spec.get("containerEdits")), spec.get("devices")
+        for device in listed if isinstance(listed, list) else ():
+            own = _edits(device.get("containerEdits")) if isinstance(device, dict) else None
+            if own is not None and shared is not None:
+                devices[f"{spec['kind']}={device.get('name')}"] = joined([shared, own])
+    return VendorDevices(devices)
+
+
+def _edits(found: object) -> Json | None:
+    """Return edits that can be written down again, None for what is of another form."""
+    edits = found or {}
+    if not isinstance(edits, dict) or not all(isinstance(edits.get(key) or [], list) for key in _LISTS):
+        return None
+    try:
+        orjson.dumps(edits)
+    except TypeError:
+        return None
+    return edits
+
+
+def joined(several: Iterable[Json]) -> Json:
+    """Return all edits together, none twice; of several values of an environment variable, the last one."""
+    result: Json = {}
+    environment: dict[str, str] = {}
+    for edits in several:
+        for key in _LISTS:
+            for each in edits.get(key) or ():
+                if key == "env":
+                    environment[str(each).partition("=")[0]] = str(each)
+                elif each not in result.setdefault(key, []):
+                    result[key].append(each)
+        if "intelRdt" in edits:
+            result["intelRdt"] = edits["intelRdt"]
+    if environment:
+        result["env"] = list(environment.values())
+    return {key: value for key, value in result.items() if value}
