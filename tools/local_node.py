@@ -55,9 +55,10 @@ def missing_requirements() -> list[str]:
         missing.append("static busybox")
     if _network_plugins() is None:
         missing.append("CNI plugin `loopback`")
-    present = {option for hierarchy in node_box.hierarchies() for option in hierarchy.options.split(",")}
-    if lacking := {"cpu", "cpuacct", "cpuset", "devices", "memory", "pids"} - present:
-        missing.append(f"cgroup of version 1 for {', '.join(sorted(lacking))}")
+    if lacking := node_box.lacking_controllers():
+        missing.append(
+            f"right to divide cgroups by {', '.join(lacking)} (a container needs --privileged --cgroupns=host)"
+        )
     unshare = ["unshare", "--mount", "--pid", "--cgroup", "--uts", "--fork", "--mount-proc", "true"]
     if subprocess.run(unshare, capture_output=True, check=False).returncode != 0:
         missing.append("right to open namespaces (a container needs --privileged)")
@@ -231,7 +232,7 @@ class Node:
 
     def pids(self) -> set[int]:
         """Return the ids of all processes in the box and its containers, as this machine sees them."""
-        return {pid for top in self._cgroups("pids") for pid in _processes_below(top)}
+        return set(_processes_below(node_box.box_cgroup(self._init)))
 
     def import_image(self, tar: Path) -> None:
         """Take in an image from a tar (see node_image.write_image). Raises ControlPlaneError."""
@@ -301,7 +302,7 @@ class Node:
 
     def container_pids(self, container_id: str) -> list[int]:
         """Return the ids of a container's processes, as this machine sees them, its first one first."""
-        found = (directory for top in self._cgroups("pids") for directory in top.rglob(container_id))
+        found = node_box.box_cgroup(self._init).rglob(container_id)
         return sorted(pid for directory in found for pid in _processes_below(directory))
 
     def container_environment(self, namespace: str, pod: str, container: str) -> dict[str, str]:
@@ -372,14 +373,6 @@ class Node:
 
     def _ctr(self, *arguments: str) -> str:
         return self.execute("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments)
-
-    def _cgroups(self, controller: str) -> list[Path]:
-        place = next(
-            line.split(":", 2)[2]
-            for line in Path(f"/proc/{self._init}/cgroup").read_text().splitlines()
-            if line.split(":")[1] == controller
-        )
-        return [h.own / Path(place).name for h in node_box.hierarchies() if h.options == controller]
 
 
 def _run_until_interrupted() -> None:

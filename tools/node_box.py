@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,10 @@ PRIVATE = ("/run", "/var/lib", "/var/log")
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "gpuledger-node-"
 CGROUP_TIMEOUT_S = 5.0
+CONTROLLERS = {"cpu", "cpuset", "memory", "pids"}
+LEAF = "box"
+"""With version 2, a cgroup that is divided has no processes itself. Those of the box but not of its pods are here."""
+
 SCRATCH = Path("/run/box")
 
 KERNEL_SETTINGS = (
@@ -52,48 +56,88 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """One mounted tree of cgroups (version 1), and the directory in it that holds this process."""
+    """A mounted tree of cgroups. Of version 1, there are several: one for each controller, or a few together."""
 
-    options: str  # what the mount needs: "cpu", "cpu,cpuacct", "name=systemd"
+    options: str  # what the mount of a tree of version 1 needs: "cpu", "cpu,cpuacct", "name=systemd"; empty: version 2
     mounted: Path
-    own: Path
+    root: str  # which cgroup it is that is mounted there; not "/" in some containers
+    own: str  # in which cgroup this process is
+
+    @property
+    def boxes(self) -> Path:
+        """The directory in which boxes get their cgroups: below our own, which version 2 does not allow."""
+        return self.path(self.own) if self.options else self.mounted
+
+    def path(self, cgroup: str) -> Path:
+        """Return the directory of a cgroup that /proc/<id>/cgroup names."""
+        return Path(os.path.normpath(self.mounted / os.path.relpath(cgroup, self.root)))
+
+    def is_used(self, top: Path) -> bool:
+        """Tell whether a box lives there. Its init is in its topmost cgroup, or with version 2 in one below."""
+        if self.options:
+            return bool((top / "cgroup.procs").read_text())
+        return "populated 1" in (top / "cgroup.events").read_text()
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Return the trees of cgroups that are mounted here; empty where there is only version 2."""
-    places = {}  # options -> where this process is in that tree
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, options, place = line.split(":", 2)
-        places[options] = place
+    """Return the trees of cgroups in which a box has a place: those of version 1, or the one of version 2."""
+    places = _cgroups_by_options("self")
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, mounted = before.split()[3:5]
         kind, _, super_options = after.split(" ", 2)
-        if kind != "cgroup":
-            continue
-        here = [options for options in places if options and set(options.split(",")) <= set(super_options.split(","))]
-        for options in here:
-            own = os.path.normpath(f"{mounted}/{os.path.relpath(places[options], root)}")
-            found.append(Hierarchy(options, Path(mounted), Path(own)))
-    return found
+        words = set(super_options.split(","))
+        here = [options for options in places if kind == "cgroup" and options and set(options.split(",")) <= words]
+        if kind == "cgroup2" and "" in places:
+            here = [""]
+        found += [Hierarchy(options, Path(mounted), root, places[options]) for options in here]
+    if any("memory" in hierarchy.options.split(",") for hierarchy in found):
+        return [hierarchy for hierarchy in found if hierarchy.options]
+    return [hierarchy for hierarchy in found if not hierarchy.options][:1]
+
+
+def lacking_controllers() -> list[str]:
+    """Return the controllers that a box can't have on this machine, without the names of versions."""
+    trees = hierarchies()
+    if any(tree.options for tree in trees):
+        return sorted(CONTROLLERS - {option for tree in trees for option in tree.options.split(",")})
+    if not trees:
+        return sorted(CONTROLLERS)
+    top = trees[0].mounted
+    divisible = not (top / "cgroup.type").exists() or not (top / "cgroup.procs").read_text()  # it is the root, or empty
+    present = (top / ("cgroup.controllers" if divisible else "cgroup.subtree_control")).read_text().split()
+    return sorted(CONTROLLERS - set(present))
+
+
+def box_cgroup(init: int) -> Path:
+    """Return the topmost cgroup of the box of an init, in a tree that has all processes of the box."""
+    places = _cgroups_by_options(str(init))
+    tree = next(tree for tree in hierarchies() if tree.options in ("", "pids"))
+    directory = tree.path(places[tree.options])
+    return directory.parent if directory.name == LEAF else directory
+
+
+def _cgroups_by_options(process: str) -> dict[str, str]:
+    lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    return {options: place for _, options, place in (line.split(":", 2) for line in lines)}
 
 
 def remove_abandoned_cgroups() -> None:
     """Remove what boxes left behind, those of killed processes too: the cgroups without a living init."""
     deadline = time.monotonic() + CGROUP_TIMEOUT_S
     while time.monotonic() < deadline:  # a cgroup is busy for a moment after its last process
-        tops = [top for hierarchy in hierarchies() for top in hierarchy.own.glob(f"{CGROUP_PREFIX}*")]
-        if all(_is_removed(top) for top in tops):
+        boxes = [(tree, top) for tree in hierarchies() for top in tree.boxes.glob(f"{CGROUP_PREFIX}*")]
+        if all(_is_removed(tree, top) for tree, top in boxes):
             return
         time.sleep(0.02)
 
 
-def _is_removed(top: Path) -> bool:
+def _is_removed(tree: Hierarchy, top: Path) -> bool:
     """Remove a box's cgroup; true as well when it is in use."""
     with contextlib.suppress(FileNotFoundError):
         try:
-            if not (top / "cgroup.procs").read_text():
+            if not tree.is_used(top):
                 _remove_cgroup(top)
         except OSError as error:
             if error.errno == errno.EBUSY:
@@ -133,6 +177,13 @@ def _join(directory: Path) -> None:
                 raise
         else:
             return
+
+
+def _divide(cgroup: Path) -> None:
+    """Let the children of a cgroup of version 2 have all controllers that it has itself."""
+    for controller in (cgroup / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):  # a few are only for the root; what we need was looked at before
+            (cgroup / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _fork_child_that_dies_with_us() -> int:
@@ -176,15 +227,22 @@ def _exit_as(status: int) -> None:
 
 def open_box(name: str, identity: str, init_file: Path) -> None:
     """Open a box, write the id of its init as this process sees it, and stay until the init ends."""
-    for hierarchy in hierarchies():
-        _join(hierarchy.own / f"{CGROUP_PREFIX}{identity}")
-    mounted = {str(h.mounted): h.options for h in hierarchies()}  # as seen from here; inside, they begin at the box
-    _call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP | CLONE_NEWUTS)
+    trees = hierarchies()
+    tops = [tree.boxes / f"{CGROUP_PREFIX}{identity}" for tree in trees]
+    for tree, top in zip(trees, tops, strict=True):
+        if not tree.options:
+            _divide(tree.mounted)
+        _join(top)
+    _call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWCGROUP | CLONE_NEWUTS)  # the trees now begin there
+    for tree, top in zip(trees, tops, strict=True):
+        if not tree.options:
+            _join(top / LEAF)
+            _divide(top)
     complete, tell = os.pipe()
     init = _fork_child_that_dies_with_us()
     if not init:
         os.close(complete)
-        _furnish(name, mounted)
+        _furnish(name, trees)
         os.write(tell, b"!")
         os.close(tell)
         _reap_for_ever()
@@ -196,24 +254,32 @@ def open_box(name: str, identity: str, init_file: Path) -> None:
     _exit_as(os.waitpid(init, 0)[1])
 
 
-def _furnish(name: str, mounted: dict[str, str]) -> None:
+def _furnish(name: str, trees: Sequence[Hierarchy]) -> None:
     socket.sethostname(name)
     _mount("none", "/", "", MS_REC | MS_PRIVATE)  # nothing gets out of here
     _mount("none", "/", "", MS_REC | MS_SHARED)  # but from here into the containers, as on a node
     for directory in PRIVATE:
         _mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    _mount("tmpfs", CGROUPS, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755")
-    for place, options in mounted.items():
-        hierarchy = CGROUPS / Path(place).name
-        hierarchy.mkdir()
-        _mount("cgroup", hierarchy, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
+    _mount_cgroups(trees)
     SCRATCH.mkdir()
     for setting in KERNEL_SETTINGS:
         real, copy = Path("/proc/sys") / setting, SCRATCH / setting.replace("/", "-")
         if real.exists():
             copy.write_text(real.read_text())
             _mount(str(copy), real, "", MS_BIND)
+
+
+def _mount_cgroups(trees: Sequence[Hierarchy]) -> None:
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    if not trees[0].options:
+        _mount("cgroup2", CGROUPS, "cgroup2", flags)
+        return
+    _mount("tmpfs", CGROUPS, "tmpfs", flags, "mode=755")
+    for tree in trees:
+        directory = CGROUPS / tree.mounted.name
+        directory.mkdir()
+        _mount("cgroup", directory, "cgroup", flags, tree.options)
 
 
 def _reap_for_ever() -> None:
@@ -231,8 +297,9 @@ def _reap_for_ever() -> None:
 def enter(init: int, argv: Sequence[str]) -> None:
     """Run a command in the box of an init, and end as it ends."""
     directory = Path.cwd()
-    for cgroup in _cgroups_of(init):
-        (cgroup / "cgroup.procs").write_text("0")
+    places = _cgroups_by_options(str(init))
+    for tree in hierarchies():
+        (tree.path(places[tree.options]) / "cgroup.procs").write_text("0")
     with contextlib.ExitStack() as files:
         namespaces = [files.enter_context(open(f"/proc/{init}/ns/{kind}")) for kind in ("cgroup", "uts", "pid", "mnt")]
         for namespace in namespaces:
@@ -257,13 +324,6 @@ def enter(init: int, argv: Sequence[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what it leaves in its process group
     _exit_as(os.waitpid(child, 0)[1])
-
-
-def _cgroups_of(process: int) -> Iterator[Path]:
-    places = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
-    names = {options: Path(place).name for _, options, place in places}
-    for hierarchy in hierarchies():
-        yield hierarchy.own / names[hierarchy.options]
 
 
 def main() -> None:

@@ -21,9 +21,10 @@ from node.pods import Pods, a_pod, wait_for
 PODS_AT_ONCE = 10
 
 
-def box_cgroups() -> set[Path]:
-    """Return the top directories of all boxes on this machine, living or not."""
-    return {top for h in node_box.hierarchies() for top in h.own.glob(f"{node_box.CGROUP_PREFIX}*")}
+def box_cgroups(plane: str) -> set[Path]:
+    """Return the topmost cgroups of the boxes that belong to the control plane in a directory of that name."""
+    pattern = f"{node_box.CGROUP_PREFIX}{plane.removeprefix('plane-')}-*"
+    return {top for tree in node_box.hierarchies() for top in tree.boxes.glob(pattern)}
 
 
 def living(pids: set[int]) -> set[int]:
@@ -153,20 +154,26 @@ def node_of_another_process(temporary: Path) -> Iterator[tuple[subprocess.Popen[
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_of_a_node_stays_behind(end: signal.Signals, plane: ControlPlane, node: Node, tmp_path: Path) -> None:
-    mounts, cgroups = Path("/proc/mounts").read_text(), box_cgroups()
+    mounts = Path("/proc/mounts").read_text()
     panic = Path("/proc/sys/kernel/panic").read_text()
     with node_of_another_process(tmp_path) as (process, kubeconfig):
-        new = box_cgroups() - cgroups
+        name = kubeconfig.parent.name
         plane.kubectl("create", "-f", "-", stdin=json.dumps(a_pod("stays", nodeName="node-1")), kubeconfig=kubeconfig)
         plane.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s", kubeconfig=kubeconfig)
-        pids = {int(pid) for top in new for file in top.rglob("cgroup.procs") for pid in file.read_text().split()}
+        pids = {
+            int(pid)
+            for top in box_cgroups(name)
+            for file in top.rglob("cgroup.procs")
+            for pid in file.read_text().split()
+        }
         assert len(pids) > 5, "init, containerd, kubelet, a shim, pause and the pod's own"
         process.send_signal(end)
         process.wait(20)
         wait_for(lambda: not living(pids), "the end of all that ran in the box")
     if end == signal.SIGKILL:  # what the kernel leaves, the next start of a node removes
         node_box.remove_abandoned_cgroups()
-    assert box_cgroups() == cgroups
+    assert box_cgroups(plane.directory.name)
+    assert box_cgroups(name) == set()
     assert Path("/proc/mounts").read_text() == mounts
     assert Path("/proc/sys/kernel/panic").read_text() == panic
     assert node.execute("hostname").strip() == node.name, "another node is not touched"
