@@ -49,6 +49,7 @@ KERNEL_SETTINGS = (
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWPID = 0x00020000, 0x02000000, 0x04000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 2, 4, 8, 4096, 16384, 1 << 18, 1 << 20
+MNT_DETACH = 2
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -168,15 +169,21 @@ def _join(directory: Path) -> None:
     for attempts_left in range(9, -1, -1):
         try:
             directory.mkdir(exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):  # a new cgroup has none, and takes no process then
-                if (directory / name).exists() and not (directory / name).read_text().strip():
-                    (directory / name).write_text((directory.parent / name).read_text())
+            _give_it_what_version_1_does_not(directory)
             (directory / "cgroup.procs").write_text("0")
         except OSError:
             if not attempts_left:
                 raise
         else:
             return
+
+
+def _give_it_what_version_1_does_not(cgroup: Path) -> None:
+    """Let a cgroup use the processors and memory that its parent may use: by itself it has none, and no process."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        above, here = cgroup.parent / name, cgroup / name
+        if above.exists() and here.exists() and not here.read_text().strip():
+            here.write_text(above.read_text())
 
 
 def _divide(cgroup: Path) -> None:
@@ -273,6 +280,7 @@ def _furnish(name: str, trees: Sequence[Hierarchy]) -> None:
 def _mount_cgroups(trees: Sequence[Hierarchy]) -> None:
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     if not trees[0].options:
+        _call("umount2", str(CGROUPS).encode(), MNT_DETACH)  # nothing can be mounted over itself
         _mount("cgroup2", CGROUPS, "cgroup2", flags)
         return
     _mount("tmpfs", CGROUPS, "tmpfs", flags, "mode=755")
