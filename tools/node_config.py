@@ -20,7 +20,7 @@ def containerd_config(cdi_spec_dirs: Sequence[str], network_plugins: str) -> str
     """Return containerd's config.toml, version 3. Its own paths are left as they are: the box has its own."""
     return f"""\
 version = 3
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 
 [grpc]
 address = "{CONTAINERD_SOCKET}"
