@@ -55,6 +55,7 @@ class RegisteredCard(BaseModel):
     numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
     mode: Word = ""
     healthy: bool = True
+    fault: Line = ""
     links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}
 
 

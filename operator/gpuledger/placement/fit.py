@@ -51,6 +51,8 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
     if node.offer is None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
+    if node.hangs:
+        return Refusal(Reason.NODE_NOT_STARTING, "node starts no pods: its kubelet or GPU node agent hangs")
     if not node.offer.serves(demand.resource):
         return Refusal(Reason.OTHER_RESOURCE, f"the node's device plugin does not serve {demand.resource}")
     cards = [card for card in node.cards if demand.wanted.admits(card)]
