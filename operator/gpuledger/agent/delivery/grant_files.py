@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX, Grant, grant_file, read_grant
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, StartRefused
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,16 @@ class GrantFiles:
                 self._grants[grant.name] = grant
 
     def write(self, grant: Grant) -> None:
-        """Have the runtime know of a grant. Writes nothing if it does. Raises OSError."""
+        """Have the runtime know of a grant. Writes nothing if it does.
+
+        Raises StartRefused if another container has its name, and OSError.
+        """
+        before = self._grants.get(grant.name)
+        if before is not None and (before.pod_uid, before.container) != (grant.pod_uid, grant.container):
+            raise StartRefused(
+                f"what pod {grant.namespace}/{grant.pod} was given belongs to {before.namespace}/{before.pod}: "
+                "delete the pod, so that it is created anew"
+            )
         file = self._directory / grant.file_name
         text = grant_file(grant)
         write_whole(file, text)

@@ -58,6 +58,7 @@ class PodResources:
         """
         if self._next is None:
             self._next = asyncio.create_task(self._read_after(self._last))
+            self._next.add_done_callback(_hear_out)
         return await asyncio.shield(self._next)
 
     async def _read_after(self, before: asyncio.Task[NodePods] | None) -> NodePods:
@@ -73,6 +74,12 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 raise Unreachable(f"the kubelet's {self._socket.name} of pod resources: {error.details()}") from error
         return _node_pods(answer)
+
+
+def _hear_out(read: asyncio.Task[NodePods]) -> None:
+    """Take note of an error that nobody waits for any more: asyncio would complain."""
+    if not read.cancelled():
+        read.exception()
 
 
 def _node_pods(answer: messages.ListPodResourcesResponse) -> NodePods:

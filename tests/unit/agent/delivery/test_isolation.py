@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
+from gpuledger.agent.delivery.isolation import (
+    MPS_MEMORY,
+    MPS_PIPES,
+    GrantedCard,
+    Installed,
+    Isolation,
+    choose,
+    limits,
+    missing,
+)
 
 ALL = Installed(hami_core_directory="/hami", mps_directory="/mps")
 BARE = Installed()
@@ -101,12 +110,12 @@ def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> N
     cards = [replace(SHARED, index=3), replace(SHARED, uuid="GPU-7", index=7, memory_mib=500)]
     edits = limits(Isolation.MPS, cards, ALL, "", "")
     assert env_of(edits) == {
-        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",  # noqa: S108 - where CUDA looks
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M,1=500M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
     }
-    assert mounts_of(edits) == {"/tmp/nvidia-mps": ("/mps/pipe", "rw"), "/dev/shm": ("/mps/shm", "rw")}
+    assert mounts_of(edits) == {MPS_PIPES: ("/mps/pipe", "rw"), MPS_MEMORY: ("/mps/shm", "rw")}
 
 
 def test_mps_leaves_a_pod_that_is_alone_all_of_its_cards() -> None:
@@ -136,7 +145,7 @@ def test_hami_core_gets_its_environment_and_its_mounts() -> None:
     assert mounts_of(edits) == {
         "/usr/local/vgpu": ("/hami/containers/a_main", "rw"),
         "/usr/local/vgpu/libvgpu.so": ("/hami/libvgpu.so", "ro"),
-        "/tmp/vgpulock": ("/hami/vgpulock", "rw"),
+        "/tmp/vgpulock": ("/hami/vgpulock", "rw"),  # noqa: S108 - where HAMi-core looks
         "/etc/ld.so.preload": ("/hami/ld.so.preload", "ro"),
     }
     paths = [each["containerPath"] for each in edits["mounts"]]
