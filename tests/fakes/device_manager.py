@@ -21,7 +21,7 @@ Allocate = Callable[[str, list[str]], Awaitable[bytes]]
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
-class AdmissionFailed(Exception):
+class AdmissionError(Exception):
     """The pod ends with UnexpectedAdmissionError."""
 
 
@@ -143,7 +143,7 @@ class DeviceManager:
 
     def _free(self, resource: str, needed: int, reusable: set[str]) -> list[str]:
         if not self.healthy[resource]:
-            raise AdmissionFailed(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+            raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
         used = {
             slot
             for containers in self.given.values()
@@ -153,7 +153,7 @@ class DeviceManager:
         }
         candidates = [*self.choose(reusable), *self.choose(self.healthy[resource] - used - reusable)]
         if len(candidates) < needed:
-            raise AdmissionFailed(f"requested number of devices unavailable for {resource}")
+            raise AdmissionError(f"requested number of devices unavailable for {resource}")
         return candidates[:needed]
 
     def _slots_of(self, uid: str, container: str) -> list[tuple[str, frozenset[str]]]:

@@ -10,7 +10,7 @@ import grpc
 
 from gpuledger.agent._generated import pod_resources_pb2 as messages
 from gpuledger.agent._generated import pod_resources_pb2_grpc as services
-from gpuledger.agent.kubelet.plugin_server import UNIX_AUTHORITY
+from gpuledger.agent.kubelet.plugin_server import CHANNEL_OPTIONS
 from gpuledger.model.errors import Unreachable
 
 TIMEOUT_S = 5.0
@@ -66,7 +66,7 @@ class PodResources:
             await asyncio.wait([before])
         self._last, self._next = self._next, None  # from here on, others need a read that begins later
         self.reads += 1
-        limits = [UNIX_AUTHORITY, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        limits = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=limits) as channel:
             stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:

@@ -33,7 +33,7 @@ def until() -> Callable[[Callable[[], object]], object]:
 
     async def wait(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - of another program, as it were
                 await asyncio.sleep(0.005)
 
     return wait

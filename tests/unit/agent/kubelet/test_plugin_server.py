@@ -51,7 +51,7 @@ async def node(kubelet: Kubelet) -> AsyncIterator[Node]:
     found = Node(kubelet)
     async with serving(found.server):
         async with asyncio.timeout(20):
-            while not offers(kubelet, 3)():
+            while not offers(kubelet, 3)():  # noqa: ASYNC110 - of another program, as it were
                 await asyncio.sleep(0.005)
         yield found
 
