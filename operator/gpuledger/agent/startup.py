@@ -73,7 +73,7 @@ class Agent:
         self._directories = DirectoryFiles(plan.state_directory / "shares")
         plugins = plan.kubelet_directory / "device-plugins"
         owners = SlotOwners(plan.node_name, plugins, self._store, self._pod_resources)
-        ledger = LedgerView(plan.node_name, self._store, lambda: [card.uuid for card in self.cards])
+        ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
         ways = NodeWaysReader(
             plan.isolation,
             plan.vendor_cdi_directories,

@@ -64,6 +64,7 @@ class Usage:
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
             uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
+        self._told &= {(use.pod_uid, use.uuid) for use in uses}  # while it goes on, it is not told again
         self._tell_of({(use.pod_uid, use.uuid) for use in uses if not use.allowed})
 
     def _pod_of(self, pid: int) -> str:
@@ -82,4 +83,4 @@ class Usage:
     def _tell_of(self, found: set[tuple[str, str]]) -> None:
         for uid, uuid in sorted(found - self._told):
             self._tell(f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger")
-        self._told = found
+        self._told |= found
