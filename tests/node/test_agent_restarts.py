@@ -12,7 +12,7 @@ from node.gpu_node import GpuNode, gpu_pod, one_card
 
 REGISTER = "gpuledger.dev/gpus"
 CUT_OFF = "before Allocate is answered"
-"""The kubelet takes an Allocate that breaks off for a refusal: the pod fails, for good. Its controller makes another."""
+"""The kubelet takes an Allocate that breaks off for a refusal: the pod fails for good, and its owner makes another."""
 
 
 @pytest.mark.parametrize("point", POINTS)
