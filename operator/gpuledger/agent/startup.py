@@ -33,8 +33,8 @@ from gpuledger.agent.node_ways import NodeWaysReader
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
+from gpuledger.formats.event import node_event
 from gpuledger.formats.node import register_of
-from gpuledger.formats.node_event import node_event
 from gpuledger.formats.pod import container_ids
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
@@ -186,7 +186,7 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, sentence: str) -> None:
-        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, "gpuledger-agent", datetime.now(UTC))
+        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, datetime.now(UTC))
         try:
             await self._store.create_event(event)
         except ApiError as error:
