@@ -39,7 +39,9 @@ class AgentNode:
         (root / "device-plugins").mkdir()
         self.kubelet = DeviceManager(root / "device-plugins")
         self.api = NodeApi()
-        self.cards: list[Card] = [a_card(index, NODE) for index in range(cards)]
+        self.cards: list[Card] = [
+            a_card(index, NODE, memory_mib=1_000_000, cores=10_000, number=1_000) for index in range(cards)
+        ]
         for card in self.cards:
             self.api.put_card(card)
         self.shown = {card.uuid: card.index for card in self.cards}

@@ -69,6 +69,7 @@ class SlotOwners:
         self._node_name = node_name
         self._checkpoint = directory / CHECKPOINT_FILE
         self._pods, self._lister = pods, lister
+        self._readable = True  # the checkpoint, when it was read last
         self._answers: OrderedDict[tuple[str, frozenset[str]], str] = OrderedDict()  # resource, slots -> last name
 
     def remember(self, resource: str, slots: frozenset[str], name: str) -> None:
@@ -114,8 +115,11 @@ class SlotOwners:
         except FileNotFoundError:  # a kubelet that has given out nothing yet has none
             return []
         except (OSError, BadInput) as error:
-            logger.warning("the kubelet's checkpoint can't be used: %s", error)
+            if self._readable:
+                logger.warning("the kubelet's checkpoint can't be used: %s", error)
+            self._readable = False
             return None
+        self._readable = True
         return [entry for entry in found if entry.resource == resource]
 
     def _noted(self, resource: str, slots: frozenset[str]) -> list[CheckpointEntry] | None:
