@@ -62,7 +62,10 @@ def write_image(
     command: Sequence[str] = ("/bin/sh",),
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Write an image as a tar, out of layers that are tars themselves, lowest first. `name` has a registry and a tag."""
+    """Write an image as a tar, out of layers that are tars themselves, lowest first.
+
+    `name` has a registry and a tag, as in "gpuledger.test/agent:1". `command` is what its containers run by themselves.
+    """
     variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})}
     digests = [_digest(layer) for layer in layers]
     config = _json(
