@@ -1,4 +1,4 @@
-"""What holds for all tests: Hypothesis' profile, and cheap tests before those that need a control plane."""
+"""What holds for all tests: Hypothesis' profile, and cheap tests before those that need a control plane or a node."""
 
 import os
 
@@ -14,6 +14,6 @@ settings.register_profile(
 settings.load_profile("gpuledger")
 
 
-@pytest.hookimpl(trylast=True)  # after tests/cluster/conftest.py has set its marks
+@pytest.hookimpl(trylast=True)  # after the conftest.py of tests/cluster and tests/node have set their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    items.sort(key=lambda item: [item.get_closest_marker(name) is not None for name in ("node", "cluster")])

@@ -3,7 +3,7 @@
     with ControlPlane.run() as plane:
         plane.kubectl("get", "namespaces")
 
-There is no kubelet, unless somebody starts a `node.Node`: a Node is whatever object somebody creates, a bound pod stays
+There is no kubelet, unless somebody starts a `local_node.Node`: a Node is whatever object somebody creates, a bound pod stays
 as it is. RBAC is on, accounts have tokens, and every request is in the audit log. Everything listens on the loopback
 interface and lives in one temporary directory.
 
@@ -184,7 +184,7 @@ class ControlPlane:
 
         `durable` has etcd write to the disk before it answers, as it would in production; `json_storage` has the API
         server store JSON, which is also what others can read in etcd. `nodes` names nodes with a real kubelet (see
-        node.py). With them, pods get service accounts and reach the API server under the usual variables, as long as
+        local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as long as
         they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready.
         """
         self._durable, self._json_storage = durable, json_storage
@@ -673,7 +673,7 @@ def _run_until_interrupted() -> None:
             plane.ensure_alive()
 
 
-def main() -> int:
+def main(run_until_interrupted: Callable[[], None] = _run_until_interrupted) -> int:
     """Run a control plane until Ctrl-C or SIGTERM, and return the exit status."""
 
     def interrupt(*_: object) -> None:
@@ -681,7 +681,7 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        _run_until_interrupted()
+        run_until_interrupted()
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
     except (BuildError, ControlPlaneError) as error:

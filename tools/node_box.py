@@ -4,11 +4,11 @@ A box has its own mounts, processes, host name and cgroups; files are the machin
 which start empty and are kept in memory. The network is the machine's. A small init, written here, is its process 1.
 When that ends, the kernel kills whatever runs in the box and drops its mounts.
 
-`node.Node` is the caller. It runs this file as a script, with the standard library only:
+`local_node.Node` is the caller. It runs this file as a script, with the standard library only:
 
     node_box.py open NAME ID FILE       open a box with that host name; FILE says its init's process, once it is complete
     node_box.py enter PID COMMAND ...   run a command in the box of that init, as if it were here: signals are passed
-                                        on, the exit status is the command's, and what ends this ends the command
+                                        on, the exit status is the command's, and what ends one ends the other
 
 Needs root. Formats: proc(5), cgroups(7), mount(2), setns(2).
 """
@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from pathlib import Path
 PRIVATE = ("/run", "/var/lib", "/var/log")
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = "gpuledger-node-"
+CGROUP_TIMEOUT_S = 5.0
 SCRATCH = Path("/run/box")
 
 KERNEL_SETTINGS = (
@@ -77,12 +80,26 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def remove_abandoned_cgroups() -> None:
-    """Remove what boxes left behind, their own and those of a killed process: the cgroups without a living init."""
-    for hierarchy in hierarchies():
-        for top in hierarchy.own.glob(f"{CGROUP_PREFIX}*"):
-            with contextlib.suppress(OSError):
-                if not (top / "cgroup.procs").read_text():
-                    _remove_cgroup(top)
+    """Remove what boxes left behind, those of killed processes too: the cgroups without a living init."""
+    deadline = time.monotonic() + CGROUP_TIMEOUT_S
+    while time.monotonic() < deadline:  # a cgroup is busy for a moment after its last process
+        tops = [top for hierarchy in hierarchies() for top in hierarchy.own.glob(f"{CGROUP_PREFIX}*")]
+        if all(_is_removed(top) for top in tops):
+            return
+        time.sleep(0.02)
+
+
+def _is_removed(top: Path) -> bool:
+    """Remove a box's cgroup; true as well when it is in use."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            if not (top / "cgroup.procs").read_text():
+                _remove_cgroup(top)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
+    return True
 
 
 def _remove_cgroup(directory: Path) -> None:
@@ -236,6 +253,9 @@ def enter(init: int, argv: Sequence[str]) -> None:
     for number in FORWARDED:
         signal.signal(number, lambda received, _: os.kill(child, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # what it leaves in its process group
     _exit_as(os.waitpid(child, 0)[1])
 
 

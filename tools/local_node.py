@@ -9,6 +9,8 @@ ends, by stop() or because this process was killed, everything in it is gone. Po
 (`hostNetwork: true`) and the images that are here (`imagePullPolicy: Never`).
 
 Needs root, and what missing_requirements() looks for.
+
+`python tools/local_node.py` runs a control plane with one node until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,8 +31,7 @@ import yaml
 
 import node_box
 from build_control_plane import ensure_node_binaries
-from child_process import dying_with_parent
-from control_plane import POLL_INTERVAL_S, ControlPlane, ControlPlaneError, ManagedProcess, free_port
+from control_plane import POLL_INTERVAL_S, ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
 from node_config import CONTAINERD_SOCKET, NETWORKS, containerd_config, kubelet_config, network_config
 from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_busybox, write_image
 
@@ -49,19 +50,32 @@ def missing_requirements() -> list[str]:
     if shutil.which("runc", path=SEARCH_PATH) is None:
         missing.append("runc")
     if static_busybox() is None:
-        missing.append("a static busybox")
+        missing.append("static busybox")
     if _network_plugins() is None:
-        missing.append("the CNI plugin `loopback`")
+        missing.append("CNI plugin `loopback`")
     present = {option for hierarchy in node_box.hierarchies() for option in hierarchy.options.split(",")}
     if lacking := {"cpu", "cpuacct", "cpuset", "devices", "memory", "pids"} - present:
-        missing.append(f"cgroup controllers of version 1: {', '.join(sorted(lacking))}")
-    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"], check=False).returncode != 0:
-        missing.append("the right to unshare mount and PID namespaces (in a container: --privileged)")
+        missing.append(f"cgroup of version 1 for {', '.join(sorted(lacking))}")
+    unshare = ["unshare", "--mount", "--pid", "--cgroup", "--uts", "--fork", "--mount-proc", "true"]
+    if subprocess.run(unshare, capture_output=True, check=False).returncode != 0:
+        missing.append("right to open namespaces (a container needs --privileged)")
     return missing
+
+
+def complaint(missing: Sequence[str]) -> str:
+    """Return what to tell somebody whose machine lacks something."""
+    advice = "run as root" if missing == ["root"] else f"on Debian: apt install {DEBIAN_PACKAGES}"
+    return f"no real node can run here, for want of: {', '.join(missing)} ({advice})"
 
 
 def _network_plugins() -> str | None:
     return next((place for place in NETWORK_PLUGIN_DIRECTORIES if os.access(f"{place}/loopback", os.X_OK)), None)
+
+
+def _processes_below(cgroup: Path) -> Iterator[int]:
+    for file in cgroup.rglob("cgroup.procs"):
+        with contextlib.suppress(OSError):  # it is being removed
+            yield from map(int, file.read_text().split())
 
 
 class BoxProcess(ManagedProcess):
@@ -114,7 +128,7 @@ class Node:
     def start(self) -> None:
         """Start and wait until the Node is Ready. Raises BuildError or ControlPlaneError."""
         if missing := missing_requirements():
-            raise ControlPlaneError(f"No node can run here: there is no {', no '.join(missing)}.")
+            raise ControlPlaneError(complaint(missing))
         self.binaries = ensure_node_binaries()
         try:
             self.directory.mkdir()
@@ -123,7 +137,8 @@ class Node:
             self.start_containerd()
             self._import_first_images()
             self.start_kubelet()
-            self.plane.kubectl("wait", "--for=condition=Ready", f"node/{self.name}", f"--timeout={START_TIMEOUT_S:g}s")
+            for state in ("create", "condition=Ready"):
+                self.plane.kubectl("wait", f"--for={state}", f"node/{self.name}", f"--timeout={START_TIMEOUT_S:g}s")
         except BaseException:
             self.stop()
             raise
@@ -148,6 +163,12 @@ class Node:
 
     # ---- what is in the box ----
 
+    def command(self, *argv: str) -> list[str]:
+        """Return the command line that runs another one in the box, for as long as the box is open."""
+        if not self._init:
+            raise ControlPlaneError(f"the box of {self.name} is not open")
+        return [*SCRIPT, "enter", str(self._init), *argv]
+
     def run(
         self,
         name: str,
@@ -162,7 +183,7 @@ class Node:
         ControlPlaneError.
         """
         log = self.plane.directory / "logs" / f"{self.name}-{name}.log"
-        program = BoxProcess(f"{self.name}-{name}", self._enter(argv), log, self._environment(env))
+        program = BoxProcess(f"{self.name}-{name}", self.command(*argv), log, self._environment(env))
         self._programs.append(program)
         if ready:
             program.wait_until(ready, timeout_s)
@@ -172,7 +193,7 @@ class Node:
         """Run a command in the box and return its standard output. Raises ControlPlaneError when it fails."""
         try:
             done = subprocess.run(
-                self._enter(argv),
+                self.command(*argv),
                 env={**os.environ, **self._environment(env)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -205,14 +226,8 @@ class Node:
         return root / done.relative_to("/")
 
     def pids(self) -> set[int]:
-        """Return the ids of all processes in the box, as this machine sees them."""
-        namespace = Path(f"/proc/{self._init}/ns/pid").readlink()
-        found = set()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if (entry / "ns/pid").readlink() == namespace:
-                    found.add(int(entry.name))
-        return found
+        """Return the ids of all processes in the box and its containers, as this machine sees them."""
+        return {pid for top in self._cgroups("pids") for pid in _processes_below(top)}
 
     def import_image(self, tar: Path) -> None:
         """Take in an image from a tar (see node_image.write_image). Raises ControlPlaneError."""
@@ -280,8 +295,8 @@ class Node:
 
     def container_pids(self, container_id: str) -> list[int]:
         """Return the ids of a container's processes, as this machine sees them, its first one first."""
-        found = (directory / "cgroup.procs" for top in self._cgroups("pids") for directory in top.rglob(container_id))
-        return sorted(int(pid) for file in found for pid in file.read_text().split())
+        found = (directory for top in self._cgroups("pids") for directory in top.rglob(container_id))
+        return sorted(pid for directory in found for pid in _processes_below(directory))
 
     def container_environment(self, namespace: str, pod: str, container: str) -> dict[str, str]:
         """Return the environment that a running container was started with."""
@@ -302,11 +317,6 @@ class Node:
         return self._ctr("tasks", "exec", "--exec-id", f"exec-{time.monotonic_ns()}", identity, *argv)
 
     # ---- how ----
-
-    def _enter(self, argv: Sequence[str]) -> list[str]:
-        if not self._init:
-            raise ControlPlaneError(f"the box of {self.name} is not open")
-        return [*SCRIPT, "enter", str(self._init), *argv]
 
     def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
         return {"PATH": f"{self.binaries}:{os.environ.get('PATH', '')}:{SEARCH_PATH}", **(env or {})}
@@ -358,3 +368,17 @@ class Node:
             if line.split(":")[1] == controller
         )
         return [h.own / Path(place).name for h in node_box.hierarchies() if h.options == controller]
+
+
+def _run_until_interrupted() -> None:
+    with ControlPlane.run(nodes=["node-1"]) as plane, Node.running("node-1", plane) as node:
+        print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
+        print(f"# enter the node: {' '.join(node.command('bash'))}", file=sys.stderr)
+        print(f"# logs: {plane.directory / 'logs'}; Ctrl-C stops everything", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(1)
+            plane.ensure_alive()
+
+
+if __name__ == "__main__":
+    sys.exit(main(_run_until_interrupted))

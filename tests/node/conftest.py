@@ -1,0 +1,92 @@
+"""One real control plane with one real node for all tests of this directory.
+
+Where no node can run, these tests are skipped, with what is missing. In the pipeline (CI=true) that is a failure: a green
+run means that they ran.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from build_control_plane import BuildError, ensure_binaries, ensure_node_binaries
+from control_plane import ControlPlane, ControlPlaneError
+from local_node import Node, complaint, missing_requirements
+from node.pods import Pods
+
+HERE = Path(__file__).parent
+NODE = "node-1"
+PROBLEM = pytest.StashKey[str]()
+DEFAULT_SCHEDULER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.node)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test: a first build takes longer than a test may, and its progress should be seen."""
+    if session.config.option.collectonly or not any(item.path.is_relative_to(HERE) for item in session.items):
+        return
+    if missing_requirements():
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        try:
+            ensure_binaries()
+            ensure_node_binaries()
+        except BuildError as error:
+            session.config.stash[PROBLEM] = str(error)
+
+
+@pytest.fixture(scope="session")
+def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    """Return the control plane that all tests share, with a scheduler of its own for pods that name none."""
+    if missing := missing_requirements():
+        if os.environ.get("CI") == "true":
+            pytest.fail(complaint(missing), pytrace=False)
+        pytest.skip(complaint(missing))
+    if PROBLEM in pytestconfig.stash:
+        pytest.fail(f"The control plane or the node can't be built.\n{pytestconfig.stash[PROBLEM]}", pytrace=False)
+    shared = ControlPlane(nodes=[NODE])
+    try:
+        shared.start()
+        config = shared.directory / "default-scheduler-config.yaml"
+        config.write_text(yaml.safe_dump({**DEFAULT_SCHEDULER, "leaderElection": {"leaderElect": False}}))
+        shared.start_scheduler(config, shared.kubeconfig, name="default-scheduler")
+    except ControlPlaneError as error:
+        shared.stop()
+        pytest.fail(f"The control plane does not start.\n{error}", pytrace=False)
+    try:
+        yield shared
+    finally:
+        shared.stop()
+
+
+@pytest.fixture(scope="session")
+def node(plane: ControlPlane) -> Iterator[Node]:
+    """Return the node that all tests share."""
+    shared = Node(NODE, plane)
+    try:
+        shared.start()
+    except ControlPlaneError as error:
+        pytest.fail(f"The node does not start.\n{error}", pytrace=False)
+    try:
+        yield shared
+    finally:
+        shared.stop()
+
+
+@pytest.fixture
+def pods(plane: ControlPlane, node: Node) -> Iterator[Pods]:
+    """Return a new namespace on the shared node, whose pods are gone after the test."""
+    namespace = Pods(plane, f"test-{secrets.token_hex(4)}")
+    yield namespace
+    namespace.delete()
