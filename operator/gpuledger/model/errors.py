@@ -6,6 +6,7 @@ GpuledgerError
 ├── BindFailed          a pod can't be bound now; the text goes into its event
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
 ├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
+├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
     ├── Conflict        409

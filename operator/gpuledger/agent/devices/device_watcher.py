@@ -58,7 +58,7 @@ class DeviceWatcher:
         self._told_gone = False
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises BadInput for a source of no use, DriverReplaced when a new process has to try."""
+        """Watch until cancelled. Raises BadInput for a source of no use, DriverReplaced: a new process is needed."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         self._stop.clear()

@@ -1,0 +1,275 @@
+"""The thread that asks the driver: what it tells and when, and that nobody waits for it when the driver hangs."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from fakes.nvml.fake_driver import FakeDriver
+from fakes.nvml.fake_nvml import GONE, LOST, Failure, Process
+from gpuledger.agent.devices import device_watcher
+from gpuledger.agent.devices.device_watcher import DeviceWatcher
+from gpuledger.agent.devices.health import HealthPolicy
+from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.source import (
+    Device,
+    DeviceProcess,
+    DeviceSource,
+    DriverGone,
+    DriverReplaced,
+    Fault,
+    Snapshot,
+)
+from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.model.errors import BadInput
+
+PATIENCE_S = 20.0
+NEVER_S = 3600.0
+
+
+class Told:
+    """What the watcher has told, in order."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot | None] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, snapshot: Snapshot | None) -> None:
+        self.snapshots.append(snapshot)
+        self.threads.add(threading.get_ident())
+
+    @property
+    def last(self) -> dict[str, str] | None:
+        """UUID -> fault, as told last; None: the driver is gone."""
+        snapshot = self.snapshots[-1] if self.snapshots else Snapshot(())
+        return None if snapshot is None else {device.uuid: device.fault for device in snapshot.devices}
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_watcher, "ROUND_S", 0.05)
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():  # noqa: ASYNC110 - what changes is in another thread, or in the driver
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    source: DeviceSource,
+    told: Told,
+    poll_interval_s: float = NEVER_S,
+    fault_quiet_s: float = NEVER_S,
+    processes_timeout_s: float = PATIENCE_S,
+) -> AsyncIterator[DeviceWatcher]:
+    watcher = DeviceWatcher(
+        source,
+        HealthPolicy(fault_quiet_s=fault_quiet_s),
+        told,
+        poll_interval_s=poll_interval_s,
+        retry_interval_s=0.02,
+        processes_timeout_s=processes_timeout_s,
+    )
+    task = asyncio.create_task(watcher.run())
+    try:
+        yield watcher
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_cards_are_told_once_in_the_event_loop_and_again_only_when_they_differ(
+    driver: FakeDriver, told: Told
+) -> None:
+    async with watching(NvmlSource(), told, poll_interval_s=0.01):
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
+        await asyncio.sleep(0.2)
+        assert len(told.snapshots) == 1
+        driver.card(0, ecc_errors=1)
+        await until(lambda: len(told.snapshots) == 2)
+        driver.card(0, ecc_errors=0)
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
+    assert told.threads == {threading.get_ident()}
+
+
+async def test_a_fault_is_told_at_once_and_the_card_comes_back_when_it_is_over_without_a_poll(
+    driver: FakeDriver, told: Told
+) -> None:
+    async with watching(NvmlSource(), told, fault_quiet_s=0.3):
+        await until(lambda: told.last)
+        begin = time.monotonic()
+        driver.event("GPU-00000001", 79)
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": "Xid 79: fallen off the bus"})
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
+        assert time.monotonic() - begin >= 0.3
+
+
+async def test_a_programs_error_is_told_to_nobody(driver: FakeDriver, told: Told) -> None:
+    async with watching(NvmlSource(), told):
+        await until(lambda: told.last)
+        driver.event("GPU-00000001", 31)
+        driver.event("GPU-00000000", 79)
+        await until(lambda: len(told.snapshots) == 2)
+        assert told.last == {"GPU-00000000": "Xid 79: fallen off the bus", "GPU-00000001": ""}
+
+
+async def test_a_card_that_is_lost_and_gone_is_shown_until_it_is_back(driver: FakeDriver, told: Told) -> None:
+    cards = driver.state.cards
+    async with watching(NvmlSource(), told, poll_interval_s=0.01, fault_quiet_s=0.1):
+        await until(lambda: told.last)
+        driver.says(failures=(Failure(LOST, card="GPU-00000000"),))
+        await until(lambda: told.last and told.last["GPU-00000000"])
+        driver.says(failures=(), cards=cards[1:])
+        await until(lambda: told.last and told.last["GPU-00000000"].startswith("lost: "))
+        driver.says(cards=cards)
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
+
+
+async def test_a_driver_that_goes_is_told_once_and_again_when_it_is_back(driver: FakeDriver, told: Told) -> None:
+    async with watching(NvmlSource(), told) as watcher:
+        await until(lambda: told.last)
+        driver.event("GPU-00000001", 79)
+        await until(lambda: len(told.snapshots) == 2)
+        driver.says(driver_error=GONE)
+        await until(lambda: told.last is None)
+        await asyncio.sleep(0.1)
+        with pytest.raises(DriverGone):
+            await watcher.processes()
+        assert len(told.snapshots) == 3
+        driver.says(driver_error=None)
+        await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
+        assert len(told.snapshots) == 4
+
+
+async def test_a_driver_that_is_not_there_at_the_start_is_waited_for(driver: FakeDriver, told: Told) -> None:
+    driver.says(driver_error=GONE)
+    async with watching(NvmlSource(), told):
+        await until(lambda: told.snapshots == [None])
+        driver.says(driver_error=None)
+        await until(lambda: told.last)
+
+
+async def test_processes_are_read_when_asked_for(driver: FakeDriver, told: Told) -> None:
+    driver.says(processes=(Process("GPU-00000001", 4711, 500),))
+    async with watching(NvmlSource(), told) as watcher:
+        answers = await asyncio.gather(*(watcher.processes() for _ in range(5)))
+        assert answers == [(DeviceProcess(4711, "GPU-00000001", 500),)] * 5
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo", "nvmlEventSetWait_v2", "*"])
+async def test_a_driver_that_hangs_blocks_nobody_and_shows_as_a_thread_that_is_not_alive(
+    driver: FakeDriver, told: Told, call: str
+) -> None:
+    async with watching(NvmlSource(), told, poll_interval_s=0.05, processes_timeout_s=0.1) as watcher:
+        await until(lambda: told.last)
+        begin = watcher.last_alive_s()
+        await until(lambda: watcher.last_alive_s() > begin)
+        driver.says(hangs=(call,))
+        await until(lambda: time.monotonic() - watcher.last_alive_s() > 0.5)
+        with pytest.raises(DriverGone, match="has not answered for"):
+            await watcher.processes()
+        driver.says(hangs=())
+        await until(lambda: time.monotonic() - watcher.last_alive_s() < 0.2)
+        assert await watcher.processes() == ()
+        assert len(told.snapshots) == 1
+
+
+async def test_a_thread_that_hangs_does_not_keep_the_agent_from_ending(
+    driver: FakeDriver, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_watcher, "STOP_TIMEOUT_S", 0.1)
+    async with watching(NvmlSource(), told) as watcher:
+        await until(lambda: told.last)
+        driver.says(hangs=("*",))
+        await until(lambda: time.monotonic() - watcher.last_alive_s() > 0.2)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < PATIENCE_S / 2
+    driver.says(hangs=())
+    await until(lambda: not any(thread.name == "devices" for thread in threading.enumerate()))
+
+
+class Scripted:
+    """A source of one card that raises and returns what a test says."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self.faults: list[Fault] = []
+        self.snapshots = 0
+        self.threads: set[int] = set()
+        self.closed = 0
+
+    def open(self) -> None:
+        self._called()
+
+    def snapshot(self) -> Snapshot:
+        self._called()
+        self.snapshots += 1
+        return Snapshot((Device("GPU-a", 0, "A100", 40_000),))
+
+    def wait_for_faults(self, timeout_s: float) -> Sequence[Fault]:
+        self._called()
+        time.sleep(0.001)
+        return self.faults
+
+    def processes(self) -> tuple[DeviceProcess, ...]:
+        self._called()
+        return ()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _called(self) -> None:
+        self.threads.add(threading.get_ident())
+        if self.failure is not None:
+            raise self.failure
+
+
+async def test_one_thread_makes_all_calls_and_closes_the_source(told: Told) -> None:
+    source = Scripted()
+    async with watching(source, told, poll_interval_s=0.01) as watcher:
+        await until(lambda: source.snapshots > 3)
+        await watcher.processes()
+    assert len(source.threads) == 1
+    assert source.threads != {threading.get_ident()}
+    assert source.closed == 1
+
+
+async def test_a_storm_of_faults_does_not_have_the_cards_read_all_the_time(told: Told) -> None:
+    source = Scripted()
+    source.faults = [Fault("GPU-a", 79, "Xid 79")] * 64
+    async with watching(source, told):
+        await until(lambda: told.last == {"GPU-a": "Xid 79"})
+        before, begin = source.snapshots, time.monotonic()
+        await asyncio.sleep(0.5)
+        rounds = (time.monotonic() - begin) / device_watcher.ROUND_S
+        assert source.snapshots - before <= rounds + 1
+
+
+@pytest.mark.parametrize("failure", [DriverReplaced("the driver was replaced"), RuntimeError("a mistake")])
+async def test_what_only_a_new_process_can_mend_ends_the_watcher(told: Told, failure: Exception) -> None:
+    source = Scripted()
+    watcher = DeviceWatcher(source, HealthPolicy(), told)
+    task = asyncio.create_task(watcher.run())
+    await until(lambda: told.last)
+    source.failure = failure
+    with pytest.raises(type(failure), match=str(failure)):
+        await asyncio.wait_for(task, PATIENCE_S)
+    assert source.closed == 1
+
+
+async def test_a_file_of_no_use_ends_the_watcher_with_what_is_wrong(told: Told, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        await DeviceWatcher(YamlSource(tmp_path / "absent.yaml"), HealthPolicy(), told).run()
+    assert told.snapshots == []
