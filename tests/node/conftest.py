@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from build_control_plane import BuildError, ensure_binaries, ensure_node_binaries
+from build_control_plane import ensure_binaries, ensure_node_binaries
+from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
 from local_node import Node, complaint, missing_requirements
 from node.pods import Pods
