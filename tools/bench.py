@@ -83,7 +83,7 @@ class Bench:
         """Register the nodes and wait until every card is in the ledger."""
         progress.print(f"registering {self.nodes} nodes with {CARDS_PER_NODE} cards each ...")
         for node in fake_nodes("bench", self.nodes, CARDS_PER_NODE, "A100-40GB"):
-            await register_node(self.client, node, "nvidia.com/gpu")
+            await register_node(self.client, node, ["nvidia.com/gpu"])
         cards = self.nodes * CARDS_PER_NODE
         await self._until(lambda: self.installation.metrics()["gpuledger_ledger_patches_total"] >= cards)
 

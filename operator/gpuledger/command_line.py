@@ -150,6 +150,7 @@ def fake_nodes(
     """Register simulated nodes, as a node agent and its kubelet would."""
     from gpuledger.agent import fake_nodes as fake
     from gpuledger.controller.config_files import nodes_config
+    from gpuledger.controller.vocabularies import words_of
 
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():
@@ -158,9 +159,10 @@ def fake_nodes(
     settings = read_settings(settings_file)
     try:
         nodes = fake.fake_nodes(prefix, count, gpus, model, number, nodes_config(settings))
+        counts = words_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
-    _until_interrupted(lambda: fake.register(nodes, settings.resource_count, kubeconfig, run_pods))
+    _until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))
 
 
 @main.command("scheduler-config")

@@ -24,6 +24,8 @@ from installation import USER, Installation
 Json = dict[str, Any]
 
 COUNT, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
+COUNTS = (COUNT, "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+"""The names that a node agent serves."""
 PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 DEVICES = "gpuledger.dev/devices"
 ALLOCATIONS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
@@ -187,7 +189,7 @@ class Cluster:
             client = await KubeClient.connect(self.plane.kubeconfig)
             try:
                 for node in nodes:
-                    await register_node(client, node, COUNT)
+                    await register_node(client, node, COUNTS)
             finally:
                 await client.close()
 

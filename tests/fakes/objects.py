@@ -19,6 +19,9 @@ SHARE: Mapping[str, object] = {GPU: "1", MEMORY: "4k"}
 WORDS = words_of(Settings())
 """What pods and nodes may say, by default."""
 
+COUNTS = WORDS.counts(of="nvidia")
+"""The names that our node agent serves."""
+
 Json = dict[str, Any]
 
 
@@ -59,5 +62,5 @@ def a_node_object(name: str, cards: Sequence[Card] = (), *, slots: int = 80, reg
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "annotations": {REGISTER_ANNOTATION: text}},
-        "status": {"allocatable": {"cpu": "64", GPU: str(slots)}},
+        "status": {"allocatable": {"cpu": "64", **dict.fromkeys(COUNTS, str(slots))}},
     }

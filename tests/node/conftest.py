@@ -6,7 +6,7 @@ run means that they ran.
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from build_control_plane import ensure_binaries, ensure_node_binaries
 from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
 from local_node import Node, complaint, missing_requirements
+from node.gpu_node import GpuNode
 from node.pods import Pods
 
 HERE = Path(__file__).parent
@@ -91,3 +92,35 @@ def pods(plane: ControlPlane, node: Node) -> Iterator[Pods]:
     namespace = Pods(plane, f"test-{secrets.token_hex(4)}")
     yield namespace
     namespace.delete()
+
+
+@pytest.fixture(scope="session")
+def gpu_node(plane: ControlPlane, node: Node) -> Iterator[GpuNode]:
+    """Return gpuledger on the shared plane and node: operator, scheduler and agent, with four simulated cards."""
+    shared = GpuNode(plane, node)
+    yield shared
+    shared.kill_agent()
+    shared.cluster.close()
+
+
+@pytest.fixture
+def gpu(gpu_node: GpuNode) -> Iterator[GpuNode]:
+    """Yield the node with an agent that is ready, and without pods."""
+    if gpu_node.agent is None or not gpu_node.agent.alive:
+        gpu_node.start_agent()
+    gpu_node.wait_ready()
+    yield gpu_node
+    gpu_node.remove_all()
+
+
+@pytest.fixture
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Return what prints a sentence, a measurement say, whether or not the test passes."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+
+    def write(sentence: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n    {sentence}", flush=True)  # noqa: T201 - for whoever reads the run
+
+    return write

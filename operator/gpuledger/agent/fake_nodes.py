@@ -40,6 +40,9 @@ MODELS_MIB = {
 
 AS_THEY_ARE = NodeConfigs()
 
+VENDOR = "nvidia"
+"""Of the models above."""
+
 PODS_PER_NODE = 250
 NUMA_NODES = 2
 NVLINK_SCORE = 200
@@ -83,7 +86,7 @@ def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode
             node_name=name,
             index=index,
             capacity=Amounts(MODELS_MIB[model], ALL_CORES, config.split_count),
-            vendor="nvidia",
+            vendor=VENDOR,
             model=f"NVIDIA-{model}",
             numa_node=index * NUMA_NODES // max(gpus, 1),
             links={peer: NVLINK_SCORE for peer in uuids if peer != uuids[index]},
@@ -93,12 +96,14 @@ def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode
     return FakeNode(name, config.offered(cards))
 
 
-async def register(nodes: Sequence[FakeNode], count_resource: str, kubeconfig: Path | None, run_pods: bool) -> None:
+async def register(
+    nodes: Sequence[FakeNode], count_resources: Sequence[str], kubeconfig: Path | None, run_pods: bool
+) -> None:
     """Create or update the nodes at the API server; with `run_pods`, stay and play their kubelet."""
     client = await KubeClient.connect(kubeconfig)
     try:
         for node in nodes:
-            await register_node(client, node, count_resource)
+            await register_node(client, node, count_resources)
         logger.info("%d nodes with %d cards registered", len(nodes), sum(len(node.cards) for node in nodes))
         if run_pods:
             await FakeKubelet(client, {node.name for node in nodes}).run()
@@ -106,8 +111,11 @@ async def register(nodes: Sequence[FakeNode], count_resource: str, kubeconfig: P
         await client.close()
 
 
-async def register_node(client: KubeClient, node: FakeNode, count_resource: str) -> None:
-    """Write the annotation as the agent does, and the status as its kubelet does. Idempotent."""
+async def register_node(client: KubeClient, node: FakeNode, count_resources: Sequence[str]) -> None:
+    """Write the annotation as the agent does, and the status as its kubelet does. Idempotent.
+
+    All cards can be asked for by each of the names: the agent serves them all.
+    """
     metadata = {"name": node.name, "annotations": {REGISTER_ANNOTATION: register_of(node.cards)}}
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "type": "gpuledger-fake"}
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labels}}
@@ -116,8 +124,8 @@ async def register_node(client: KubeClient, node: FakeNode, count_resource: str)
         await client.request("POST", "/api/v1/nodes", body)
     except Conflict:
         await client.request("PATCH", path, body, content_type="application/merge-patch+json")
-    slots = sum(card.capacity.number for card in node.cards)
-    amounts = {"cpu": "128", "memory": "1Ti", "pods": str(PODS_PER_NODE), count_resource: str(slots)}
+    slots = dict.fromkeys(count_resources, str(sum(card.capacity.number for card in node.cards)))
+    amounts = {"cpu": "128", "memory": "1Ti", "pods": str(PODS_PER_NODE), **slots}
     ready = {"type": "Ready", "status": "True", "reason": "FakeKubelet", "message": "simulated by gpuledger"}
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
     await client.request("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")

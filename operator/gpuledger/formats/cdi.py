@@ -20,7 +20,10 @@ Json = dict[str, Any]
 KIND = "gpuledger.dev/share"
 """Vendor and class of our devices: a device is what one container got."""
 
-VERSION = "0.6.0"
+VERSIONS = (("netDevices", "1.1.0"), ("additionalGids", "0.7.0"), ("intelRdt", "0.7.0"))
+"""Edits, and the version that brought them, newest first: a runtime refuses a file that is older than its words."""
+
+OLDEST_VERSION = "0.6.0"
 """The first with annotations."""
 
 FILE_PREFIX, FILE_SUFFIX = "gpuledger.dev-share-", ".json"
@@ -28,7 +31,7 @@ FILE_PREFIX, FILE_SUFFIX = "gpuledger.dev-share-", ".json"
 POD_UID, POD, CONTAINER = "gpuledger.dev/pod-uid", "gpuledger.dev/pod", "gpuledger.dev/container"
 CARDS, RESOURCE, SLOTS = "gpuledger.dev/cards", "gpuledger.dev/resource", "gpuledger.dev/slots"
 
-_NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 _LISTS = ("env", "deviceNodes", "hooks", "mounts", "additionalGids", "netDevices")
 """Edits that are lists, which two sets of edits can be joined by."""
@@ -65,7 +68,12 @@ def device_name(name: str) -> str:
 def own_name(qualified: str) -> str | None:
     """Return a device's name if it is one of ours."""
     kind, _, name = qualified.partition("=")
-    return name if kind == KIND and _NAME.match(name) else None
+    return name if kind == KIND and is_name(name) else None
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a device can have this name, and a file, too."""
+    return bool(_NAME.fullmatch(name))
 
 
 def grant_file(grant: Grant) -> bytes:
@@ -79,7 +87,8 @@ def grant_file(grant: Grant) -> bytes:
         CARDS: ",".join(grant.uuids),
     }
     device = {"name": grant.name, "annotations": annotations, "containerEdits": grant.edits}
-    return orjson.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": [device]}, option=orjson.OPT_INDENT_2)
+    version = next((version for key, version in VERSIONS if key in grant.edits), OLDEST_VERSION)
+    return orjson.dumps({"cdiVersion": version, "kind": KIND, "devices": [device]}, option=orjson.OPT_INDENT_2)
 
 
 def read_grant(text: bytes) -> Grant:
@@ -96,7 +105,7 @@ def read_grant(text: bytes) -> Grant:
             pod=pod,
             container=str(said[CONTAINER]),
             resource=str(said[RESOURCE]),
-            slots=frozenset(said[SLOTS].split(",")),
+            slots=frozenset(slot for slot in said[SLOTS].split(",") if slot),
             uuids=tuple(uuid for uuid in said[CARDS].split(",") if uuid),
             edits=dict(device["containerEdits"]),
         )
@@ -117,17 +126,32 @@ class VendorDevices:
 
 
 def vendor_devices(specs: Iterable[object]) -> VendorDevices:
-    """Return the devices of parsed CDI files that are not ours. What is of another form is left out."""
+    """Return the devices of parsed CDI files that are not ours. What is of another form is left out.
+
+    Of two devices with one name the later one counts, as CDI has it for directories in their order.
+    """
     devices: dict[str, Json] = {}
     for spec in specs:
         if not isinstance(spec, dict) or spec.get("kind") in (None, KIND):
             continue
-        shared = spec.get("containerEdits") or {}
-        for device in spec.get("devices") or ():
-            if isinstance(device, dict) and isinstance(shared, dict):
-                own = device.get("containerEdits") or {}
-                devices.setdefault(f"{spec['kind']}={device.get('name')}", joined([own, shared]))
+        shared, listed = _edits(spec.get("containerEdits")), spec.get("devices")
+        for device in listed if isinstance(listed, list) else ():
+            own = _edits(device.get("containerEdits")) if isinstance(device, dict) else None
+            if own is not None and shared is not None:
+                devices[f"{spec['kind']}={device.get('name')}"] = joined([shared, own])
     return VendorDevices(devices)
+
+
+def _edits(found: object) -> Json | None:
+    """Return edits that can be written down again, None for what is of another form."""
+    edits = found or {}
+    if not isinstance(edits, dict) or not all(isinstance(edits.get(key) or [], list) for key in _LISTS):
+        return None
+    try:
+        orjson.dumps(edits)
+    except TypeError:
+        return None
+    return edits
 
 
 def joined(several: Iterable[Json]) -> Json:

@@ -1,14 +1,16 @@
 """From a process' control groups to its pod.
 
 Source: the kubelet's cgroup managers: `.../pod<uid>/<container>` with cgroupfs, `...-pod<uid with _>.slice/...` with
-systemd, in versions 1 and 2 of control groups.
+systemd, in versions 1 and 2 of control groups. The UID of a static pod, which a file on the node describes, is a hash.
+The outermost group counts: inside its own, a container may call groups whatever it likes.
 """
 
 from __future__ import annotations
 
 import re
 
-_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?(?:/|$)", re.MULTILINE)
+_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_POD = re.compile(rf"[/-]pod({_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 
 
 def pod_uid(text: str) -> str | None:

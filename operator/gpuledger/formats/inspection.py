@@ -149,7 +149,7 @@ def _node(node: Json, words: Words) -> Json:
     dialect = facts.registers[0][0].dialect.value if facts.registers else None
     return {
         **_node_head(facts.name, dialect),
-        "serves": sorted(facts.offer.resources & facts.offered) if facts.offer else [],
+        "serves": sorted(facts.offer.resources) if facts.offer else [],
         "gpus": [_gpu(card) for card in sorted(inventory.cards, key=lambda card: card.place)],
         "problems": list(inventory.problems),
     }

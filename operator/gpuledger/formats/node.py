@@ -119,8 +119,9 @@ def _one_for_each_vendor(
 def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], words: Words) -> NodeOffer | None:
     served = offered & {each.count for each, _ in registers}
     if any(each.dialect is Dialect.NATIVE for each, _ in registers):
-        served |= offered & {each.count for each in words.vocabularies if each.vendor != NVIDIA}
-        return NodeOffer(Dialect.NATIVE, frozenset(words.counts())) if served else None
+        # Our agent serves all names of its vendor. Without its own one, another is what another plugin has left behind.
+        ours = words.counts() if served else words.counts(but=NVIDIA)
+        return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
     if not served:
         return None
     # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
@@ -138,7 +139,8 @@ def _contradictions(facts: NodeFacts) -> Iterable[str]:
                 f"node {facts.name} lists its cards in {words.annotation}, and offers {', '.join(others)}, but none of "
                 f"{words.count}, which is the name in the settings: name there what its device plugin serves"
             )
-    if not facts.registers and CLASSIC_COUNT in facts.offered:
+    # Beside other names it is our agent's, which has not listed its cards yet.
+    if not facts.registers and facts.offered & {*KNOWN_COUNTS} == {CLASSIC_COUNT}:
         yield (
             f"node {facts.name} offers {CLASSIC_COUNT} and lists no UUIDs of its cards: it has no inventory, "
             "and gets no pods of ours; its device plugin has to be replaced"

@@ -156,9 +156,10 @@ class Words:
         """Return every name: the scheduler must send pods that ask for any, and count none itself."""
         return tuple(dict.fromkeys(name for each in self.vocabularies for name in each.resources))
 
-    def counts(self) -> tuple[str, ...]:
-        """Return the names by which cards are counted."""
-        return tuple(dict.fromkeys(each.count for each in self.vocabularies if each.count))
+    def counts(self, of: str = "", but: str = "") -> tuple[str, ...]:
+        """Return the names by which cards are counted: all, those of one vendor, or those of the others."""
+        chosen = (each for each in self.vocabularies if of in ("", each.vendor) and each.vendor != but)
+        return tuple(dict.fromkeys(each.count for each in chosen if each.count))
 
 
 HAMI = Vocabulary(

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from builders import a_card, cards_of
-from fakes.objects import GPU, WORDS, a_node_object
+from fakes.dialects import CLASSIC_COUNT, VOLCANO_COUNT
+from fakes.objects import COUNTS, GPU, WORDS, a_node_object
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.gpu_allocation import CardSpec
 from gpuledger.formats.node import (
@@ -44,7 +45,26 @@ def item(index: int = 0, **fields: Any) -> dict[str, Any]:
 def test_the_facts_are_name_register_and_offer() -> None:
     found = node_facts(a_node_object("node-a", CARDS, slots=20), WORDS)
     assert (found.name, [text for _, text in found.registers]) == ("node-a", [register_of(CARDS)])
-    assert found.offer == NodeOffer(Dialect.NATIVE, frozenset(WORDS.counts()))
+    assert found.offer == NodeOffer(Dialect.NATIVE, frozenset(COUNTS))
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "served"),
+    [
+        ({GPU: "8", VOLCANO_COUNT: "8", CLASSIC_COUNT: "8"}, {GPU, VOLCANO_COUNT, CLASSIC_COUNT}),
+        ({GPU: "8", VOLCANO_COUNT: "8", CLASSIC_COUNT: "0"}, {GPU, VOLCANO_COUNT}),
+        ({GPU: "8", "huawei.com/Ascend310P": "2"}, {GPU, "huawei.com/Ascend310P"}),
+        ({GPU: "0", VOLCANO_COUNT: "8", "huawei.com/Ascend310P": "2"}, {"huawei.com/Ascend310P"}),
+        ({GPU: "8", "example.com/other": "8"}, {GPU}),
+    ],
+)
+def test_a_node_of_ours_serves_the_names_of_which_something_is_allocatable(
+    allocatable: dict[str, str], served: set[str]
+) -> None:
+    """The kubelet asks nobody for a container that counts in another name: such a pod would run without a card."""
+    node = a_node_object("node-a", CARDS)
+    node["status"]["allocatable"] = allocatable
+    assert node_facts(node, WORDS).offer == NodeOffer(Dialect.NATIVE, frozenset(served))
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_a_pod_never_gets_another_vendors_card() -> None:
     """On a node with our agent, which serves all names, only the cards themselves tell."""
     for row in ROWS.values():
         items = [{"uuid": "GPU-0", "index": 0, "memoryMiB": 65_536, "vendor": row.vendor, "model": row.model}]
-        node = a_foreign_node({"gpuledger.dev/gpus": orjson.dumps(items).decode()}, {GPU: "10"})
+        node = a_foreign_node({"gpuledger.dev/gpus": orjson.dumps(items).decode()}, dict.fromkeys(WORDS.counts(), "10"))
         for asked in (*ROWS.values(), None):
             found = placed({asked.resources.count if asked else GPU: "1"}, node)
             if asked is not None and (asked.vendor, asked.model) == (row.vendor, row.model):

@@ -1,0 +1,91 @@
+"""Whatever dies on a node, running pods are not touched, and new ones get their own cards afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.cluster import NODES
+from node.crashing_agent import POINTS
+from node.gpu_node import GpuNode, gpu_pod, one_card
+
+REGISTER = "gpuledger.dev/gpus"
+CUT_OFF = "before Allocate is answered"
+"""The kubelet takes an Allocate that breaks off for a refusal: the pod fails, for good. Its controller makes another."""
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_agent_killed_at_any_step_leaves_running_pods_and_serves_new_ones_right(gpu: GpuNode, point: str) -> None:
+    gpu.create(gpu_pod("bystander", one_card(1000)))
+    gpu.wait_running("bystander")
+    before = gpu.identities("bystander")
+    gpu.kill_agent()
+    if "cards" in point:
+        gpu.cluster.patch(f"{NODES}/{gpu.node.name}", {"metadata": {"annotations": {REGISTER: None}}})
+    agent = gpu.start_agent(crash_at=point)
+    if "node" not in point and "registered" not in point:
+        gpu.wait_ready()
+        gpu.create(gpu_pod("hit", one_card(2000)))
+    gpu.cluster.wait(lambda: not agent.alive, f"the agent dies {point}: {gpu.log_tail()}")
+    gpu.start_agent()
+    gpu.wait_ready()
+    if point == CUT_OFF:
+        gpu.cluster.wait(lambda: gpu.cluster.pod("hit")["status"].get("phase") == "Failed", "the pod failed")
+        gpu.remove("hit")
+    if "hit" not in gpu.cluster.pods():
+        gpu.create(gpu_pod("hit", one_card(2000)))
+    names = ["hit", *gpu.create(gpu_pod("new", one_card(3000)))]
+    gpu.wait_running(*names)
+    gpu.check("bystander", *names)
+    assert gpu.identities("bystander") == before
+
+
+@pytest.mark.parametrize("program", ["kubelet", "containerd"])
+def test_a_restart_of_what_runs_the_pods_touches_none_of_them(
+    gpu: GpuNode, program: str, say: Callable[[str], None]
+) -> None:
+    names = gpu.create(*(gpu_pod(f"before-{n}", one_card(1000 + n)) for n in range(4)))
+    gpu.wait_running(*names)
+    before = gpu.identities(*names)
+    {"kubelet": gpu.node.restart_kubelet, "containerd": gpu.node.restart_containerd}[program]()
+    gpu.wait_ready()
+    later = gpu.create(*(gpu_pod(f"after-{n}", one_card(2000 + n)) for n in range(4)))
+    gpu.wait_running(*later)
+    gpu.check(*names, *later)
+    assert gpu.identities(*names) == before
+
+
+def test_an_agent_that_comes_back_finds_what_it_had_written_and_mends_what_is_missing(gpu: GpuNode) -> None:
+    names = gpu.create(*(gpu_pod(f"kept-{n}", one_card(1000 + n)) for n in range(3)))
+    gpu.wait_running(*names)
+    files = gpu.grant_files()
+    gpu.kill_agent()
+    directory = gpu.node.path("/var/run/cdi")
+    (directory / next(iter(files))).unlink()
+    (directory / "gpuledger.dev-share-left.unfinished").write_text("half a file")
+    (directory / "vendor.json").write_text("{}")
+    gpu.start_agent()
+    gpu.wait_ready()
+    gpu.cluster.wait(lambda: gpu.grant_files() == files, "the files are as before")
+    assert not list(directory.glob("*.unfinished"))
+    assert (directory / "vendor.json").exists()
+    (directory / "vendor.json").unlink()
+
+
+def test_files_of_pods_that_are_gone_are_removed(gpu: GpuNode) -> None:
+    names = gpu.create(*(gpu_pod(f"gone-{n}", one_card()) for n in range(3)))
+    gpu.wait_running(*names)
+    assert len(gpu.grant_files()) == 3
+    gpu.remove(*names)
+    gpu.cluster.wait(lambda: not gpu.grant_files(), "their files are gone", timeout_s=150)
+
+
+def test_an_annotation_that_somebody_removes_or_edits_is_put_back(gpu: GpuNode) -> None:
+    path = f"{NODES}/{gpu.node.name}"
+    before = gpu.cluster.request("GET", path)["metadata"]["annotations"][REGISTER]
+    for text in (None, "[]"):
+        gpu.cluster.patch(path, {"metadata": {"annotations": {REGISTER: text}}})
+        gpu.cluster.wait(
+            lambda: gpu.cluster.request("GET", path)["metadata"]["annotations"].get(REGISTER) == before, "it is back"
+        )

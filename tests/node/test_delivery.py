@@ -1,0 +1,264 @@
+"""Every container gets exactly the cards that the ledger gave it, on a real kubelet and container runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, PODS, devices, uuids
+from node.gpu_node import MIRRORED_CDI, GpuNode, gpu_container, gpu_pod, one_card
+
+SIZES = [
+    {COUNT: 1, MEMORY: 2000},
+    {COUNT: 1, MEMORY: 3000, "nvidia.com/gpucores": 10},
+    {COUNT: 2, MEMORY: 1000},
+    {COUNT: 1, "nvidia.com/gpumem-percentage": 5},
+    {COUNT: 1, MEMORY: 1500, "nvidia.com/gpucores": 5},
+]
+
+
+def test_twenty_pods_of_mixed_sizes_created_at_once_get_what_the_ledger_says(gpu: GpuNode) -> None:
+    names = gpu.create(*(gpu_pod(f"mixed-{n}", SIZES[n % len(SIZES)]) for n in range(20)))
+    gpu.wait_running(*names)
+    gpu.check(*names)
+    kept, gone = names[::2], names[1::2]
+    before = gpu.identities(*kept)
+    gpu.remove(*gone)
+    again = gpu.create(*(gpu_pod(f"again-{n}", SIZES[(n + 2) % len(SIZES)]) for n in range(len(gone))))
+    gpu.wait_running(*again)
+    gpu.check(*kept, *again)
+    assert gpu.identities(*kept) == before
+
+
+def test_equal_pods_at_once_are_not_swapped_and_start_as_fast_as_pods_without_gpus(
+    gpu: GpuNode, say: Callable[[str], None]
+) -> None:
+    """Whole cards, so that each pod has a card of its own, and a mistake would show."""
+    for run in range(2):
+        names = gpu.create(*(gpu_pod(f"equal-{run}-{n}", {COUNT: 1}) for n in range(len(gpu.state.cards))))
+        gpu.wait_running(*names)
+        gpu.check(*names)
+        pods = gpu.cluster.pods()
+        assert sorted(uuid for name in names for uuid in uuids(pods[name])) == sorted(c.uuid for c in gpu.state.cards)
+        gpu.remove(*names)
+    equal = gpu.create(*(gpu_pod(f"share-{n}", one_card()) for n in range(12)))
+    gpu.wait_running(*equal)
+    gpu.check(*equal)
+    plain = gpu.create(*(gpu_pod(f"plain-{n}", {}, schedulerName="default-scheduler") for n in range(12)))
+    gpu.wait_running(*plain)
+    bound = gpu.bound_at_s()
+    took = {name: gpu.started_at_s(name) - bound[name] for name in (*equal, *plain)}
+    with_gpu, without = (statistics.median(took[name] for name in names) for names in (equal, plain))
+    say(
+        f"12 equal pods at once, from Binding to the container's first process: {with_gpu:.2f} s in the middle; "
+        f"12 pods without GPUs: {without:.2f} s; ratio {with_gpu / without:.2f}"
+    )
+    assert with_gpu < 3 * without + 1
+
+
+def test_several_containers_of_a_pod_get_each_its_own(gpu: GpuNode) -> None:
+    main = gpu_container("main", {COUNT: 2, MEMORY: 1000})
+    side = gpu_container("side", one_card(3000, gpucores=20))
+    names = gpu.create(gpu_pod("several", main, side), gpu_pod("several-too", side, main))
+    gpu.wait_running(*names)
+    gpu.check(*names)
+    assert all(set(devices(gpu.cluster.pod(name))) == {"main", "side"} for name in names)
+
+
+def test_init_containers_sidecars_and_those_that_reuse_their_slots_get_each_their_own(gpu: GpuNode) -> None:
+    """The kubelet gives the slots of ordinary init containers to the others again, and never lists them."""
+    show = 'echo "$GPULEDGER_UUIDS $GPULEDGER_MEMORY_MIB"'
+    first = gpu_container("first", one_card(5000), show)
+    second = gpu_container("second", {COUNT: 2, MEMORY: 2500}, show)
+    sidecar = gpu_container("sidecar", one_card(700), restartPolicy="Always")
+    pods = [
+        gpu_pod(f"init-{n}", gpu_container("main", one_card(1000 + n)), initContainers=[first, sidecar, second])
+        for n in range(3)
+    ]
+    only = gpu_pod("init-only", gpu_container("main", {}), initContainers=[first])
+    names = gpu.create(*pods, only)
+    gpu.wait_running(*names)
+    found = gpu.cluster.pods()
+    for name in names:
+        told = devices(found[name])
+        assert set(told) == ({"first"} if name == "init-only" else {"first", "second", "sidecar", "main"})
+        for container, cards in told.items():
+            expected = f"{','.join(c['uuid'] for c in cards)} {','.join(str(c['memoryMiB']) for c in cards)}"
+            if container in ("first", "second"):
+                assert gpu.node.container_log("default", name, container).split("\n")[0] == expected
+            else:
+                assert gpu.told(name, container) == [(c["uuid"], c["memoryMiB"], c["cores"]) for c in cards]
+
+
+def test_a_pod_created_anew_under_its_name_gets_its_own_share(gpu: GpuNode) -> None:
+    for memory_mib in (1000, 2000, 3000):
+        gpu.create(gpu_pod("phoenix", one_card(memory_mib)))
+        gpu.wait_running("phoenix")
+        gpu.check("phoenix")
+        assert [memory for _, memory, _ in gpu.told("phoenix")] == [memory_mib]
+        gpu.remove("phoenix")
+
+
+def test_a_container_that_restarts_in_place_gets_the_same_again(gpu: GpuNode) -> None:
+    gpu.create(gpu_pod("restarts", one_card()))
+    gpu.wait_running("restarts")
+    before = gpu.told("restarts")
+    restart(gpu, "restarts")
+    assert gpu.told("restarts") == before
+    gpu.check("restarts")
+
+
+def test_an_annotation_edited_after_binding_changes_nothing_of_what_a_container_gets(gpu: GpuNode) -> None:
+    gpu.create(gpu_pod("forger", one_card(1000)), gpu_pod("neighbour", {COUNT: 1}))
+    gpu.wait_running("forger", "neighbour")
+    before, others = gpu.told("forger"), gpu.told("neighbour")
+    forged = {"main": [{"uuid": others[0][0], "memoryMiB": 80000, "cores": 100}]}
+    for text in (json.dumps(forged), "{}", "nonsense", None):
+        gpu.cluster.patch(f"{PODS}/forger", {"metadata": {"annotations": {"gpuledger.dev/devices": text}}})
+        restart(gpu, "forger")
+        assert gpu.told("forger") == before
+
+
+def restart(gpu: GpuNode, name: str) -> None:
+    """Kill a pod's container, and wait until the kubelet has started it anew."""
+    identity, restarts = gpu.identities(name)[name]
+    for pid in gpu.node.container_pids(identity.removeprefix("containerd://")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    gpu.cluster.wait(lambda: gpu.identities(name)[name][1] > restarts, f"{name} was started anew")
+    gpu.wait_running(name)
+
+
+def test_a_pod_that_came_around_the_scheduler_is_refused_and_hurts_nobody(gpu: GpuNode) -> None:
+    gpu.create(gpu_pod("rogue", {COUNT: 2}, schedulerName="", nodeName=gpu.node.name))
+    names = gpu.create(*(gpu_pod(f"honest-{n}", one_card()) for n in range(4)))
+    gpu.wait_running(*names)
+    gpu.check(*names)
+    gpu.cluster.wait(
+        lambda: any("came here around gpuledger's scheduler" in text for text in gpu.cluster.messages("rogue")),
+        "the rogue's events say what to do",
+    )
+    assert "rogue" not in gpu.holding()
+    assert not any("running" in s["state"] for s in gpu.cluster.pod("rogue")["status"]["containerStatuses"])
+
+
+def test_a_pod_deleted_before_its_container_starts_leaves_nothing(gpu: GpuNode) -> None:
+    for n in range(8):
+        gpu.create(gpu_pod(f"short-{n}", one_card()))
+        gpu.cluster.wait_bound(f"short-{n}")
+        gpu.cluster.request("DELETE", f"{PODS}/short-{n}")
+    gpu.create(gpu_pod("after", {COUNT: 4, MEMORY: 1000}))
+    gpu.wait_running("after")
+    gpu.check("after")
+    gpu.cluster.wait(lambda: gpu.holding() == {"after"}, "only the last pod holds shares")
+
+
+def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_runtime_lags_behind(
+    lagging: GpuNode,
+) -> None:
+    """The runtime sees each file only some time after the agent wrote it: its watcher lags behind.
+
+    Every card takes one share at a time, so each pod has another card than the one before, and the same slots.
+    """
+    gpu = lagging
+    seen = []
+    for n in range(50):
+        name = f"reuse-{n}"
+        card = gpu.state.cards[n % len(gpu.state.cards)].uuid
+        only = {"nvidia.com/use-gpuuuid": card}
+        gpu.create(gpu_pod(name, one_card(1000 + n), annotations=only))
+        gpu.wait_running(name)
+        assert gpu.told(name) == [(card, 1000 + n, 0)]
+        seen.append(next(iter(gpu.grant_files(MIRRORED_CDI).values()))["devices"][0]["name"])
+        gpu.remove(name)
+    assert len(set(seen)) == len(seen)
+
+
+class Mirror:
+    """Shows the runtime the agent's files late: a copy of the directory, some time after each change."""
+
+    def __init__(self, source: Path, target: Path, delay_s: float) -> None:
+        self._source, self._target, self._delay_s = source, target, delay_s
+        self._ended = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            files = {file.name: file.read_bytes() for file in self._source.glob("*.json")}
+            self._ended.wait(self._delay_s)
+            for old in self._target.glob("*.json"):
+                if old.name not in files:
+                    old.unlink()
+            for name, content in files.items():
+                if not (self._target / name).exists():
+                    (self._target / f"{name}.new").write_bytes(content)
+                    (self._target / f"{name}.new").rename(self._target / name)
+
+
+@pytest.fixture
+def lagging(gpu: GpuNode) -> Iterator[GpuNode]:
+    """Yield the node with an agent whose files the runtime sees 0.3 s later."""
+    gpu.kill_agent()
+    directory = gpu.node.path("/var/run") / "gpuledger-cdi"
+    directory.mkdir(exist_ok=True)
+    gpu.change_settings(cdi_directory=MIRRORED_CDI)
+    mirror = Mirror(directory, gpu.node.path("/var/run/cdi"), 0.3)
+    try:
+        gpu.start_agent()
+        gpu.wait_ready()
+        yield gpu
+    finally:
+        gpu.remove_all()
+        mirror.end()
+        gpu.kill_agent()
+        gpu.change_settings(cdi_directory="/var/run/cdi")
+        gpu.start_agent()
+        gpu.wait_ready()
+
+
+def test_without_cdi_a_container_finds_its_share_in_a_read_only_directory(gpu: GpuNode) -> None:
+    gpu.kill_agent()
+    gpu.change_settings(delivery="directory")
+    try:
+        gpu.start_agent()
+        gpu.wait_ready()
+        script = "cat /run/gpuledger/devices.json; echo; touch /run/gpuledger/x && echo writable; " 
+        names = gpu.create(*(gpu_pod(f"files-{n}", gpu_container("main", one_card(1000 + n), script)) for n in range(6)))
+        gpu.wait_running(*names)
+        for name in names:
+            (line,) = [
+                text for text in gpu.node.container_log("default", name, "main").splitlines() if text.startswith("[")
+            ]
+            found = [(card["uuid"], card["memoryMiB"], card["cores"]) for card in json.loads(line)]
+            assert found == gpu.entered(gpu.cluster.pod(name))
+            assert "writable" not in gpu.node.container_log("default", name, "main")
+        gpu.remove_all()
+    finally:
+        gpu.kill_agent()
+        gpu.change_settings(delivery="cdi")
+        gpu.start_agent()
+        gpu.wait_ready()
+
+
+def test_a_request_in_any_of_the_configured_words_is_served(gpu: GpuNode) -> None:
+    gpu.create(
+        gpu_pod("volcano", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2000}),
+        gpu_pod("classic", {"volcano.sh/gpu-memory": 1000, "volcano.sh/gpu-number": 1}),
+    )
+    gpu.wait_running("volcano", "classic")
+    gpu.check("volcano", "classic")
+
