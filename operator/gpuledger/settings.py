@@ -71,6 +71,9 @@ class Settings:
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while others wait for it."
     )
+    start_timeout_s: float = option(
+        60.0, "After how long a node whose kubelet has not started a bound pod takes no more of them; 0: never."
+    )
     release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 

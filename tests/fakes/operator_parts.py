@@ -15,14 +15,16 @@ from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.share import Holder, Share
+from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
+from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
@@ -34,6 +36,8 @@ HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
 RELEASE_DELAY_S = 30.0
 PLUGIN_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 0.0
+"""Most tests play no kubelet."""
 
 
 @dataclass
@@ -45,6 +49,9 @@ class OperatorParts:
     counts: Counts = field(default_factory=Counts)
     told: list[tuple[str, str]] = field(default_factory=list)
     """Node and sentence, for each that was told to a node."""
+    told_pods: list[tuple[str, bool, str, str]] = field(default_factory=list)
+    """UID of the pod, whether it is a warning, reason and sentence, for each that was told to a pod."""
+    start_timeout_s: float = START_TIMEOUT_S
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
@@ -76,12 +83,16 @@ class OperatorParts:
             self.counts,
             clock=asyncio.get_running_loop().time,
         )
+        self.agents = AgentPods()
+        self.starts = LateStarts(self.ledger, self.api.store, self.start_timeout_s)
         self.inventory = InventoryKeeper(
             self.ledger,
             self.journal,
             self.api.store,
             self.counts,
-            lambda node, text: self.told.append((node, text)),
+            self,
+            self.agents,
+            self.starts,
             self.leadership.is_active,
         )
         self.journal.on_lost = self.inventory.recheck
@@ -94,6 +105,7 @@ class OperatorParts:
             self.waiting,
             self.turns,
             self.adopter,
+            self.starts,
             self.api.store,
             settings.request,
             WORDS,
@@ -106,12 +118,14 @@ class OperatorParts:
         """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
         room_has_changed, kopf_lists = asyncio.Event(), KopfLists()
         kopf_lists.first.set()
+        self.agents.listed.set()
         self.ledger.on_change = room_has_changed.set
         return Operator(
             client=cast(Any, None),
             kopf_lists=kopf_lists,
             leadership=self.leadership,
             observer=self.observer,
+            agents=self.agents,
             placer=self.placer,
             waiting=self.waiting,
             room_has_changed=room_has_changed,
@@ -119,6 +133,14 @@ class OperatorParts:
             server=cast(Any, None),
             settings=Settings(),
         )
+
+    def tell_node(self, node_name: str, sentence: str) -> None:
+        """Keep what would be an Event of a node."""
+        self.told.append((node_name, sentence))
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Keep what would be an Event of a pod."""
+        self.told_pods.append((pod.uid, warning, reason, sentence))
 
     def entry(self, card: Card) -> CardEntry:
         """Return a card's line."""

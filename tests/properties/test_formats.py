@@ -83,6 +83,7 @@ def cards(draw: st.DrawFn) -> Card:
         numa_node=draw(st.none() | st.integers(-1, crd.MAX_INDEX)),
         healthy=draw(st.booleans()),
         links=draw(st.dictionaries(uuids, st.integers(0, crd.MAX_LINK_SCORE), max_size=4)),
+        fault=draw(st.text(max_size=256)),
     )
 
 
@@ -138,6 +139,7 @@ def test_cards_survive_the_way_through_a_nodes_register(found: list[Card]) -> No
     here = [Card(**{**{name: getattr(card, name) for name in card.__slots__}, "node_name": "node-a"}) for card in found]
     inventory = read_registers(facts(register_of(here)))
     assert (list(inventory.cards), inventory.problems) == (here, ())
+    assert [card.fault for card in inventory.cards] == [card.fault for card in here]
 
 
 @given(st.text(max_size=60) | st.from_regex(r'\A\[(\{"uuid":"[a-z.-]{0,4}","index":-?[0-9]{1,5}\},?){0,3}\]\Z'))

@@ -64,7 +64,7 @@ _ROUTES = tuple(
         ("GET", _POD, Operation.READ_POD),
         ("PATCH", _POD, Operation.ANNOTATE),
         ("POST", rf"{_POD}/binding", Operation.BIND),
-        ("POST", "/api/v1/namespaces/default/events", Operation.CREATE_EVENT),
+        ("POST", r"/api/v1/namespaces/[^/]+/events", Operation.CREATE_EVENT),
     )
 )
 

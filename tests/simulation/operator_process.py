@@ -18,7 +18,8 @@ from simulation.process_loop import new_loop
 if TYPE_CHECKING:
     from simulation.world import World
 
-SETTINGS = Settings()
+SETTINGS = Settings(start_timeout_s=0)
+"""The simulated kubelet starts pods as late as it likes, and that is not what is simulated."""
 
 NEVER_ENDING = ("resync_every", "wait_passive")
 """Coroutines that the parts of an operator run beside themselves."""
@@ -51,6 +52,7 @@ class OperatorProcess:
         for watch in self.watches:
             watch.start(None)
         operator.kopf_lists.first.set()
+        operator.agents.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
         if host is not None:
             parts.append(startup._follow_lease(operator))

@@ -7,13 +7,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import kopf
 from aiohttp import web
 
+from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.kopf_handlers import build_registry, build_settings
 from gpuledger.controller.kopf_lists import KopfLists
@@ -26,14 +25,16 @@ from gpuledger.kube_api.reads import PODS, KubeReads, pods_of
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.errors import Unreachable
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
+from gpuledger.workflows.agent_pods import AGENT_SELECTOR, AgentPods
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
@@ -47,6 +48,9 @@ START_PAUSE_S = 1.0
 
 LEASE_SILENCE_S = 20.0
 """A Lease that somebody holds is renewed every few seconds."""
+
+AGENTS_WAIT_S = 5.0
+"""How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
 
 HOLDS_CHECKED_S = 1.0
 """How often holds are looked at whose time may be over."""
@@ -64,6 +68,7 @@ class Operator:
     kopf_lists: KopfLists
     leadership: Leadership
     observer: ClusterObserver
+    agents: AgentPods
     placer: PodPlacer
     waiting: WaitingPods
     room_has_changed: asyncio.Event
@@ -86,12 +91,13 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         bind_timeout_s=settings.bind_timeout_s,
     )
     clock = asyncio.get_running_loop().time
+    agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
     releaser = PodReleaser(
         ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active
     )
     turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock)
-    inventory = InventoryKeeper(ledger, journal, store, counts, NodeEvents(store), leadership.is_active)
+    inventory = InventoryKeeper(ledger, journal, store, counts, Events(store), agents, starts, leadership.is_active)
     journal.on_lost = inventory.recheck
     adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
     observer = ClusterObserver(
@@ -102,6 +108,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         waiting,
         turns,
         adopter,
+        starts,
         store,
         placement.request,
         placement.words,
@@ -112,43 +119,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     room_has_changed = asyncio.Event()
     ledger.on_change = room_has_changed.set
     return Operator(
-        client, KopfLists(), leadership, observer, placer, waiting, room_has_changed, counts, server, settings
+        client, KopfLists(), leadership, observer, agents, placer, waiting, room_has_changed, counts, server, settings
     )
-
-
-class NodeEvents:
-    """Shows a sentence as an Event of a Node, where `kubectl describe node` finds it."""
-
-    def __init__(self, store: KubeWrites) -> None:
-        self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def __call__(self, node_name: str, sentence: str) -> None:
-        """Post the event in the background; if that fails the log still has it."""
-        task = asyncio.create_task(self._post(node_name, sentence))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _post(self, node_name: str, sentence: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        event: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": "gpuledger-", "namespace": "default"},
-            # The kubelet's convention: a Node's name stands for its UID.
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name},
-            "type": "Warning",
-            "reason": "BadGPUInventory",
-            "message": sentence[:1024],
-            "source": {"component": "gpuledger"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._store.create_event(event)
-        except ApiError as error:
-            logger.warning("node %s could not be told: %s", node_name, error)
 
 
 async def run(settings: Settings, kubeconfig: Path | None, host: str | None = None) -> None:
@@ -166,6 +138,7 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             logger.info("extender at %s", settings.extender_url)
             sites.push_async_callback(operator.waiting.stop)
             parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
+            parts.append(_follow_agents(operator))
             if host is not None:
                 parts.append(_follow_lease(operator))
             await _first_to_end(*parts)
@@ -186,6 +159,8 @@ async def _keep_in_sync(operator: Operator) -> None:
     What Kopf watches is read after its lists: else what changes in between would be seen by nobody.
     """
     await operator.kopf_lists.first.wait()
+    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
+        await asyncio.wait_for(operator.agents.listed.wait(), AGENTS_WAIT_S)
     while True:
         if not operator.leadership.is_active():
             await _until_it_works(operator.observer.resync)
@@ -212,6 +187,12 @@ async def _follow_pending_pods(operator: Operator) -> None:
     observer = operator.observer
     selector = {"fieldSelector": pods_of(operator.settings.scheduler_names, bound=False)}
     await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
+
+
+async def _follow_agents(operator: Operator) -> None:
+    path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods"
+    agents = operator.agents
+    await follow(operator.client, path, {"labelSelector": AGENT_SELECTOR}, agents.observe, agents.listing)
 
 
 async def _follow_lease(operator: Operator) -> None:

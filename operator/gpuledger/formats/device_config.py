@@ -98,8 +98,8 @@ NOT_SUPPORTED = {
     "disableCoreLimit": "it is for the library in the container, which is not ours",
     "gpuCorePolicy": "it is for the library in the container, which is not ours",
     "runtimeClassName": "set it in the pod",
-    "migProfileAllowlist": "cards in MIG mode take no pods yet",
-    "knownMigGeometries": "cards in MIG mode take no pods yet",
+    "migProfileAllowlist": "MIG devices are not made here: cut the cards beforehand",
+    "knownMigGeometries": "MIG devices are not made here: cut the cards beforehand",
     "passDeviceSpecs": "it is for Volcano's device plugin itself",
 }
 """Keys of both systems that have no effect here -> what to know instead."""

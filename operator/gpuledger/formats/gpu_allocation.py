@@ -31,6 +31,7 @@ MAX_SLOTS: Final = 1024
 MAX_SLOTS_OF_ONE_POD: Final = 64
 MAX_INDEX: Final = 1023
 MAX_LINK_SCORE: Final = 1_000_000
+MAX_LINE: Final = 256
 
 # Inside, anything that may stand in an object's name; at the ends, a letter or a digit.
 UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
@@ -59,7 +60,7 @@ Attempt = Annotated[str, Field(min_length=1, max_length=32)]
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
 Word = Annotated[str, Field(max_length=32)]
-Line = Annotated[str, Field(max_length=256)]
+Line = Annotated[str, Field(max_length=MAX_LINE)]
 
 
 class _Part(BaseModel):

@@ -171,6 +171,7 @@ def _gpu(card: Card) -> Json:
         "numaNode": card.numa_node,
         "mode": card.mode,
         "healthy": card.healthy,
+        **({"fault": card.fault} if card.fault else {}),
         "links": dict(card.links),
     }
 

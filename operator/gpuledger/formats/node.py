@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.gpu_allocation import CardSpec
+from gpuledger.formats.gpu_allocation import MAX_LINE, CardSpec
 from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
 from gpuledger.formats.words import RegisterWords, Words
@@ -18,7 +18,8 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
-"""On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}."""
+"""On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}, and
+fault where a card is not healthy: why, in words that stay the same."""
 
 KNOWN_COUNTS = ("nvidia.com/gpu", "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
 """Count resources that a device plugin may serve under its own name, whatever the settings say."""
@@ -192,6 +193,7 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
         mode=registered.mode,
         numa_node=registered.numa_node,
         healthy=registered.healthy,
+        fault=registered.fault,
         links=dict(registered.links),
     )
 
@@ -208,5 +210,6 @@ def _registered(card: Card) -> dict[str, Any]:
         numa_node=card.numa_node,
         mode=card.mode,
         healthy=card.healthy,
+        fault=card.fault[:MAX_LINE],
         links=dict(card.links),
-    ).model_dump(by_alias=True, exclude_none=True)
+    ).model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})

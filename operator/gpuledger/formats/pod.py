@@ -105,6 +105,20 @@ def has_started(pod: Json) -> bool:
     return bool((pod.get("status") or {}).get("startTime"))
 
 
+def is_ready(pod: Json) -> bool:
+    """Tell whether the pod serves: it runs, is Ready, and is not on its way out."""
+    status = pod.get("status") or {}
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+    return ready and status.get("phase") == "Running" and not is_being_deleted(pod)
+
+
+def bound_at(pod: Json) -> str:
+    """Return when the pod was bound, RFC 3339; empty if its status does not say. No user can write it."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    found = (c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "True")
+    return next((str(c.get("lastTransitionTime") or "") for c in found), "")
+
+
 def bound_node(pod: Json) -> str:
     """Return the node that the pod is bound to, or an empty string."""
     return str((pod.get("spec") or {}).get("nodeName") or "")

@@ -29,6 +29,7 @@ from gpuledger.formats.gpu_allocation import (
 from gpuledger.formats.quantity import truth
 from gpuledger.formats.words import RegisterWords
 from gpuledger.model.card import ALL_CORES
+from gpuledger.model.card_filter import MIG, MIG_PARENT
 from gpuledger.model.errors import BadInput
 
 SCORES_ANNOTATION = "hami.io/node-nvidia-score"
@@ -55,6 +56,7 @@ class RegisteredCard(BaseModel):
     numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
     mode: Word = ""
     healthy: bool = True
+    fault: Line = ""
     links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}
 
 
@@ -66,7 +68,7 @@ def read_cards(text: str, words: RegisterWords) -> tuple[list[RegisteredCard], l
 
     Raises BadInput when the whole text is of another form.
     """
-    read = _READERS[words.format]
+    read = _native if words.format == "native" else _foreign(_READERS[words.format])
     cards: list[RegisteredCard] = []
     problems: list[str] = []
     for position, item in enumerate(_items(text, words)):
@@ -116,6 +118,16 @@ def _json_list(text: str) -> list[Any]:
     if not isinstance(items, list):
         raise BadInput("it is not a list of cards")
     return items
+
+
+def _foreign(read: Callable[[Any, int, RegisterWords], Item]) -> Callable[[Any, int, RegisterWords], Item]:
+    """Return a reader that knows what the mode mig means to others: a GPU that their plugin cuts as it likes."""
+
+    def renamed(item: Any, position: int, words: RegisterWords) -> Item:
+        card = read(item, position, words)
+        return {**card, "mode": MIG_PARENT} if card["mode"] == MIG else card
+
+    return renamed
 
 
 def _native(item: Any, _position: int, _words: RegisterWords) -> Any:
@@ -178,8 +190,7 @@ def _volcano(item: str, position: int, words: RegisterWords) -> Item:
     }
 
 
-_READERS: dict[str, Callable[[Any, int, RegisterWords], Any]] = {
-    "native": _native,
+_READERS: dict[str, Callable[[Any, int, RegisterWords], Item]] = {
     "hami": _hami,
     "volcano": _volcano,
 }

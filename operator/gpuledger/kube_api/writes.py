@@ -86,5 +86,5 @@ class KubeWrites:
         await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
 
     async def create_event(self, event: Json) -> None:
-        """Create an Event in the default namespace: about a Node, which has none of its own."""
-        await self._client.request("POST", "/api/v1/namespaces/default/events", event)
+        """Create an Event, in the namespace that it names."""
+        await self._client.request("POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)

@@ -42,6 +42,7 @@ class Ledger:
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
+        self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
@@ -70,6 +71,10 @@ class Ledger:
         """Return what the node's device plugin serves, None while it does not answer."""
         return self._offers.get(node_name)
 
+    def hangs(self, node_name: str) -> bool:
+        """Tell whether the node's kubelet leaves the pods that it has unstarted."""
+        return node_name in self._hanging
+
     def hold_of(self, pod_uid: str) -> Hold | None:
         """Return the pod's hold, if it has one."""
         return self._holds.get(pod_uid)
@@ -93,6 +98,7 @@ class Ledger:
                 offer=self._offers.get(node_name),
                 cards=tuple(entry.card for entry in reported),
                 rooms=tuple(entry.room() for entry in reported if entry.open and entry.card.healthy),
+                hangs=node_name in self._hanging,
             )
         return room
 
@@ -191,6 +197,12 @@ class Ledger:
         else:
             self._offers[node_name] = offer
         self._touch(node_name)
+
+    def set_hangs(self, node_name: str, hangs: bool) -> None:
+        """Note whether a node's kubelet leaves the pods that it has unstarted."""
+        if hangs != (node_name in self._hanging):
+            (self._hanging.add if hangs else self._hanging.remove)(node_name)
+            self._touch(node_name)
 
     # Holds.
 

@@ -44,6 +44,8 @@ class NodeRoom:
     """All reported cards, the unhealthy ones too."""
     rooms: tuple[Room, ...]
     """The cards on which something can be placed."""
+    hangs: bool = False
+    """Its kubelet does not start the pods that it has."""
 
 
 @dataclass(slots=True)

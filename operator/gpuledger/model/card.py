@@ -39,6 +39,9 @@ class Card:
     healthy: bool = True
     links: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Peer card's UUID -> link score, higher is faster."""
+    fault: str = field(default="", compare=False)
+    """Why the card is not healthy, in its node's words, without numbers that change. Not stored with the card, so it is
+    no difference: the reason for its phase shows it."""
 
     @property
     def place(self) -> tuple[int, str]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from gpuledger.model.card import Card
 
 MIG = "mig"
-"""Mode of a card that is cut into instances. Nothing here chooses instances yet, so nobody gets such a card."""
+"""Mode of a MIG device that is a card of its own: one slot, and all of its own cores, which are a part of a GPU's."""
+
+MIG_PARENT = "mig-parent"
+"""Mode of a GPU that is cut into MIG devices which are not listed. Nothing here chooses these, so nobody gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,13 @@ class CardFilter:
             self.model or self.use_models or self.avoid_models or self.use_uuids or self.avoid_uuids or self.modes
         )
 
+    def names(self, card: Card) -> bool:
+        """Tell whether the card is wanted by its UUID, or by its mode."""
+        return card.uuid in self.use_uuids or (card.mode != "" and card.mode in self.modes)
+
     def admits(self, card: Card) -> bool:
         """Tell whether the card meets all conditions."""
-        if card.vendor != self.vendor or card.mode == MIG:
+        if card.vendor != self.vendor or card.mode == MIG_PARENT:
             return False
         if self.is_plain:
             return True

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.card_filter import MIG
+from gpuledger.model.card_filter import MIG, MIG_PARENT
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """The configuration of one node, or of all. Scaling does not apply to cards in MIG mode."""
+    """The configuration of one node, or of all.
+
+    It says nothing of MIG devices, which are as they are; a whole GPU that it has in MIG mode is one that is cut.
+    """
 
     split_count: int = 10
     """Slots of each card."""
@@ -28,9 +31,11 @@ class NodeConfig:
         return tuple(self._offered(card) for card in seen)
 
     def _offered(self, card: Card) -> Card:
+        if card.mode == MIG:
+            return card
         mode = self.mode or card.mode
-        if mode == MIG:
-            return replace(card, mode=mode)
+        if mode in (MIG, MIG_PARENT):
+            return replace(card, mode=MIG_PARENT)
         memory_mib = int(card.capacity.memory_mib * self.memory_scaling)
         return replace(card, mode=mode, capacity=Amounts(memory_mib, int(100 * self.core_scaling), self.split_count))
 

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad-request"
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
+    NODE_NOT_STARTING = "node-not-starting"
     OTHER_RESOURCE = "other-resource"
     PLUGIN_LIMIT = "plugin-limit"
     TOO_FEW_CARDS = "too-few-cards"

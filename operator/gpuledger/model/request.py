@@ -7,7 +7,8 @@ from enum import Enum
 from functools import cached_property
 
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card import Card
+from gpuledger.model.card_filter import MIG, CardFilter
 
 ANY_NVIDIA = CardFilter()
 
@@ -48,6 +49,20 @@ class Demand:
     def whole(self) -> bool:
         """All of the card, whatever its size."""
         return self.exclusive and self.memory_mib is None and self.memory_percent == 100
+
+    def admits(self, card: Card) -> bool:
+        """Tell whether the container may get this card at all, whatever is free on it.
+
+        A MIG device is a part of a GPU. Who asks for cards, or for percents of one, does not mean a part of a part: it
+        has to ask for one card by its memory alone, within what the device has, or name the device or its mode.
+        """
+        if not self.wanted.admits(card):
+            return False
+        if card.mode != MIG or self.wanted.names(card):
+            return True
+        if self.memory_mib is None or self.cores or self.cards > 1:
+            return False
+        return not self.at_most_card or self.memory_mib <= card.capacity.memory_mib
 
     def amounts_on(self, capacity: Amounts) -> Amounts:
         """Return what the container takes of a card of this capacity: one slot, and the resolved memory and cores.

@@ -51,13 +51,15 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
     if node.offer is None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
+    if node.hangs:
+        return Refusal(Reason.NODE_NOT_STARTING, "node starts no pods: its kubelet or GPU node agent hangs")
     if not node.offer.serves(demand.resource):
         return Refusal(Reason.OTHER_RESOURCE, f"the node's device plugin does not serve {demand.resource}")
-    cards = [card for card in node.cards if demand.wanted.admits(card)]
+    cards = [card for card in node.cards if demand.admits(card)]
     never = _refuse_for_ever(demand, node, cards)
     if never:
         return never
-    rooms = [room for room in node.rooms if demand.wanted.admits(room.card)]
+    rooms = [room for room in node.rooms if demand.admits(room.card)]
     if len(rooms) < demand.cards:
         return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
     fitting = [room for room in rooms if _fits(demand, room)]
@@ -204,12 +206,12 @@ class _Search:
         mine = self.taken.get(room.card.uuid, ())
         alone = self.alone.get(room.card.uuid, ())
         told_apart = room.card.uuid if self.told_apart else ""
-        return tuple(map(repr, (told_apart, room.card.capacity, room.free, room.idle, mine, alone)))
+        return tuple(map(repr, (told_apart, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)))
 
     def _fits_beside(self, container: int, room: Room) -> bool:
         """Tell whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
-        if not demand.wanted.admits(room.card) or not _fits(demand, room):
+        if not demand.admits(room.card) or not _fits(demand, room):
             return False
         taken = self.taken.get(room.card.uuid)
         if taken is None:

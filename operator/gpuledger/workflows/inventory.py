@@ -8,15 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from gpuledger.formats.gpu_allocation import MAX_LINE
 from gpuledger.formats.node import Inventory, NodeFacts, read_registers
 from gpuledger.formats.stored_card import new_allocation, stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.share import Pod
+from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.pauses import Patience
 
 logger = logging.getLogger(__name__)
@@ -43,6 +47,16 @@ class CardStore(Protocol):
         """Delete a card if it is unchanged."""
 
 
+class Teller(Protocol):
+    """Tells people, where they look for it."""
+
+    def tell_node(self, node_name: str, sentence: str) -> None:
+        """Show what is wrong with a node's inventory."""
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Show what has become of a pod's card."""
+
+
 class InventoryKeeper:
     """Keeps the cards of the ledger equal to what nodes report."""
 
@@ -52,18 +66,24 @@ class InventoryKeeper:
         journal: Journal,
         store: CardStore,
         counts: Counts,
-        tell_node: Callable[[str, str], None],
+        teller: Teller,
+        agents: AgentPods,
+        starts: LateStarts,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
         self._store = store
         self._counts = counts
-        self._tell_node = tell_node  # node name, sentence: shows a problem where a person looks for it
+        self._teller = teller
+        self._agents = agents
+        self._starts = starts
+        agents.on_change = starts.on_change = self.reconsider
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._patience = Patience()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
@@ -77,7 +97,7 @@ class InventoryKeeper:
             return
         self._counts.nodes_examined += 1
         self._facts[facts.name] = facts
-        self._ledger.set_offer(facts.name, facts.offer)
+        self._open_or_close(facts)
         if before is None or replace(before, offer=facts.offer) != facts:
             self._read(facts)
         if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
@@ -89,7 +109,15 @@ class InventoryKeeper:
         self._give_up_claims(node_name)
         self._told.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
+        self._ledger.set_hangs(node_name, False)
         self.recheck(node_name)
+
+    def reconsider(self, node_name: str) -> None:
+        """Take in that its agent's pod, or its kubelet, has begun or ceased to keep a node from taking pods."""
+        facts = self._facts.get(node_name)
+        if facts is not None:
+            self._open_or_close(facts)
+            self.worker.mark(node_name)
 
     def recheck(self, node_name: str) -> None:
         """Compare a node's cards in the ledger with its register again."""
@@ -124,6 +152,11 @@ class InventoryKeeper:
     def known_nodes(self) -> set[str]:
         """Return the nodes that exist, as far as is known."""
         return set(self._facts)
+
+    def _open_or_close(self, facts: NodeFacts) -> None:
+        """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
+        self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
+        self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
 
     def _read(self, facts: NodeFacts) -> None:
         try:
@@ -170,7 +203,7 @@ class InventoryKeeper:
             self._counts.bad_input["node"] += len(problems)
             for problem in problems:
                 logger.warning("%s", problem)
-                self._tell_node(node_name, problem)
+                self._teller.tell_node(node_name, problem)
         self._told[node_name] = problems
 
     def _note_reported(self, node_name: str) -> None:
@@ -212,9 +245,22 @@ class InventoryKeeper:
             self._counts.cards_written += 1
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:
+            self._was_healthy.setdefault(card.uuid, entry.card.healthy)
             stored = await self._store.replace_allocation_spec(card.object_name, new_allocation(card))
             self._counts.cards_written += 1
             self._ledger.load(stored_card(stored))
+        if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
+            self._tell_holders(card)
+
+    def _tell_holders(self, card: Card) -> None:
+        """Tell the pods on a card of its fault, or that it is over."""
+        where = f"GPU {card.uuid} (index {card.index} of node {card.node_name})"
+        entry = self._ledger.entry(card.uuid)
+        for holder in entry.holders.values() if entry else ():
+            if card.healthy:
+                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, its node reports")
+            else:
+                self._teller.tell_pod(holder.pod, True, "GPUUnhealthy", f"{where}: {_fault(card)}")
 
     async def _delete(self, entry: CardEntry) -> None:
         """Delete a card that is gone; a holder that came in between makes the precondition fail."""
@@ -242,6 +288,14 @@ class InventoryKeeper:
             return CardPhase.UNAVAILABLE, "its node does not report it any more"
         if self._ledger.offer(node_name) is None:
             return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
+        problem = self._starts.problem(node_name)
+        if problem:
+            return CardPhase.UNAVAILABLE, problem[:MAX_LINE]
         if not entry.card.healthy:
-            return CardPhase.UNHEALTHY, "its node reports a fault"
+            reported = self._cards.get(node_name, {}).get(entry.card.uuid, entry.card)
+            return CardPhase.UNHEALTHY, _fault(reported)[:MAX_LINE]
         return CardPhase.READY, ""
+
+
+def _fault(card: Card) -> str:
+    return f"its node reports a fault: {card.fault}" if card.fault else "its node reports a fault"

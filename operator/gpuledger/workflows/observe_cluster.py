@@ -17,6 +17,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
@@ -59,6 +60,7 @@ class ClusterObserver:
         waiting: WaitingPods,
         turns: PluginTurns,
         adopter: Adopter,
+        starts: LateStarts,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
@@ -71,6 +73,7 @@ class ClusterObserver:
         self._waiting = waiting
         self._turns = turns
         self._adopter = adopter
+        self._starts = starts
         self._reader = reader
         self._read_request = read_request
         self._words = words
@@ -120,8 +123,10 @@ class ClusterObserver:
         self._turns.observe(pod, pod["metadata"]["uid"], gone)
         if gone:
             self._releaser.forget(pod)
+            self._starts.forget(pod["metadata"]["uid"])
         else:
             self._releaser.observe(pod)
+            self._starts.observe(pod, bound_before=not self.synced)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
@@ -240,11 +245,13 @@ class ClusterObserver:
     async def _resync_pods(self) -> None:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
         had_turn = self._turns.known_pods()
+        unstarted = self._starts.known_pods()
         async for page in self._reader.bound_pods(self._scheduler_names):
             for pod in page:
                 if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
                     suspects.discard(pod["metadata"]["uid"])
                     had_turn.discard(pod["metadata"]["uid"])
+                    unstarted.discard(pod["metadata"]["uid"])
                     self.pod(pod, gone=False)
                     self._adopter.observe(pod)
         self._adopter.listed()
@@ -252,3 +259,5 @@ class ClusterObserver:
             self._releaser.not_listed(uid)
         for uid in had_turn:
             self._turns.not_listed(uid)
+        for uid in unstarted:
+            self._starts.forget(uid)

@@ -95,10 +95,12 @@ class PluginTurns:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dialect(self, node_name: str) -> Dialect:
-        """Return whose words the node's plugin understands. Raises BindFailed while it does not answer."""
+        """Return whose words the node's plugin understands. Raises BindFailed while it, or its kubelet, hangs."""
         offer = self._ledger.offer(node_name)
         if offer is None:
             raise BindFailed(f"node {node_name}: GPU node agent is not ready")
+        if self._ledger.hangs(node_name):
+            raise BindFailed(f"node {node_name} starts no pods: its kubelet or GPU node agent hangs")
         return offer.dialect
 
     def annotations(self, placement: Placement, request: PodRequest | None, dialect: Dialect) -> dict[str, str]:

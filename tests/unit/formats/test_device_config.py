@@ -1,11 +1,12 @@
 """HAMi's and Volcano's ConfigMaps load as they are: every key has its default, or is named as without effect."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
-from builders import cards_of
+from builders import a_card, cards_of
 from gpuledger.formats.device_config import NOT_SUPPORTED, device_config, node_configs
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
@@ -156,11 +157,16 @@ def test_scaling_is_applied_once_and_rounded_down() -> None:
     )
 
 
-def test_scaling_is_not_for_cards_in_mig_mode_and_hidden_cards_are_not_offered() -> None:
+def test_a_gpu_that_is_to_be_cut_is_not_scaled_and_hidden_cards_are_not_offered() -> None:
     one, two, *_ = cards_of()
     config = NodeConfig(
         memory_scaling=2.0, mode="mig", hidden_uuids=frozenset({one.uuid}), hidden_indexes=frozenset({7})
     )
     offered = config.offered(cards_of())
     assert [card.index for card in offered] == [1, 2, 3, 4, 5, 6]
-    assert offered[0].capacity == two.capacity
+    assert (offered[0].capacity, offered[0].mode) == (two.capacity, "mig-parent")
+
+
+def test_a_mig_device_stays_as_it_is_whatever_the_node_does_with_its_cards() -> None:
+    device = replace(a_card(0, uuid="MIG-0", memory_mib=5_000, number=1), mode="mig")
+    assert NodeConfig(split_count=10, memory_scaling=2.0, mode="hami-core").offered([device]) == (device,)

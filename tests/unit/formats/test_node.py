@@ -104,6 +104,15 @@ def test_cards_survive_the_way_through_the_register() -> None:
     assert read_registers(facts(register_of(cards))) == Inventory(cards)
 
 
+def test_a_fault_is_listed_in_one_line_that_the_ledger_takes_and_only_where_there_is_one() -> None:
+    broken = replace(a_card(0), healthy=False, fault="Xid 79: fallen off the bus")
+    (card,) = read_registers(facts(register_of([broken]))).cards
+    assert (card.healthy, card.fault) == (False, "Xid 79: fallen off the bus")
+    (card,) = read_registers(facts(register_of([replace(broken, fault="x" * 1000)]))).cards
+    assert card.fault == "x" * 256
+    assert "fault" not in register_of(CARDS)
+
+
 def test_the_same_cards_give_the_same_text() -> None:
     assert register_of(cards_of("node-a", 3)) == register_of(cards_of("node-a", 3))
 

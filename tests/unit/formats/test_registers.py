@@ -143,12 +143,12 @@ def test_health_is_read_as_go_reads_it(text: str, healthy: bool) -> None:
     assert [card.healthy for card in hami(SEVEN.replace("true", text)).cards] == [healthy] * 2
 
 
-def test_mig_is_a_mode_in_every_format_that_has_modes() -> None:
-    assert [card.mode for card in hami(json_of(item(V100, mode="mig", migProfiles=[{"name": "1g.5gb"}]))).cards] == [
-        "mig"
-    ]
-    assert [card.mode for card in hami(NINE.replace("hami-core", "mig")).cards] == ["mig"] * 2
-    assert [card.mode for card in volcano(SIX.replace("hami-core", "mig")).cards] == ["mig"] * 2
+def test_a_gpu_in_mig_mode_is_one_that_is_cut_in_every_format_that_has_modes() -> None:
+    """HAMi and Volcano list the GPU, and make its instances themselves: it must not be taken for one of these."""
+    json = json_of(item(V100, mode="mig", migProfiles=[{"name": "1g.5gb"}]))
+    assert [card.mode for card in hami(json).cards] == ["mig-parent"]
+    assert [card.mode for card in hami(NINE.replace("hami-core", "mig")).cards] == ["mig-parent"] * 2
+    assert [card.mode for card in volcano(SIX.replace("hami-core", "mig")).cards] == ["mig-parent"] * 2
 
 
 def test_scaled_memory_and_cores_are_taken_as_they_are_registered() -> None:

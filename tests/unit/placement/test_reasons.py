@@ -36,6 +36,13 @@ def not_ready() -> Ledger:
     return ledger
 
 
+def hanging() -> Ledger:
+    """Return a node whose kubelet starts no pods."""
+    ledger = a_ledger(ONE)
+    ledger.set_hangs("node-a", True)
+    return ledger
+
+
 def used(first: tuple[int, int, int], second: tuple[int, int, int] | None = None, *, alone: bool = False) -> Ledger:
     """Return one or two cards with something on each: memory, cores, number."""
     ledger = a_ledger(*((ONE, TWO) if second else (ONE,)))
@@ -62,6 +69,12 @@ ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
 CASES = [
     Case(Reason.NO_INVENTORY, "no GPUs in the ledger", (whole(),), Ledger()),
     Case(Reason.AGENT_NOT_READY, "GPU node agent is not ready", (whole(),), not_ready()),
+    Case(
+        Reason.NODE_NOT_STARTING,
+        "node starts no pods: its kubelet or GPU node agent hangs",
+        (whole(),),
+        hanging(),
+    ),
     Case(
         Reason.OTHER_RESOURCE,
         "the node's device plugin does not serve volcano.sh/vgpu-number",

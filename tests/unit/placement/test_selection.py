@@ -61,11 +61,11 @@ def test_a_card_is_admitted_if_it_meets_all_conditions(wanted: dict[str, object]
     assert admitted(**wanted) == cards
 
 
-def test_nobody_gets_a_card_that_is_cut_into_instances() -> None:
-    mig = replace(A100, mode="mig")
-    assert not CardFilter().admits(mig)
-    assert not CardFilter(modes=("mig",)).admits(mig)
-    found = chosen((mib(1),), [mig])
+def test_nobody_gets_a_gpu_that_is_cut_into_instances() -> None:
+    cut = replace(A100, mode="mig-parent")
+    assert not CardFilter().admits(cut)
+    assert not CardFilter(modes=("mig",)).admits(cut)
+    found = chosen((mib(1),), [cut])
     assert isinstance(found, Refusal)
     assert found.reason is Reason.NOT_WANTED
 

@@ -481,3 +481,72 @@ async def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as
         other.watch()
         await asyncio.sleep(0.1)
     assert 0 < len(api.writes()) - before < 60
+
+
+# Pods on a card that has a fault.
+
+BROKEN = replace(CARD, healthy=False, fault="Xid 79")
+WHERE = "GPU GPU-node-a-0 (index 0 of node node-a)"
+UNHEALTHY = (True, "GPUUnhealthy", f"{WHERE}: its node reports a fault: Xid 79")
+HEALTHY = (False, "GPUHealthy", f"{WHERE} works again, its node reports")
+
+
+async def with_holders(api: ApiServer, *cards: Card) -> OperatorParts:
+    """Return an operator that has taken in node-a; pods `a` and `b` hold its first card, `c` the second one."""
+    api.put_card(CARD, a_holder("a", a_share(CARD)), a_holder("b", a_share(CARD)))
+    api.put_card(SECOND, a_holder("c", a_share(SECOND)))
+    return await a_cluster(api, *cards)
+
+
+async def test_a_cards_fault_is_in_its_status_in_its_nodes_words(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await report(parts, BROKEN, SECOND)
+    assert phase_of(api, CARD) == ("Unhealthy", "its node reports a fault: Xid 79")
+    await report(parts, replace(BROKEN, fault=""), SECOND)
+    assert phase_of(api, CARD) == ("Unhealthy", "its node reports a fault")
+    await report(parts, replace(BROKEN, fault="x" * 256), SECOND)
+    assert len(phase_of(api, CARD)[1]) == 256
+    await report(parts, replace(CARD, fault="of no account"), SECOND)
+    assert phase_of(api, CARD) == ("Ready", "")
+
+
+async def test_each_holder_of_a_card_is_told_once_when_it_fails_and_once_when_it_comes_back(api: ApiServer) -> None:
+    parts = await with_holders(api)
+    for slots in (80, 79, 78):
+        await report(parts, BROKEN, SECOND, slots=slots)
+    await report(parts, replace(BROKEN, fault="Xid 48"), SECOND)
+    assert parts.told_pods == [("a", *UNHEALTHY), ("b", *UNHEALTHY)]
+    await report(parts, *CARDS)
+    assert parts.told_pods[2:] == [("a", *HEALTHY), ("b", *HEALTHY)]
+
+
+async def test_an_agent_that_goes_and_comes_does_not_have_pods_told_again(api: ApiServer) -> None:
+    parts = await with_holders(api)
+    for slots in (80, 0, 80):
+        await report(parts, BROKEN, SECOND, slots=slots)
+    assert len(parts.told_pods) == 2
+
+
+async def test_what_was_known_before_the_operator_came_is_not_told_again(api: ApiServer) -> None:
+    await report(await with_holders(api), BROKEN, SECOND)
+    successor = an_operator(api)
+    await successor.idle()
+    assert phase_of(api, CARD)[0] == "Unhealthy"
+    assert successor.told_pods == []
+    await report(successor, *CARDS)
+    assert [uid for uid, *_ in successor.told_pods] == ["a", "b"]
+
+
+@pytest.mark.parametrize("faults", [[refuse_with(Unreachable("no", 503))], [lose_answer()]], ids=["refused", "lost"])
+async def test_a_write_that_has_to_be_repeated_tells_everybody_once(api: ApiServer, faults: list[Fault]) -> None:
+    parts = await with_holders(api)
+    api.queue(Operation.REPLACE_CARD, *faults)
+    api.queue(Operation.WRITE_STATUS, *faults)
+    await report(parts, BROKEN, SECOND)
+    assert [uid for uid, *_ in parts.told_pods] == ["a", "b"]
+    assert phase_of(api, CARD)[0] == "Unhealthy"
+
+
+async def test_a_card_that_is_new_to_the_ledger_tells_nobody(api: ApiServer) -> None:
+    parts = await a_cluster(api, BROKEN, SECOND)
+    assert parts.told_pods == []

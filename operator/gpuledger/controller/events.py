@@ -1,0 +1,48 @@
+"""Posts what a person should know as Events: once, in the background, for the log has it in any case."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuledger.formats.event import node_event, pod_event
+from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.model.errors import ApiError
+from gpuledger.model.share import Pod
+
+logger = logging.getLogger(__name__)
+
+POSTS_AT_ONCE = 16
+"""A node that loses all its cards has hundreds of pods to tell."""
+
+
+class Events:
+    """Tells nodes and pods."""
+
+    def __init__(self, store: KubeWrites) -> None:
+        self._store = store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(POSTS_AT_ONCE)
+
+    def tell_node(self, node_name: str, sentence: str) -> None:
+        """Show what is wrong with a node's inventory."""
+        self._post(node_event(node_name, "BadGPUInventory", sentence, datetime.now(UTC)))
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Show what has become of a pod's card."""
+        self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
+
+    def _post(self, event: dict[str, Any]) -> None:
+        task = asyncio.create_task(self._create(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _create(self, event: dict[str, Any]) -> None:
+        try:
+            async with self._places:
+                await self._store.create_event(event)
+        except ApiError as error:
+            about = event["involvedObject"]
+            logger.warning("%s %s could not be told: %s", about["kind"].lower(), about["name"], error)

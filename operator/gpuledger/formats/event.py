@@ -1,0 +1,42 @@
+"""Events: sentences about an object, where `kubectl describe` shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from gpuledger.model.share import Pod
+
+Json = dict[str, Any]
+
+MESSAGE_LENGTH = 1024
+"""Kubernetes' limit."""
+
+
+def node_event(node_name: str, reason: str, sentence: str, now: datetime) -> Json:
+    """Return a warning about a Node. It has no namespace, so its events are in the default one."""
+    # The kubelet's convention: a Node's name stands for its UID.
+    return _event({"kind": "Node", "name": node_name, "uid": node_name}, "default", "Warning", reason, sentence, now)
+
+
+def pod_event(pod: Pod, warning: bool, reason: str, sentence: str, now: datetime) -> Json:
+    """Return a warning, or good news, about a Pod."""
+    about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return _event(about, pod.namespace, "Warning" if warning else "Normal", reason, sentence, now)
+
+
+def _event(about: Json, namespace: str, kind: str, reason: str, sentence: str, now: datetime) -> Json:
+    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "gpuledger-", "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", **about},
+        "type": kind,
+        "reason": reason,
+        "message": sentence[:MESSAGE_LENGTH],
+        "source": {"component": "gpuledger"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }

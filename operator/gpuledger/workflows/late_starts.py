@@ -1,0 +1,146 @@
+"""Pods that their node does not start: its kubelet hangs, and the node takes no more GPU pods until it goes on.
+
+A kubelet writes `status.startTime` of a pod that it takes up, before it pulls an image or mounts a volume. A device
+plugin that does not answer stops the kubelet in the middle of taking up a pod, and the whole node with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, pod_identity
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import NotFound
+from gpuledger.model.share import Pod
+from gpuledger.workflows.keyed_worker import KeyedWorker
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+LEAST_WAIT_S = 5.0
+"""How long a pod is given at least from when it was first seen: our clock can differ from the API server's."""
+
+PODS_AT_ONCE = 16
+
+
+class PodReader(Protocol):
+    """The pods at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A bound pod that was not seen to start."""
+
+    pod: Pod
+    node_name: str
+    timer: asyncio.TimerHandle
+
+
+class LateStarts:
+    """Knows the bound pods of ours that have not started, and the nodes on which one is late."""
+
+    def __init__(self, ledger: Ledger, reader: PodReader, timeout_s: float) -> None:
+        self._ledger = ledger
+        self._reader = reader
+        self._timeout_s = timeout_s
+        self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
+        self._late: dict[str, dict[str, Pod]] = {}  # node name -> UID of a late pod -> pod, the first one first
+        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
+        self.on_change: Callable[[str], None] = lambda _: None
+        """Called with a node's name when `problem` has another answer for it."""
+
+    def problem(self, node_name: str) -> str:
+        """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ..."."""
+        late = self._late.get(node_name)
+        if not late:
+            return ""
+        return f"its kubelet has not started pod {next(iter(late.values()))} for {self._timeout_s:g} s"
+
+    def observe(self, pod: Json, bound_before: bool) -> None:
+        """Take in a bound pod. One that was `bound_before` we looked has the less time left."""
+        uid = pod["metadata"]["uid"]
+        if has_started(pod):
+            self._started(uid)
+        elif is_finished(pod):
+            self.forget(uid)
+        elif self._timeout_s and uid not in self._waiting:
+            wait_s = self._timeout_s - (_age_s(pod) if bound_before else 0.0)
+            timer = self._timer(uid, max(wait_s, min(LEAST_WAIT_S, self._timeout_s)))
+            self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), timer)
+
+    def forget(self, pod_uid: str) -> None:
+        """Take in that a pod is gone."""
+        waiting = self._waiting.pop(pod_uid, None)
+        if waiting is None:
+            return
+        waiting.timer.cancel()
+        late = self._late.get(waiting.node_name, {})
+        if late.pop(pod_uid, None) is None:
+            return
+        if not late:
+            del self._late[waiting.node_name]
+        self.on_change(waiting.node_name)
+
+    def _started(self, pod_uid: str) -> None:
+        """Take in that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is None:
+            return
+        late = self._late.pop(waiting.node_name, None)
+        self.forget(pod_uid)
+        if late is not None:
+            for uid in late.keys() & self._waiting.keys():
+                self._waiting[uid].timer = self._timer(uid, self._timeout_s)
+            logger.info("the kubelet of node %s starts pods again", waiting.node_name)
+            self.on_change(waiting.node_name)
+
+    def known_pods(self) -> set[str]:
+        """Return the UIDs of the bound pods that were not seen to start."""
+        return set(self._waiting)
+
+    def _timer(self, pod_uid: str, wait_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(wait_s, self.worker.mark, pod_uid)
+
+    async def _judge(self, pod_uid: str) -> None:
+        """Look at a pod whose time is over. The API server is asked: a watch can lag behind, or be broken."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is None:
+            return
+        found = await self._read(waiting.pod)
+        if pod_uid not in self._waiting:
+            return  # the watch was quicker
+        # Who holds no card is no proof: nobody knows how it came to the node.
+        if found is None or not self._ledger.holders_of(pod_uid):
+            self.forget(pod_uid)
+            return
+        self.observe(found, bound_before=True)
+        if pod_uid not in self._waiting:
+            return
+        self._late.setdefault(waiting.node_name, {})[pod_uid] = waiting.pod
+        logger.warning("node %s takes no GPU pods: %s", waiting.node_name, self.problem(waiting.node_name))
+        self.on_change(waiting.node_name)
+
+    async def _read(self, pod: Pod) -> Json | None:
+        try:
+            found = await self._reader.pod(pod.namespace, pod.name)
+        except NotFound:
+            return None
+        return found if found["metadata"]["uid"] == pod.uid else None
+
+
+def _age_s(pod: Json) -> float:
+    """Return how long the pod has been bound; 0 if it does not say."""
+    try:
+        age_s = (datetime.now(UTC) - datetime.fromisoformat(bound_at(pod))).total_seconds()
+    except (ValueError, TypeError):  # none, or none with a time zone
+        return 0.0
+    return max(0.0, age_s)
