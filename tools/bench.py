@@ -30,7 +30,7 @@ from control_plane import ControlPlane
 from gpuledger.agent.fake_nodes import fake_nodes, register_node
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import NotFound
-from installation import USER, Installation
+from installation import NO_KUBELET, USER, Installation
 
 IN_FLIGHT = 32
 WATCH_SILENCE_S = 600.0
@@ -162,7 +162,7 @@ def _pod(name: str, scheduler: str, limits: dict[str, str]) -> dict[str, Any]:
 
 async def run(plane: ControlPlane, nodes: int, pods: int) -> list[Result]:
     """Measure everything on one control plane."""
-    installation = Installation(plane)
+    installation = Installation(plane, NO_KUBELET)
     installation.start()
     plain = plane.directory / "plain.yaml"
     plain.write_text(yaml.safe_dump(PLAIN_CONFIG))

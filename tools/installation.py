@@ -25,6 +25,10 @@ USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 """Name of the account in the API server's audit log."""
 
 
+NO_KUBELET: Mapping[str, object] = {"start_timeout_s": 0}
+"""Settings for simulated nodes that nobody plays the kubelet of: no pod ever starts there."""
+
+
 class Installation:
     """The product on a control plane: installed, started, stopped, killed, asked for its metrics.
 

@@ -14,13 +14,13 @@ from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
-from installation import Installation
+from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
 
 RELEASE_DELAY_S = 6
-SETTINGS = {"release_delay_s": RELEASE_DELAY_S, "hold_ttl_s": 10}
-"""Shorter than the defaults, so that all of it happens within a run."""
+SETTINGS = {**NO_KUBELET, "release_delay_s": RELEASE_DELAY_S, "hold_ttl_s": 10}
+"""Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
 EMPTY_S = 30.0
 EVERYTHING = ("/api/v1/nodes", ALLOCATIONS, "/api/v1/namespaces/default/events")

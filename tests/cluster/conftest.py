@@ -13,7 +13,7 @@ from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.cluster import Cluster
 from control_plane import ControlPlane, ControlPlaneError
-from installation import Installation
+from installation import NO_KUBELET, Installation
 
 HERE = Path(__file__).parent
 BUILD_PROBLEM = pytest.StashKey[str]()
@@ -72,7 +72,7 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
-    settings = {"release_delay_s": RELEASE_DELAY_S, "resync_interval_s": UNDISTURBED_S}
+    settings = {**NO_KUBELET, "release_delay_s": RELEASE_DELAY_S, "resync_interval_s": UNDISTURBED_S}
     installation = Installation(plane, settings)
     installation.start()
     shared = Cluster(plane, installation)

@@ -50,7 +50,7 @@ from gpuledger.controller.admission import policies
 from gpuledger.formats.request import pod_request
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
-from installation import MANIFESTS, NAMESPACE, REPOSITORY, USER, Installation
+from installation import MANIFESTS, NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]
 
@@ -65,7 +65,7 @@ FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster with gpuledger and the policies, once each of them is in force."""
     with ControlPlane.run() as plane:
-        installation = Installation(plane)
+        installation = Installation(plane, NO_KUBELET)
         installation.start()
         plane.kubectl("apply", "-k", str(MANIFESTS / "admission"))
         for name in ("ignored", "claims-not"):

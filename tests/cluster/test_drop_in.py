@@ -13,7 +13,7 @@ import yaml
 from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
 from control_plane import ControlPlane
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
-from installation import MANIFESTS, Installation
+from installation import MANIFESTS, NO_KUBELET, Installation
 
 Json = dict[str, Any]
 VGPU, VGPU_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -28,6 +28,7 @@ BURST_DEADLINE_S = 180.0
 def moved_over() -> Iterator[Cluster]:
     """Yield a cluster whose operator serves the names of the other schedulers, and adopts their pods."""
     with_names = {
+        **NO_KUBELET,
         "extra_scheduler_names": ["volcano", "hami-scheduler"],
         "adopt_pods": True,
         "plugin_timeout_s": PLUGIN_TIMEOUT_S,

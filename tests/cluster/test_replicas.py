@@ -12,7 +12,7 @@ import pytest
 from cluster.bursts import burst
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PERCENT, Cluster, pod
 from control_plane import ControlPlane, on_host
-from installation import Installation
+from installation import NO_KUBELET, Installation
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
 FAIL_OVER_S = 25.0
@@ -30,7 +30,10 @@ class Replicas(Cluster):
 @contextmanager
 def two_installations(replicated: bool) -> Iterator[Replicas]:
     with ControlPlane.run() as plane, ExitStack() as stack:
-        pair = [Installation(plane, {"release_delay_s": 2}, name, replicated) for name in ("replica-a", "replica-b")]
+        pair = [
+            Installation(plane, {**NO_KUBELET, "release_delay_s": 2}, name, replicated)
+            for name in ("replica-a", "replica-b")
+        ]
         for installation in pair:
             installation.install()
             installation.start_operator()

@@ -17,7 +17,7 @@ from control_plane import ControlPlane
 from faults.kinds import HoldEvents
 from faults.proxy import Proxy
 from faults.requests import BOUND, watching
-from installation import Installation
+from installation import NO_KUBELET, Installation
 
 PRIORITIES = (5, 4, 3, 2, 1)
 WAITING_EACH = 40
@@ -41,7 +41,7 @@ class WatchedCluster(Cluster):
 def cluster() -> Iterator[WatchedCluster]:
     """Yield a full node of 24 shares, with 200 pods that wait for one, 40 of each priority."""
     with ControlPlane.run() as plane, ExitStack() as stack:
-        installation = Installation(plane)
+        installation = Installation(plane, NO_KUBELET)
         installation.install()
         operator, scheduler = (stack.enter_context(Proxy.before_api_server(installation.kubeconfig)) for _ in range(2))
         installation.start_operator(operator.kubeconfig_from(installation.kubeconfig))

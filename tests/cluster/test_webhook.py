@@ -27,7 +27,7 @@ from fakes.objects import WORDS
 from gpuledger.formats.request import pod_request
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
-from installation import NAMESPACE, REPOSITORY, USER, Installation
+from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]
 
@@ -50,6 +50,7 @@ class Webhook:
         port = free_port()
         self.url = f"https://127.0.0.1:{port}"
         settings = {
+            **NO_KUBELET,
             "webhook_host": "127.0.0.1",
             "webhook_port": port,
             "webhook_cert_file": certificate,

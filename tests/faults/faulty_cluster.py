@@ -12,7 +12,7 @@ from control_plane import ControlPlane
 from faults.kinds import Hold
 from faults.proxy import Proxy
 from faults.requests import of_kind
-from installation import Installation
+from installation import NO_KUBELET, Installation
 
 LAST_EXCHANGES = 30
 
@@ -76,7 +76,7 @@ class FaultyCluster(Cluster):
 def faulty_cluster(settings: Mapping[str, object], durable: bool = False) -> Iterator[FaultyCluster]:
     """Run a control plane with gpuledger on it, everything through proxies. `durable`: see ControlPlane."""
     with ControlPlane.run(durable) as plane, ExitStack() as stack:
-        installation = Installation(plane, settings)
+        installation = Installation(plane, {**NO_KUBELET, **settings})
         installation.install()
         api = stack.enter_context(Proxy.before_api_server(installation.kubeconfig))
         extender = stack.enter_context(Proxy(installation.extender_url))

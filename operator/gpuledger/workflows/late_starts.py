@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 LEAST_WAIT_S = 5.0
-"""How long a pod is given at least from when it was first seen: our clock can differ from the API server's."""
+"""How long it takes at least until a pod is looked at again that was bound before this operator came."""
 
 PODS_AT_ONCE = 16
 
@@ -66,16 +66,19 @@ class LateStarts:
         return f"its kubelet has not started pod {next(iter(late.values()))} for {self._timeout_s:g} s"
 
     def observe(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod. One that was `bound_before` we looked has the less time left."""
+        """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
         uid = pod["metadata"]["uid"]
         if has_started(pod):
             self._started(uid)
         elif is_finished(pod):
             self.forget(uid)
-        elif self._timeout_s and uid not in self._waiting:
-            wait_s = self._timeout_s - (_age_s(pod) if bound_before else 0.0)
-            timer = self._timer(uid, max(wait_s, min(LEAST_WAIT_S, self._timeout_s)))
-            self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), timer)
+        elif self._timeout_s:
+            age_s = _age_s(pod) if bound_before else 0.0
+            if uid not in self._waiting:
+                timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
+                self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), timer)
+            if age_s >= self._timeout_s:  # at once: an operator that starts must not open a node that hangs
+                self._note_late(uid)
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod is gone."""
@@ -116,18 +119,23 @@ class LateStarts:
         if waiting is None:
             return
         found = await self._read(waiting.pod)
-        if pod_uid not in self._waiting:
-            return  # the watch was quicker
-        # Who holds no card is no proof: nobody knows how it came to the node.
-        if found is None or not self._ledger.holders_of(pod_uid):
+        if found is None:
             self.forget(pod_uid)
+        else:
+            self.observe(found, bound_before=False)
+            self._note_late(pod_uid)
+
+    def _note_late(self, pod_uid: str) -> None:
+        """Close the pod's node, if it still waits for its kubelet."""
+        waiting = self._waiting.get(pod_uid)
+        # Who holds no card is no proof: nobody knows how it came to the node.
+        if waiting is None or not self._ledger.holders_of(pod_uid):
             return
-        self.observe(found, bound_before=True)
-        if pod_uid not in self._waiting:
-            return
+        before = self.problem(waiting.node_name)
         self._late.setdefault(waiting.node_name, {})[pod_uid] = waiting.pod
-        logger.warning("node %s takes no GPU pods: %s", waiting.node_name, self.problem(waiting.node_name))
-        self.on_change(waiting.node_name)
+        if not before:
+            logger.warning("node %s takes no GPU pods: %s", waiting.node_name, self.problem(waiting.node_name))
+            self.on_change(waiting.node_name)
 
     async def _read(self, pod: Pod) -> Json | None:
         try:

@@ -1,5 +1,6 @@
 """A node whose agent's pod is not Ready takes no pods; of a node without one, nothing is concluded."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from builders import cards_of
 from fakes.api_server import ApiServer, Operation
 from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
+from gpuledger.controller import startup
 from gpuledger.workflows.agent_pods import AgentPods
 
 CARDS = cards_of("node-a", 2)
@@ -131,3 +133,17 @@ def test_a_pod_that_has_no_node_yet_and_one_that_nobody_knew_say_nothing() -> No
     agents.observe(an_agent("unknown"), gone=True)
     assert not agents.not_ready("")
     assert not agents.not_ready("node-a")
+
+
+async def test_an_operator_starts_with_the_agents_known_or_else_after_a_while_without(api: ApiServer) -> None:
+    api.put_node(a_node_object("node-a", CARDS))
+    parts = OperatorParts(api)
+    operator = parts.as_operator()
+    parts.agents.listed.clear()
+    running = asyncio.create_task(startup._keep_in_sync(operator))
+    await asyncio.sleep(startup.AGENTS_WAIT_S - 0.1)
+    assert not parts.observer.synced
+    await asyncio.sleep(0.2)
+    assert parts.observer.synced
+    running.cancel()
+    await parts.idle()

@@ -14,7 +14,6 @@ from fakes.virtual_time import EPOCH, LoopDatetime, now_s
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
 from gpuledger.workflows import late_starts
-from gpuledger.workflows.late_starts import LEAST_WAIT_S
 
 CARDS = cards_of("node-a", 2)
 TIMEOUT_S = 60.0
@@ -138,6 +137,9 @@ async def test_a_pod_without_a_share_is_no_proof(parts: OperatorParts) -> None:
     await settled(parts)
     assert parts.starts.known_pods() == {"uid-stray"}
     assert await later(parts, 2 * TIMEOUT_S) == OPEN
+    parts.api.delete_pod("stray")
+    assert await later(parts, 0) == OPEN
+    assert parts.starts.known_pods() == set()
 
 
 async def test_a_pod_bound_before_the_operator_came_has_the_less_time_left(parts: OperatorParts) -> None:
@@ -146,13 +148,21 @@ async def test_a_pod_bound_before_the_operator_came_has_the_less_time_left(parts
     assert await later(parts, 3) == why("a")
 
 
-@pytest.mark.parametrize("age_s", [10 * TIMEOUT_S, -10 * TIMEOUT_S, None], ids=["long ago", "in the future", "unknown"])
-async def test_however_the_clocks_differ_a_pod_has_a_few_seconds_and_never_more_than_the_time(
-    parts: OperatorParts, age_s: float | None
-) -> None:
+@pytest.mark.parametrize("age_s", [-10 * TIMEOUT_S, None], ids=["in the future", "unknown"])
+async def test_whatever_a_pod_says_it_never_has_more_than_the_time(parts: OperatorParts, age_s: float | None) -> None:
     await start(parts, bound("b", started=True), bound("a", age_s=age_s))
-    assert await later(parts, LEAST_WAIT_S - 1) == OPEN
-    assert await later(parts, TIMEOUT_S) == why("a")
+    assert await later(parts, TIMEOUT_S - 1) == OPEN
+    assert await later(parts, 2) == why("a")
+
+
+async def test_a_node_that_hangs_is_closed_before_a_new_operator_decides_anything(parts: OperatorParts) -> None:
+    for pod in (bound("b", started=True), bound("a", age_s=TIMEOUT_S)):
+        enter(parts.api, pod)
+    parts.observer.pod(bound("a", age_s=TIMEOUT_S), gone=False)  # the watch is earlier than the cards
+    await parts.observer.resync()
+    assert parts.observer.synced
+    assert parts.ledger.node_room("node-a").hangs
+    assert await later(parts, 10 * TIMEOUT_S) == why("a")
 
 
 async def test_a_clock_that_goes_wrong_does_not_shorten_the_time_of_new_pods(parts: OperatorParts) -> None:
