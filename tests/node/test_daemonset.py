@@ -137,6 +137,7 @@ def test_it_is_killed(agent: AgentPod, say: Say) -> None:
         watch = Watch()
         os.kill(agent.parent(), signal.SIGKILL)
         if restarts == 2:
+            agent.gpu.cluster.wait(lambda: not agent.gpu.open_cards(), "the node is closed")
             agent.gpu.create(gpu_pod("waits", one_card(2000)))
             agent.gpu.cluster.wait_refused("waits", NOT_READY)
             say(f"killed again: a new pod waits for the agent, its events say {watch} after it")
@@ -188,6 +189,7 @@ def test_all_of_it_hangs_and_the_kubelets_probes_notice(agent: AgentPod, say: Sa
     restarts, watch = agent.restarts(), Watch()
     with stopped(agent.parent(), agent.child()):
         agent.wait_not_ready()
+        agent.gpu.cluster.wait(lambda: not agent.gpu.open_cards(), "the node is closed")
         say(f"parent and child hang: the pod is not Ready {watch} after it")
         agent.gpu.create(gpu_pod("waits", one_card(2000)))
         agent.gpu.cluster.wait_refused("waits", NOT_READY)
