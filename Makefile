@@ -28,13 +28,14 @@ help: ## show this list
 		'/^[a-z-]+:.*## / { printf "  %smake %-14s%s %s\n", name, $$1, end, $$2 }' $(firstword $(MAKEFILE_LIST))
 	echo
 	echo "The first demo, test or bench builds Kubernetes from source: about 6 minutes on two cores, later nothing."
+	echo "The first test as root builds kubelet and containerd too: about 2 minutes."
 
 .PHONY: demo
 demo: $(READY) control-plane ## share GPUs on a real control plane on this machine (KEEP=1 leaves it running)
 	@$(BIN)/python tools/demo.py $(if $(KEEP),--keep)
 
 .PHONY: test
-test: $(READY) control-plane ## run all tests: the pure ones first, then those on a real control plane
+test: $(READY) control-plane ## run all tests: the pure ones first, then a real control plane, as root a real node too
 	@echo "==> tests"
 	$(BIN)/python -m pytest --durations=10 --durations-min=0.5
 

@@ -3,9 +3,9 @@
     with ControlPlane.run() as plane:
         plane.kubectl("get", "namespaces")
 
-There is no kubelet, unless somebody starts a `local_node.Node`: a Node is whatever object somebody creates, a bound pod stays
-as it is. RBAC is on, accounts have tokens, and every request is in the audit log. Everything listens on the loopback
-interface and lives in one temporary directory.
+There is no kubelet, unless somebody starts a `local_node.Node`: a Node is whatever object somebody creates, a bound
+pod stays as it is. RBAC is on, accounts have tokens, and every request is in the audit log. Everything listens on the
+loopback interface and lives in one temporary directory.
 
 Nothing stays behind. Every program is killed by the kernel as soon as the thread that called start() ends,
 whatever ended it (see child_process.py); so start from a thread that lives as long as the control plane should. After a
@@ -185,8 +185,8 @@ class ControlPlane:
 
         `durable` has etcd write to the disk before it answers, as it would in production; `json_storage` has the API
         server store JSON, which is also what others can read in etcd. `nodes` names nodes with a real kubelet (see
-        local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as long as
-        they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready.
+        local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as
+        long as they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready.
         """
         self._durable, self._json_storage = durable, json_storage
         self._node_tokens = {name: secrets.token_hex(16) for name in nodes}
@@ -434,9 +434,7 @@ class ControlPlane:
         (self.directory / "tokens.csv").write_text(
             f'{self._token},admin,admin,"system:masters"\n'
             f"{self._controller_manager_token},system:kube-controller-manager,kube-controller-manager,system:masters\n"
-            + "".join(
-                f"{token},system:node:{name},{name},system:nodes\n" for name, token in self._node_tokens.items()
-            )
+            + "".join(f"{token},system:node:{name},{name},system:nodes\n" for name, token in self._node_tokens.items())
         )
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:

@@ -3,9 +3,9 @@
     with ControlPlane.run(nodes=["node-1"]) as plane, Node.running("node-1", plane) as node:
         plane.kubectl("get", "nodes")
 
-The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty and
-are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the box
-ends, by stop() or because this process was killed, everything in it is gone. Pods must use the machine's network
+The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty
+and are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the
+box ends, by stop() or because this process was killed, everything in it is gone. Pods must use the machine's network
 (`hostNetwork: true`) and the images that are here (`imagePullPolicy: Never`).
 
 Needs root, and what missing_requirements() looks for.
@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,13 +32,14 @@ import yaml
 
 import node_box
 from build_control_plane import ensure_node_binaries
-from control_plane import POLL_INTERVAL_S, ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
 from node_config import CONTAINERD_SOCKET, NETWORKS, containerd_config, kubelet_config, network_config
 from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_busybox, write_image
 
 NETWORK_PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 DEBIAN_PACKAGES = "runc busybox-static containernetworking-plugins"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEVICE_PLUGINS_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 START_TIMEOUT_S = 60.0
 SCRIPT = [sys.executable, "-I", "-S", node_box.__file__]
 
@@ -53,9 +55,10 @@ def missing_requirements() -> list[str]:
         missing.append("static busybox")
     if _network_plugins() is None:
         missing.append("CNI plugin `loopback`")
-    present = {option for hierarchy in node_box.hierarchies() for option in hierarchy.options.split(",")}
-    if lacking := {"cpu", "cpuacct", "cpuset", "devices", "memory", "pids"} - present:
-        missing.append(f"cgroup of version 1 for {', '.join(sorted(lacking))}")
+    if lacking := node_box.lacking_controllers():
+        missing.append(
+            f"right to divide cgroups by {', '.join(lacking)} (a container needs --privileged --cgroupns=host)"
+        )
     unshare = ["unshare", "--mount", "--pid", "--cgroup", "--uts", "--fork", "--mount-proc", "true"]
     if subprocess.run(unshare, capture_output=True, check=False).returncode != 0:
         missing.append("right to open namespaces (a container needs --privileged)")
@@ -116,7 +119,9 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)) -> Iterator[Node]:
+    def running(
+        cls, name: str, plane: ControlPlane, cdi_spec_dirs: Sequence[str] = ("/var/run/cdi",)
+    ) -> Iterator[Node]:
         """Start a node and stop it in the end, however that end comes about."""
         node = cls(name, plane, cdi_spec_dirs)
         node.start()
@@ -227,7 +232,7 @@ class Node:
 
     def pids(self) -> set[int]:
         """Return the ids of all processes in the box and its containers, as this machine sees them."""
-        return {pid for top in self._cgroups("pids") for pid in _processes_below(top)}
+        return set(_processes_below(node_box.box_cgroup(self._init)))
 
     def import_image(self, tar: Path) -> None:
         """Take in an image from a tar (see node_image.write_image). Raises ControlPlaneError."""
@@ -241,7 +246,7 @@ class Node:
         return f"https://127.0.0.1:{self._port}"
 
     def start_kubelet(self) -> None:
-        """Start the kubelet and wait until it answers."""
+        """Start the kubelet and wait until it answers, device plugins too."""
         self._kubelet = self.run(
             "kubelet",
             [
@@ -251,7 +256,7 @@ class Node:
                 f"--hostname-override={self.name}",
                 "--v=2",
             ],
-            ready=lambda: self.plane.status_of(f"{self.kubelet_url}/healthz") == 200,
+            ready=self._kubelet_answers,
         )
 
     def kill_kubelet(self) -> None:
@@ -285,8 +290,10 @@ class Node:
     # ---- its pods ----
 
     def container_id(self, namespace: str, pod: str, container: str) -> str:
-        """Return containerd's id of the container that runs or ran last. Raises ControlPlaneError where there is none."""
-        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))["status"]
+        """Return containerd's id of the container that runs or ran last. Raises ControlPlaneError: there is none."""
+        status = orjson.loads(self.plane.kubectl("get", "pod", pod, "--namespace", namespace, "--output=json"))[
+            "status"
+        ]
         for kind in ("containerStatuses", "initContainerStatuses"):
             for entry in status.get(kind, []):
                 if entry["name"] == container and entry.get("containerID"):
@@ -295,7 +302,7 @@ class Node:
 
     def container_pids(self, container_id: str) -> list[int]:
         """Return the ids of a container's processes, as this machine sees them, its first one first."""
-        found = (directory for top in self._cgroups("pids") for directory in top.rglob(container_id))
+        found = node_box.box_cgroup(self._init).rglob(container_id)
         return sorted(pid for directory in found for pid in _processes_below(directory))
 
     def container_environment(self, namespace: str, pod: str, container: str) -> dict[str, str]:
@@ -352,6 +359,12 @@ class Node:
             self.import_image(tar)
             tar.unlink()
 
+    def _kubelet_answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as plugin:
+            plugin.connect(str(self.path(DEVICE_PLUGINS_SOCKET)))
+            return self.plane.status_of(f"{self.kubelet_url}/healthz") == 200
+        return False
+
     def _containerd_answers(self) -> bool:
         with contextlib.suppress(ControlPlaneError):
             self._ctr("version")
@@ -360,14 +373,6 @@ class Node:
 
     def _ctr(self, *arguments: str) -> str:
         return self.execute("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments)
-
-    def _cgroups(self, controller: str) -> list[Path]:
-        place = next(
-            line.split(":", 2)[2]
-            for line in Path(f"/proc/{self._init}/cgroup").read_text().splitlines()
-            if line.split(":")[1] == controller
-        )
-        return [h.own / Path(place).name for h in node_box.hierarchies() if h.options == controller]
 
 
 def _run_until_interrupted() -> None:

@@ -20,7 +20,7 @@ def containerd_config(cdi_spec_dirs: Sequence[str], network_plugins: str) -> str
     """Return containerd's config.toml, version 3. Its own paths are left as they are: the box has its own."""
     return f"""\
 version = 3
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 
 [grpc]
 address = "{CONTAINERD_SOCKET}"
@@ -65,6 +65,7 @@ def kubelet_config(port: int) -> dict[str, Any]:
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "kubeAPIQPS": 200,
         "kubeAPIBurst": 400,
+        "nodeStatusUpdateFrequency": "1s",  # how soon a change of the slots shows
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
         "cgroupsPerQOS": False,

@@ -78,7 +78,7 @@ class Settings:
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 
     isolation: str = option(
-        "none", "How nodes keep shares of a card apart: none, mps or hami-core; node_config_file may say it of a node."
+        "none", "How nodes keep shares of a card apart: none, mps, hami-core, mig; node_config_file may say it of one."
     )
     delivery: str = option("cdi", "How containers get to know their cards: cdi, or directory for older runtimes.")
     cdi_directory: str = option("/var/run/cdi", "Where the container runtime reads CDI files, on every node.")
@@ -157,7 +157,7 @@ class Settings:
             raise ValueError(f"settings: node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}")
 
     def _check_agent(self) -> None:
-        for name, known in {"isolation": ("none", "mps", "hami-core"), "delivery": ("cdi", "directory")}.items():
+        for name, known in {"isolation": ("none", "mps", "hami-core", "mig"), "delivery": ("cdi", "directory")}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"settings: {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not all(number.isdecimal() for number in self.ignored_xids):

@@ -3,7 +3,8 @@
     mps_client.py hold MIB     take so much, write and read it again and again until standard input ends
     mps_client.py exceed       take more and more until it is refused
 
-Times are those of the machine's monotonic clock. Each function of the API returns a CUresult: 0 is success, 2 is out of memory (cuda.h).
+Times are those of the machine's monotonic clock. Functions of the API return a CUresult: 0 is success, 2 is out of
+memory (cuda.h).
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """One real control plane with one real node for all tests of this directory.
 
-Where no node can run, these tests are skipped, with what is missing. In the pipeline (CI=true) that is a failure: a green
-run means that they ran.
+Where no node can run, these tests are skipped, with what is missing. In the pipeline (CI=true) that is a failure: a
+green run means that they ran.
 """
 
 import os
@@ -21,7 +21,8 @@ from node.pods import Pods
 
 HERE = Path(__file__).parent
 NODE = "node-1"
-PROBLEM = pytest.StashKey[str]()
+MISSING = pytest.StashKey[str]()
+BUILD_PROBLEM = pytest.StashKey[str]()
 DEFAULT_SCHEDULER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 
@@ -36,7 +37,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test: a first build takes longer than a test may, and its progress should be seen."""
     if session.config.option.collectonly or not any(item.path.is_relative_to(HERE) for item in session.items):
         return
-    if missing_requirements():
+    if missing := missing_requirements():
+        session.config.stash[MISSING] = complaint(missing)
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
@@ -45,18 +47,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             ensure_binaries()
             ensure_node_binaries()
         except BuildError as error:
-            session.config.stash[PROBLEM] = str(error)
+            session.config.stash[BUILD_PROBLEM] = str(error)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip here and not in a fixture: the summary then has one line for all tests."""
+    if missing := item.config.stash.get(MISSING, None):
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")
 def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     """Return the control plane that all tests share, with a scheduler of its own for pods that name none."""
-    if missing := missing_requirements():
-        if os.environ.get("CI") == "true":
-            pytest.fail(complaint(missing), pytrace=False)
-        pytest.skip(complaint(missing))
-    if PROBLEM in pytestconfig.stash:
-        pytest.fail(f"The control plane or the node can't be built.\n{pytestconfig.stash[PROBLEM]}", pytrace=False)
+    if problem := pytestconfig.stash.get(BUILD_PROBLEM, None):
+        pytest.fail(f"The control plane or the node can't be built.\n{problem}", pytrace=False)
     shared = ControlPlane(nodes=[NODE])
     try:
         shared.start()

@@ -1,10 +1,13 @@
-"""A real node with simulated GPUs: our agent in the box, at the real kubelet, with the fake of NVIDIA's driver library."""
+"""A real node with simulated GPUs: our agent at the real kubelet, with the fake of NVIDIA's driver library."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,9 @@ MIRRORED_CDI = "/var/run/gpuledger-cdi"
 """Where the agent writes, when a test decides when the runtime sees it."""
 
 
-def gpu_pod(name: str, *containers: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: Any) -> Json:
+def gpu_pod(
+    name: str, *containers: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: Any
+) -> Json:
     """Return a pod whose containers stay; a mapping of limits stands for a container `main`."""
     listed = [each if "name" in each else gpu_container("main", each) for each in containers]
     fixed = {"schedulerName": "gpuledger", "hostNetwork": True, "terminationGracePeriodSeconds": 1}
@@ -108,11 +113,44 @@ class GpuNode:
 
     def open_cards(self) -> set[str]:
         """Return the UUIDs of cards that take pods."""
-        return {uuid for uuid, card in self.cluster.cards().items() if (card.get("status") or {}).get("phase") == "Ready"}
+        return {
+            uuid for uuid, card in self.cluster.cards().items() if (card.get("status") or {}).get("phase") == "Ready"
+        }
 
     def log_tail(self) -> str:
         """Return the end of what the agent has logged."""
         return "\n".join(self.agent.log_text().splitlines()[-25:]) if self.agent else ""
+
+    def agent_metrics(self) -> dict[str, float]:
+        """Return the agent's metrics: sample name with its labels -> value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def agent_pids(self) -> list[int]:
+        """Return the ids of the agent's two processes, the parent first, as this machine sees them."""
+        assert self.agent is not None
+        parent = self.agent.program_pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        return [parent, *map(int, children.split())]
+
+    def agent_cpu_s(self) -> float:
+        """Return the processor time that the agent has used so far."""
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.agent_pids()]
+        return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / 100
+
+    def agent_memory_mib(self) -> float:
+        """Return the memory of the agent's processes, what they share counted once."""
+        sizes = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.agent_pids())
+        return sum(int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1]) for text in sizes) / 1024  # type: ignore[index]
+
+    def pid_in_box(self, pod: str, container: str = "main") -> int:
+        """Return the id of a container's first process, as the node sees it."""
+        pid = self.node.container_pids(self.node.container_id("default", pod, container))[0]
+        status = Path(f"/proc/{pid}/status").read_text()
+        ids = re.search(r"^NSpid:(.*)", status, re.MULTILINE)[1].split()  # type: ignore[index]
+        return int(ids[1])  # of the machine, of the box, of the container
 
     # Pods.
 
@@ -130,13 +168,15 @@ class GpuNode:
             timeout_s,
         )
 
+    def phase(self, name: str) -> str:
+        """Return a pod's phase."""
+        return str(self.cluster.pod(name)["status"].get("phase"))
+
     def remove(self, *names: str) -> None:
         """Delete pods in good order and wait until they are gone, from the ledger too."""
         for name in names:
-            try:
+            with contextlib.suppress(RequestFailed):  # it is gone already
                 self.cluster.request("DELETE", f"{PODS}/{name}")
-            except RequestFailed as error:
-                assert error.status == 404
         self.cluster.wait(lambda: not set(names) & set(self.cluster.pods()), f"{names} are gone")
         self.cluster.wait(lambda: not set(names) & self.holding(), f"nothing is held by {names}")
 

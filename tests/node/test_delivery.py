@@ -117,14 +117,17 @@ def test_a_container_that_restarts_in_place_gets_the_same_again(gpu: GpuNode) ->
 
 
 def test_an_annotation_edited_after_binding_changes_nothing_of_what_a_container_gets(gpu: GpuNode) -> None:
-    gpu.create(gpu_pod("forger", one_card(1000)), gpu_pod("neighbour", {COUNT: 1}))
-    gpu.wait_running("forger", "neighbour")
-    before, others = gpu.told("forger"), gpu.told("neighbour")
-    forged = {"main": [{"uuid": others[0][0], "memoryMiB": 80000, "cores": 100}]}
-    for text in (json.dumps(forged), "{}", "nonsense", None):
-        gpu.cluster.patch(f"{PODS}/forger", {"metadata": {"annotations": {"gpuledger.dev/devices": text}}})
-        restart(gpu, "forger")
-        assert gpu.told("forger") == before
+    gpu.create(gpu_pod("neighbour", {COUNT: 1}))
+    gpu.wait_running("neighbour")
+    forged = json.dumps({"main": [{"uuid": gpu.told("neighbour")[0][0], "memoryMiB": 80000, "cores": 100}]})
+    texts = {"forger": forged, "without": "{}", "unreadable": "nonsense", "removed": None}
+    gpu.create(*(gpu_pod(name, one_card(1000)) for name in texts))
+    gpu.wait_running(*texts)
+    before = {name: gpu.told(name) for name in texts}
+    for name, text in texts.items():
+        gpu.cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"gpuledger.dev/devices": text}}})
+        restart(gpu, name)
+    assert {name: gpu.told(name) for name in texts} == before
 
 
 def restart(gpu: GpuNode, name: str) -> None:
@@ -166,20 +169,24 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
 ) -> None:
     """The runtime sees each file only some time after the agent wrote it: its watcher lags behind.
 
-    Every card takes one share at a time, so each pod has another card than the one before, and the same slots.
+    A pod that was refused keeps all slots but one, so the kubelet has no choice; each pod gets another card.
     """
     gpu = lagging
-    seen = []
+    all_slots = 10 * len(gpu.state.cards)
+    gpu.create(gpu_pod("keeps-slots", {COUNT: all_slots - 1}, schedulerName="", nodeName=gpu.node.name))
+    gpu.cluster.wait(lambda: any("around" in text for text in gpu.cluster.messages("keeps-slots")), "it was refused")
+    names, slots = set(), set()
     for n in range(50):
-        name = f"reuse-{n}"
-        card = gpu.state.cards[n % len(gpu.state.cards)].uuid
-        only = {"nvidia.com/use-gpuuuid": card}
-        gpu.create(gpu_pod(name, one_card(1000 + n), annotations=only))
-        gpu.wait_running(name)
-        assert gpu.told(name) == [(card, 1000 + n, 0)]
-        seen.append(next(iter(gpu.grant_files(MIRRORED_CDI).values()))["devices"][0]["name"])
-        gpu.remove(name)
-    assert len(set(seen)) == len(seen)
+        name, card = f"reuse-{n}", gpu.state.cards[n % len(gpu.state.cards)].uuid
+        show = gpu_container("main", one_card(1000 + n), 'echo "$GPULEDGER_UUIDS $GPULEDGER_MEMORY_MIB"')
+        gpu.create(gpu_pod(name, show, annotations={"nvidia.com/use-gpuuuid": card}, restartPolicy="Never"))
+        gpu.cluster.wait(lambda name=name: gpu.phase(name) == "Succeeded", f"{name} has ended")  # type: ignore[misc]
+        assert gpu.node.container_log("default", name, "main") == f"{card} {1000 + n}\n"
+        for file in gpu.grant_files(MIRRORED_CDI).values():
+            names.add(file["devices"][0]["name"])
+            slots.add(file["devices"][0]["annotations"]["gpuledger.dev/slots"])
+    assert len(names) == 50, "each had a name of its own"
+    assert len(slots) == 1, "all had the same slot"
 
 
 class Mirror:
@@ -211,12 +218,12 @@ class Mirror:
 
 @pytest.fixture
 def lagging(gpu: GpuNode) -> Iterator[GpuNode]:
-    """Yield the node with an agent whose files the runtime sees 0.3 s later."""
+    """Yield the node with an agent whose files the runtime sees 0.2 s later."""
     gpu.kill_agent()
     directory = gpu.node.path("/var/run") / "gpuledger-cdi"
     directory.mkdir(exist_ok=True)
     gpu.change_settings(cdi_directory=MIRRORED_CDI)
-    mirror = Mirror(directory, gpu.node.path("/var/run/cdi"), 0.3)
+    mirror = Mirror(directory, gpu.node.path("/var/run/cdi"), 0.2)
     try:
         gpu.start_agent()
         gpu.wait_ready()
@@ -236,8 +243,10 @@ def test_without_cdi_a_container_finds_its_share_in_a_read_only_directory(gpu: G
     try:
         gpu.start_agent()
         gpu.wait_ready()
-        script = "cat /run/gpuledger/devices.json; echo; touch /run/gpuledger/x && echo writable; " 
-        names = gpu.create(*(gpu_pod(f"files-{n}", gpu_container("main", one_card(1000 + n), script)) for n in range(6)))
+        script = "cat /run/gpuledger/devices.json; echo; touch /run/gpuledger/x && echo writable; "
+        names = gpu.create(
+            *(gpu_pod(f"files-{n}", gpu_container("main", one_card(1000 + n), script)) for n in range(6))
+        )
         gpu.wait_running(*names)
         for name in names:
             (line,) = [
@@ -261,4 +270,3 @@ def test_a_request_in_any_of_the_configured_words_is_served(gpu: GpuNode) -> Non
     )
     gpu.wait_running("volcano", "classic")
     gpu.check("volcano", "classic")
-

@@ -1,6 +1,7 @@
 """The node itself: it runs pods, its programs can be restarted under them, and nothing of it stays behind."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -20,9 +21,10 @@ from node.pods import Pods, a_pod, wait_for
 PODS_AT_ONCE = 10
 
 
-def box_cgroups() -> set[Path]:
-    """Return the top directories of all boxes on this machine, living or not."""
-    return {top for h in node_box.hierarchies() for top in h.own.glob(f"{node_box.CGROUP_PREFIX}*")}
+def box_cgroups(plane: str) -> set[Path]:
+    """Return the topmost cgroups of the boxes that belong to the control plane in a directory of that name."""
+    pattern = f"{node_box.CGROUP_PREFIX}{plane.removeprefix('plane-')}-*"
+    return {top for tree in node_box.hierarchies() for top in tree.boxes.glob(pattern)}
 
 
 def living(pids: set[int]) -> set[int]:
@@ -34,6 +36,15 @@ def living(pids: set[int]) -> set[int]:
         return "X"
 
     return {pid for pid in pids if state(pid) not in "ZX"}
+
+
+def commands(pids: set[int]) -> list[str]:
+    """Return the names of the programs that processes run."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
 
 
 def test_pods_that_are_created_at_once_run_and_end(pods: Pods, node: Node) -> None:
@@ -106,10 +117,11 @@ def test_a_program_in_the_box_is_stopped_gently_or_killed_with_its_children(node
     assert (tmp_path / "asked").exists()
     node.path("/run/child").unlink()
     program = node.run("rude", ["sh", "-c", script], ready=lambda: node.path("/run/child").exists())
-    before = node.pids()
-    assert program.program_pid in before
+    assert commands({program.program_pid}) == ["sh"]
+    assert program.program_pid in node.pids()
+    assert "sleep" in commands(node.pids())
     assert program.kill() == -signal.SIGKILL
-    wait_for(lambda: "sleep" not in node.execute("ps", "ax"), "the end of the child")
+    wait_for(lambda: "sleep" not in commands(node.pids()), "the end of the child")
 
 
 def test_links_in_the_box_are_followed_in_the_box(node: Node, tmp_path: Path) -> None:
@@ -142,26 +154,26 @@ def node_of_another_process(temporary: Path) -> Iterator[tuple[subprocess.Popen[
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_of_a_node_stays_behind(end: signal.Signals, plane: ControlPlane, node: Node, tmp_path: Path) -> None:
-    mounts, cgroups = Path("/proc/mounts").read_text(), box_cgroups()
+    mounts = Path("/proc/mounts").read_text()
     panic = Path("/proc/sys/kernel/panic").read_text()
     with node_of_another_process(tmp_path) as (process, kubeconfig):
-        new = box_cgroups() - cgroups
-        plane.kubectl("create", "-f", "-", stdin=_json_pod("stays"), kubeconfig=kubeconfig)
+        name = kubeconfig.parent.name
+        plane.kubectl("create", "-f", "-", stdin=json.dumps(a_pod("stays", nodeName="node-1")), kubeconfig=kubeconfig)
         plane.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s", kubeconfig=kubeconfig)
-        pids = {int(pid) for top in new for file in top.rglob("cgroup.procs") for pid in file.read_text().split()}
+        pids = {
+            int(pid)
+            for top in box_cgroups(name)
+            for file in top.rglob("cgroup.procs")
+            for pid in file.read_text().split()
+        }
         assert len(pids) > 5, "init, containerd, kubelet, a shim, pause and the pod's own"
         process.send_signal(end)
         process.wait(20)
         wait_for(lambda: not living(pids), "the end of all that ran in the box")
     if end == signal.SIGKILL:  # what the kernel leaves, the next start of a node removes
         node_box.remove_abandoned_cgroups()
-    assert box_cgroups() == cgroups
+    assert box_cgroups(plane.directory.name)
+    assert box_cgroups(name) == set()
     assert Path("/proc/mounts").read_text() == mounts
     assert Path("/proc/sys/kernel/panic").read_text() == panic
     assert node.execute("hostname").strip() == node.name, "another node is not touched"
-
-
-def _json_pod(name: str) -> str:
-    import json
-
-    return json.dumps(a_pod(name, nodeName="node-1"))

@@ -11,7 +11,7 @@ from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.formats.words import Words
-from gpuledger.model.card_filter import MIG
+from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
 from gpuledger.settings import Settings
 
@@ -43,15 +43,18 @@ class AgentPlan:
 def agent_plan(
     settings: Settings, words: Words, config: NodeConfig, node_name: str, kubelet_directory: Path
 ) -> AgentPlan:
-    """Return the plan for a node with this configuration. Raises ValueError if its mode is none that there is."""
-    # In a node's own configuration, mig stands for cards that are cut already: these say so themselves.
-    isolation = Isolation(settings.isolation if config.mode in ("", MIG) else config.mode)
+    """Return the plan for a node with this configuration. Raises BadInput if its mode is none that there is."""
+    mode = config.mode or settings.isolation
+    if mode not in set(Isolation):
+        raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
+    # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
+    isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
         node_name=node_name,
         resources=tuple(
             dict.fromkeys(each.count for each in words.vocabularies if each.vendor == NVIDIA and each.count)
         ),
-        config=replace(config, mode=isolation.value),
+        config=replace(config, mode=mode),
         isolation=isolation,
         health=HealthPolicy(settings.fault_quiet_s).ignoring(map(int, settings.ignored_xids)),
         with_cdi=settings.delivery == "cdi",

@@ -15,11 +15,11 @@ from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryF
 from gpuledger.agent.delivery.edits import container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
-from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners
+from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.cdi import Grant, VendorDevices, device_name
 from gpuledger.formats.pod import pod_identity
-from gpuledger.model.errors import ApiError, NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import GpuledgerError, NotYet, StartRefused, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -77,35 +77,49 @@ class ContainerStarts:
 
         Raises StartRefused, or NotYet and ApiError if it could not be told for PATIENCE_S.
         """
-        loop = asyncio.get_running_loop()
-        deadline_s, pause_s = loop.time() + PATIENCE_S, PAUSE_S
-        while True:
-            try:
-                await self._prepare(resource, slots)
-                self.outcomes["started"] += 1
-                return
-            except StartRefused:
-                self.outcomes["refused"] += 1
-                raise
-            except (NotYet, Unreachable, OSError) as error:
-                self.outcomes["not_yet"] += 1
-                if loop.time() + pause_s > deadline_s:
-                    raise NotYet(f"{error}; tried for {PATIENCE_S:g} s") from error
-                logger.info("a start is tried again: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        outcome = "refused"
+        try:
+            await self._prepare_patiently(resource, slots)
+            outcome = "started"
+        except NotYet:
+            outcome = "not_yet"
+            raise
+        finally:
+            self.outcomes[outcome] += 1
+
+    async def _prepare_patiently(self, resource: str, slots: frozenset[str]) -> None:
+        pause_s, why = PAUSE_S, "no answer"
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        return await self._prepare(resource, slots)
+                    except (NotYet, Unreachable, OSError) as error:
+                        why = str(error)
+                        logger.info("a start is tried again: %s", why)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        except TimeoutError as error:
+            raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
     async def rebuild(self, resources: tuple[str, ...]) -> None:
         """Have the files of all containers that the kubelet knows, as far as they can be told."""
-        known = {grant.name for grant in self._grants.all()}
+        used: set[str] = set()
         for resource in resources:
-            for slots in {entry.slots for entry in self._owners.entries(resource) or ()}:
+            names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
+            entries = self._owners.entries(resource)
+            if entries is None:
+                return
+            for entry in entries:
+                names.setdefault(entry.slots, set()).update(filter(None, [answered_name(entry)]))
+            used.update(*names.values())
+            known = {grant.name for grant in (*self._grants.all(), *self._directories.all())}
+            for slots in (slots for slots, needed in names.items() if not needed <= known):
                 try:
-                    owner = await self._owners.find(resource, slots)
-                    if not known >= set(owner.names.values()):
-                        await self._deliver(owner, resource, slots)
-                except (StartRefused, NotYet, ApiError, OSError) as error:
+                    await self._deliver(await self._owners.find(resource, slots), resource, slots)
+                except (GpuledgerError, OSError) as error:
                     logger.info("slots that somebody has are left as they are: %s", error)
+        self._directories.remove_unused(used)
 
     async def _prepare(self, resource: str, slots: frozenset[str]) -> None:
         owner = await self._owners.find(resource, slots)
@@ -122,16 +136,18 @@ class ContainerStarts:
         self.forget(is_over)
 
     async def _deliver(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
+        cards: dict[str, tuple[GrantedCard, ...]] = {}  # container -> its cards
         refused: list[StartRefused] = []
-        for container, name in owner.names.items():
+        for container in owner.names:
             try:
-                cards = await self._ledger.cards_of(owner.pod, container, len(slots))
+                cards[container] = await self._ledger.cards_of(owner.pod, container, len(slots))
             except StartRefused as error:  # of several containers, one that has its cards may be the one that starts
                 refused.append(error)
-                continue
-            self._write(owner.pod, container, name, resource, slots, cards)
-        if refused and len(refused) == len(owner.names):
+        if not cards:
             raise refused[0]
+        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nobody comes between
+        for container, found in cards.items():
+            self._write(owner.pod, container, owner.names[container], resource, slots, found)
 
     def _write(
         self,

@@ -45,6 +45,7 @@ def _card(device: Device, node_name: str, split_count: int) -> Card:
         mode=device.mode,
         numa_node=device.numa_node,
         healthy=not device.fault,
+        fault=device.fault,
         links=dict(device.links),
     )
 

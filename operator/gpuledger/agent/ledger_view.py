@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.formats.devices import MAX_UUID_LENGTH
+from gpuledger.formats.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.pod import annotated_cards, pod_identity
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.model.errors import NotFound, NotYet, StartRefused
@@ -14,6 +17,9 @@ from gpuledger.model.share import Holder, HolderState
 from gpuledger.model.stored_card import StoredCard
 
 Json = Mapping[str, Any]
+
+MOST_LOST = 16
+"""Cards that are looked up although the driver does not show them: their names are in an annotation."""
 
 
 class Cards(Protocol):
@@ -26,9 +32,9 @@ class Cards(Protocol):
 class LedgerView:
     """The ledger, as far as this node's cards go."""
 
-    def __init__(self, node_name: str, cards: Cards, own_cards: Callable[[], Collection[str]]) -> None:
+    def __init__(self, node_name: str, cards: Cards, own_cards: Callable[[], Mapping[str, int]]) -> None:
         self._node_name, self._cards = node_name, cards
-        self._own_cards = own_cards  # returns the UUIDs of this node's cards
+        self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
 
     async def cards_of(self, pod: Json, container: str, count: int) -> tuple[GrantedCard, ...]:
         """Return the `count` cards of a container, in the order of their index.
@@ -37,12 +43,16 @@ class LedgerView:
         cards, or another number; NotYet if they are being taken back; ApiError.
         """
         own = set(self._own_cards())
-        hinted = annotated_cards(pod) & own
+        said = annotated_cards(pod)
+        hinted = said & own
         found = await self._found(pod, container, hinted)
         if len(found) != count:
             found |= await self._found(pod, container, own - hinted)
         if len(found) != count:
-            raise StartRefused(self._refusal(pod, container, count, len(found)))
+            lost = await self._found(
+                pod, container, [uuid for uuid in sorted(said - own) if _is_uuid(uuid)][:MOST_LOST]
+            )
+            raise StartRefused(self._refusal(pod, container, count, len(found), sorted(lost)))
         return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
 
     async def holds(self, pod_uid: str, uuid: str) -> bool:
@@ -56,7 +66,8 @@ class LedgerView:
             holder = next((each for each in stored.holders or () if each.pod.uid == uid), None)
             if holder is None or stored.card.node_name != self._node_name:
                 continue
-            granted = _granted(stored, holder, container)
+            # After a reboot the ledger may still have the number of before: what the driver says now counts.
+            granted = _granted(stored, holder, container, self._own_cards().get(stored.card.uuid, stored.card.index))
             if granted is not None:
                 if holder.state is not HolderState.ALLOCATED:
                     raise NotYet(f"the share of card {stored.card.uuid} is {holder.state}")
@@ -72,8 +83,13 @@ class LedgerView:
 
         return [stored for stored in await asyncio.gather(*map(read, sorted(uuids))) if stored is not None]
 
-    def _refusal(self, pod: Json, container: str, count: int, found: int) -> str:
+    def _refusal(self, pod: Json, container: str, count: int, found: int, lost: list[str]) -> str:
         title = str(pod_identity(pod))
+        if lost:
+            return (
+                f"the driver of node {self._node_name} does not show {', '.join(lost)} any more, which container "
+                f"{container} of pod {title} has: delete the pod, so that it gets another card"
+            )
         if found:
             return (
                 f"container {container} of pod {title} asks for {count} GPUs, and the ledger gives it {found}: "
@@ -85,11 +101,13 @@ class LedgerView:
         )
 
 
-def _granted(stored: StoredCard, holder: Holder, container: str) -> GrantedCard | None:
+def _is_uuid(text: str) -> bool:
+    return bool(re.fullmatch(UUID_PATTERN, text)) and len(text) <= MAX_UUID_LENGTH
+
+
+def _granted(stored: StoredCard, holder: Holder, container: str, index: int) -> GrantedCard | None:
     share = next((each for each in holder.share.containers if each.name == container), None)
     if share is None:
         return None
     card = stored.card
-    return GrantedCard(
-        card.uuid, card.index, card.vendor, card.mode, share.memory_mib, share.cores, holder.share.exclusive
-    )
+    return GrantedCard(card.uuid, index, card.vendor, card.mode, share.memory_mib, share.cores, holder.share.exclusive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any, Protocol
 
@@ -11,8 +12,12 @@ from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 60.0
+FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+"""Between two writes of the same text."""
+
+QUIET_S = 60.0
+"""Who leaves the annotation alone for so long, beyond the pause, does not fight."""
 
 
 class Nodes(Protocol):
@@ -35,6 +40,9 @@ class NodeRegister:
         self._shown: str | None = None
         self._seen = False
         self._look = asyncio.Event()
+        self._events = 0  # that the watch has shown
+        self._tried: str | None = None
+        self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
         self.writes = 0
 
     @property
@@ -52,31 +60,42 @@ class NodeRegister:
         annotations = node["metadata"].get("annotations") or {}
         self._seen = not gone  # a node that was deleted comes back with its kubelet
         self._shown = annotations.get(REGISTER_ANNOTATION)
+        self._events += 1
         self._look.set()
 
     async def run(self) -> None:
         """Write when it is needed, until cancelled."""
-        loop = asyncio.get_running_loop()
-        pause_s, last_s = 0.0, -QUIET_S
         while True:
-            await self._look.wait()
-            self._look.clear()
-            if not self._seen or self._wanted is None or self._shown == self._wanted:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_s()):
+                    await self._look.wait()
+                self._look.clear()
                 continue
-            pause_s = 0.0 if loop.time() > last_s + QUIET_S else min(max(2 * pause_s, 1.0), LONGEST_PAUSE_S)
-            await asyncio.sleep(pause_s)
-            last_s = loop.time()
-            wanted = self._wanted
-            if self._seen and self._shown != wanted:
-                await self._write(wanted)
+            await self._write()
 
-    async def _write(self, wanted: str) -> None:
+    def _due_s(self) -> float | None:
+        """Return when to write, None if there is nothing to write."""
+        if not self._seen or self._wanted is None or self._shown == self._wanted:
+            return None
+        # What is new is written at once: a card that is broken must not wait because somebody fights.
+        return self._tried_s + self._pause_s if self._tried == self._wanted else 0.0
+
+    async def _write(self) -> None:
+        wanted, now_s = self._wanted, asyncio.get_running_loop().time()
+        if wanted is None:
+            return
+        quiet = now_s > self._tried_s + self._pause_s + QUIET_S
+        self._pause_s = FIRST_PAUSE_S if quiet else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._tried, self._tried_s = wanted, now_s
+        events = self._events
         try:
             await self._nodes.annotate_own_node(self._node_name, REGISTER_ANNOTATION, wanted)
         except ApiError as error:
             logger.warning("node %s does not show its cards: %s", self._node_name, error)
-            self._look.set()
             return
-        self._shown = wanted
+        finally:
+            self._tried_s = asyncio.get_running_loop().time()
+        if events == self._events:  # else the watch knows better, or will in a moment
+            self._shown = wanted
         self.writes += 1
         logger.info("node %s: its cards are written down", self._node_name)

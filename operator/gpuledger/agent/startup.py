@@ -19,7 +19,7 @@ from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
-from gpuledger.agent.devices.source import DeviceSource, Snapshot
+from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
@@ -35,6 +35,7 @@ from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
 from gpuledger.formats.node import register_of
 from gpuledger.formats.node_event import node_event
+from gpuledger.formats.pod import container_ids
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.watch import follow
@@ -47,8 +48,8 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 30.0
 """How often processes are compared, and pods looked for that are gone. This only reads, on the node."""
 
-THREAD_SILENCE_S = 15.0
-"""A thread that has not come round for so long hangs in the driver."""
+THREAD_SILENCE_S = 60.0
+"""A thread that has not come round for so long hangs in the driver, which needs seconds for a card that it wakes."""
 
 KUBELET_SILENCE_S = 60.0
 """How long a kubelet may be gone before that counts as our fault."""
@@ -73,7 +74,7 @@ class Agent:
         self._directories = DirectoryFiles(plan.state_directory / "shares")
         plugins = plan.kubelet_directory / "device-plugins"
         owners = SlotOwners(plan.node_name, plugins, self._store, self._pod_resources)
-        ledger = LedgerView(plan.node_name, self._store, lambda: [card.uuid for card in self.cards])
+        ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
         ways = NodeWaysReader(
             plan.isolation,
             plan.vendor_cdi_directories,
@@ -88,7 +89,7 @@ class Agent:
         ]
         self._register = NodeRegister(plan.node_name, self._store)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in)
-        self._usage = Usage(self._all_grants, ledger.holds, self._tell_node)
+        self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
         self._connected_s = asyncio.get_running_loop().time()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -114,7 +115,7 @@ class Agent:
         if snapshot is None:
             logger.error("the driver is gone: no container can start")
             self._driver = ""
-            self.cards = tuple(replace(card, healthy=False) for card in self.cards)
+            self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
             self._slots.withdraw()
         else:
             self._driver = snapshot.driver_version
@@ -126,8 +127,9 @@ class Agent:
 
     async def _serve_kubelet(self) -> None:
         await self._known.wait()
-        await self._starts.rebuild(self._plan.resources)
-        await serve_all(self._servers)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_all(self._servers))
+            group.create_task(self._starts.rebuild(self._plan.resources))
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""
@@ -135,7 +137,8 @@ class Agent:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             missing = await self._tidy(missing)
-            await self._usage.compare(await self._watcher.processes())
+            with contextlib.suppress(DriverGone):
+                await self._usage.compare(await self._watcher.processes())
 
     async def _tidy(self, missing_before: frozenset[str]) -> frozenset[str]:
         """Forget pods that the kubelet has not shown twice; return those that it does not show now."""
@@ -150,6 +153,11 @@ class Agent:
         missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in pods)
         self._starts.forget(lambda grant: grant.pod_uid in missing & missing_before)
         return missing - missing_before
+
+    async def _containers(self) -> dict[str, str]:
+        """Return the id of each container of this node -> UID of its pod."""
+        pods = await self._store.pods_of_node(self._plan.node_name)
+        return {identity: pod["metadata"]["uid"] for pod in pods for identity in container_ids(pod)}
 
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]

@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -34,6 +33,10 @@ STEADY_S = 60.0
 """A child that lived for so long is started again at once."""
 
 STOP_GRACE_S = 10.0
+"""How long a child may take to stop when it is asked to."""
+
+REAP_INTERVAL_S = 0.02
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PR_SET_PDEATHSIG = 1
 
 
@@ -42,74 +45,110 @@ class Supervisor:
 
     def __init__(self, serve: Callable[[int], int], silence_s: float = SILENCE_S) -> None:
         self._serve, self._silence_s = serve, silence_s
-        self._stop_asked = threading.Event()
+        self._stop_asked = False
         self._child = 0
+        self._status: int | None = None  # of the child, when it has ended
+        # A signal handler may do little: it writes a byte that whoever waits sees.
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
         """Return the exit status for this process. Must be called before there are threads."""
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGINT, self._stop)
+        for number in SIGNALS:
+            signal.signal(number, self._stop)
         pause_s = PAUSE_S
-        while not self._stop_asked.is_set():
+        while not self._stop_asked:
             begin_s = time.monotonic()
             status = self._one_child()
-            if self._stop_asked.is_set():
-                return 0
+            if self._stop_asked:
+                break
             pause_s = PAUSE_S if time.monotonic() > begin_s + STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
             logger.error("the agent's serving process has ended with status %d; the next one in %g s", status, pause_s)
-            self._stop_asked.wait(pause_s)
+            self._pause(pause_s)
         return 0
 
     def _one_child(self) -> int:
-        read, write = os.pipe()
+        read, write = os.pipe2(os.O_CLOEXEC)
+        self._fork(write, read)
+        os.close(write)
+        try:
+            self._listen(read)
+        finally:
+            os.close(read)
+        return self._end_child()
+
+    def _fork(self, write: int, read: int) -> None:
         parent = os.getpid()
+        self._status = None
+        # A signal between the fork and the next line would reach a parent that knows of no child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self._child = os.fork()
         if self._child == 0:
             os.close(read)
-            _become_child(parent)
             status = 1
             try:
+                _become_child(parent)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 status = self._serve(write)
             except BaseException:
                 logger.exception("the agent's serving process fails")
             finally:
                 logging.shutdown()
                 os._exit(status)
-        os.close(write)
-        try:
-            self._listen(read)
-        finally:
-            os.close(read)
-        return self._reap()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _listen(self, pipe: int) -> None:
-        """Return when the child has ended, or was killed for its silence."""
-        patience_s = START_S
-        while True:
-            ready, _, _ = select.select([pipe], [], [], patience_s)
-            if not ready:
-                if not self._stop_asked.is_set():
-                    logger.error("the serving process has been silent for %g s: it is killed", patience_s)
-                self._signal(signal.SIGKILL)
-                return
-            if not os.read(pipe, 4096):
-                return
-            patience_s = STOP_GRACE_S if self._stop_asked.is_set() else self._silence_s
+        """Return when the child closes its pipe, falls silent, or takes too long to stop."""
+        deadline_s = time.monotonic() + START_S
+        stopping = False
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            ready, _, _ = select.select([pipe, self._woken], [], [], left_s)
+            self._reap()
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            if self._stop_asked and not stopping:
+                stopping, deadline_s = True, time.monotonic() + STOP_GRACE_S
+            if pipe in ready:
+                if not os.read(pipe, 4096):
+                    return
+                if not stopping:
+                    deadline_s = time.monotonic() + self._silence_s
+        logger.error("the serving process %s: it is killed", "does not stop" if stopping else "has fallen silent")
+        self._signal(signal.SIGKILL)
 
-    def _reap(self) -> int:
-        """Wait for the child, and for whatever else was left to process 1 of a container."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, 0)
-            except ChildProcessError:
-                return -1
-            if pid == self._child:
-                self._child = 0
-                return os.waitstatus_to_exitcode(status)
+    def _end_child(self) -> int:
+        """Return the child's exit status; one that has closed its pipe has a moment left to end."""
+        deadline_s = time.monotonic() + self._silence_s
+        while self._status is None and time.monotonic() < deadline_s:
+            self._reap()
+            if self._status is None:
+                time.sleep(REAP_INTERVAL_S)
+        self._signal(signal.SIGKILL)
+        while self._status is None:
+            self._reap()
+            if self._status is None:
+                time.sleep(REAP_INTERVAL_S)
+        return self._status
+
+    def _reap(self) -> None:
+        """Take note of who has ended: the child, and whoever else was left to process 1 of a container."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._child:
+                    self._child, self._status = 0, os.waitstatus_to_exitcode(status)
+
+    def _pause(self, pause_s: float) -> None:
+        if not self._stop_asked:
+            select.select([self._woken], [], [], pause_s)
+        self._reap()
 
     def _stop(self, *_: object) -> None:
-        self._stop_asked.set()
+        self._stop_asked = True
         self._signal(signal.SIGTERM)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b".")
 
     def _signal(self, number: int) -> None:
         if self._child:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.agent.devices.source import DeviceProcess
 from gpuledger.formats.cdi import Grant
-from gpuledger.formats.cgroup import pod_uid
+from gpuledger.formats.cgroup import container_id, pod_uid
 from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -41,11 +41,14 @@ class Usage:
         holds: Callable[[str, str], Awaitable[bool]],
         tell: Callable[[str], None],
         proc: Path = Path("/proc"),
+        containers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
         self._grants = grants  # returns what containers of this node were given
         self._holds = holds  # pod UID, card UUID -> whether the ledger says so, too
         self._tell = tell  # shows a sentence as an event of this node
         self._proc = proc
+        self._containers = containers  # returns the id of each container of this node -> UID of its pod
+        self._pods: dict[str, str] = {}  # id of a container -> UID of its pod, empty for a container of no pod
         self._told: set[tuple[str, str]] = set()  # pod UID, card UUID
         self.uses: tuple[Use, ...] = ()
 
@@ -54,7 +57,7 @@ class Usage:
         memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
         number: Counter[tuple[str, str]] = Counter()
         for process in processes:
-            key = process.uuid, self._pod_of(process.pid)
+            key = process.uuid, await self._pod_of(process.pid)
             memory_mib[key] += process.memory_mib or 0
             number[key] += 1
         given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}
@@ -64,13 +67,26 @@ class Usage:
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
             uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
+        self._told &= {(use.pod_uid, use.uuid) for use in uses}  # while it goes on, it is not told again
         self._tell_of({(use.pod_uid, use.uuid) for use in uses if not use.allowed})
 
-    def _pod_of(self, pid: int) -> str:
+    async def _pod_of(self, pid: int) -> str:
         try:
-            return pod_uid((self._proc / str(pid) / "cgroup").read_text()) or ""
+            groups = (self._proc / str(pid) / "cgroup").read_text()
         except OSError:
             return ""  # it has ended, or the process ids are not the node's
+        container = container_id(groups)
+        return pod_uid(groups) or (await self._pod_of_container(container) if container else "")
+
+    async def _pod_of_container(self, container: str) -> str:
+        if container not in self._pods and self._containers is not None:
+            try:
+                self._pods = {**await self._containers()}
+            except ApiError as error:
+                logger.info("whose container %s is can't be asked: %s", container, error)
+                return ""
+            self._pods.setdefault(container, "")
+        return self._pods.get(container, "")
 
     async def _may(self, uid: str, uuid: str) -> bool:
         try:
@@ -82,4 +98,4 @@ class Usage:
     def _tell_of(self, found: set[tuple[str, str]]) -> None:
         for uid, uuid in sorted(found - self._told):
             self._tell(f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger")
-        self._told = found
+        self._told |= found

@@ -119,6 +119,14 @@ def bound_at(pod: Json) -> str:
     return next((str(c.get("lastTransitionTime") or "") for c in found), "")
 
 
+def container_ids(pod: Json) -> list[str]:
+    """Return the runtime's ids of the pod's containers, as far as the kubelet has told them."""
+    status = pod.get("status") or {}
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    statuses = [each for kind in kinds for each in status.get(kind) or ()]
+    return [str(each["containerID"]).rpartition("//")[2] for each in statuses if each.get("containerID")]
+
+
 def bound_node(pod: Json) -> str:
     """Return the node that the pod is bound to, or an empty string."""
     return str((pod.get("spec") or {}).get("nodeName") or "")

@@ -4,9 +4,9 @@ GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
 ├── DoesNotFit          the ledger refuses a share that would over-allocate a card
 ├── BindFailed          a pod can't be bound now; the text goes into its event
+├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
 ├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
-├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
     ├── Conflict        409

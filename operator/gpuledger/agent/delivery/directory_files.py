@@ -7,13 +7,15 @@ then on, read-only, whose files are written when it starts: `devices.json`, and 
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import orjson
 
-from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.agent.delivery.grant_files import write_whole
+from gpuledger.agent.delivery.isolation import HAMI_LOCK_DIRECTORY, GrantedCard
 from gpuledger.formats.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
 
@@ -35,21 +37,21 @@ class DirectoryFiles:
         """Return the directory for what a container will get. Raises OSError."""
         path = self._directory / name / "share"
         path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o755)  # whatever our umask is: the container's programs have any user
         return path
 
     def write(self, grant: Grant, cards: Sequence[GrantedCard]) -> None:
         """Fill a container's directory. Raises OSError."""
         share = self.create(grant.name)
         devices = [{"uuid": c.uuid, "index": c.index, "memoryMiB": c.memory_mib, "cores": c.cores} for c in cards]
-        environment = "".join(f"export {line}\n" for line in grant.edits.get("env", ()))
+        variables = (line.partition("=") for line in grant.edits.get("env", ()))
+        environment = "".join(f"export {name}={shlex.quote(value)}\n" for name, _, value in variables)
         for file, text in {
             share.parent / RECORD: grant_file(grant),
             share / "devices.json": orjson.dumps(devices),
             share / "environment": environment.encode(),
         }.items():
-            unfinished = file.with_suffix(".unfinished")
-            unfinished.write_bytes(text)
-            unfinished.replace(file)
+            write_whole(file, text)
 
     def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
         """Remove the directories of grants that are over; return these."""
@@ -58,21 +60,33 @@ class DirectoryFiles:
             shutil.rmtree(self._directory / grant.name, ignore_errors=True)
         return over
 
+    def remove_unused(self, names: Collection[str]) -> None:
+        """Remove directories that no container was ever given, except under these names."""
+        for path in self._directory.glob("*/share"):
+            if path.parent.name not in names and not (path.parent / RECORD).exists():
+                shutil.rmtree(path.parent, ignore_errors=True)
+
     def all(self) -> list[Grant]:
         """Return every grant that has such a directory."""
         found = []
-        for record in self._directory.glob(f"*/{RECORD}"):
+        for record in sorted(self._directory.glob(f"*/{RECORD}")):
             try:
-                found.append(read_grant(record.read_bytes()))
+                grant = read_grant(record.read_bytes())
             except (OSError, BadInput) as error:
                 logger.warning("%s is left alone: %s", record, error)
+                continue
+            if grant.name == record.parent.name:
+                found.append(grant)
         return found
 
     def own(self, hami_core_directory: str, pod_uid: str, container: str) -> Path:
         """Return a directory that only this container has, for HAMi-core's counters. Raises OSError."""
         path = _own(hami_core_directory, pod_uid, container)
         path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o777)
+        lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
+        lock.mkdir(exist_ok=True)
+        for each in (path, lock):
+            each.chmod(0o777)
         return path
 
     def remove_own(self, hami_core_directory: str, grant: Grant) -> None:

@@ -10,7 +10,8 @@ from gpuledger.formats.cdi import VendorDevices, joined
 
 Json = dict[str, Any]
 
-VENDOR_KINDS = {"nvidia": "nvidia.com/gpu"}
+NVIDIA = "nvidia"
+VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
 """Vendor -> kind of the CDI devices that its own tools write."""
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -23,11 +24,13 @@ def container_edits(cards: Sequence[GrantedCard], vendor: VendorDevices, limits:
 
 
 def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
-    found = [vendor.edits(VENDOR_KINDS.get(card.vendor, ""), _vendor_names(card)) for card in cards]
-    if all(edits is not None for edits in found):
-        return joined(edits for edits in found if edits is not None)
-    nvidia = [card.uuid for card in cards if card.vendor == "nvidia"]
-    return {"env": [f"{VISIBLE}={','.join(nvidia)}"]} if nvidia else {}
+    with_tools = [card for card in cards if card.vendor in VENDOR_KINDS]
+    found = [vendor.edits(VENDOR_KINDS[card.vendor], _vendor_names(card)) for card in with_tools]
+    edits = [each for each in found if each is not None]
+    if len(edits) == len(found):
+        # Said first, so that the vendor's own word goes before: an image that asks for all cards gets no others.
+        return joined([{"env": [f"{VISIBLE}=void"]}, *edits]) if edits else {}
+    return {"env": [f"{VISIBLE}={','.join(card.uuid for card in with_tools if card.vendor == NVIDIA)}"]}
 
 
 def _vendor_names(card: GrantedCard) -> list[str]:

@@ -7,12 +7,13 @@ under a name that is no CDI file's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX, Grant, grant_file, read_grant
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, StartRefused
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +42,19 @@ class GrantFiles:
                 self._grants[grant.name] = grant
 
     def write(self, grant: Grant) -> None:
-        """Have the runtime know of a grant. Writes nothing if it does. Raises OSError."""
+        """Have the runtime know of a grant. Writes nothing if it does.
+
+        Raises StartRefused if another container has its name, and OSError.
+        """
+        before = self._grants.get(grant.name)
+        if before is not None and (before.pod_uid, before.container) != (grant.pod_uid, grant.container):
+            raise StartRefused(
+                f"what pod {grant.namespace}/{grant.pod} was given belongs to {before.namespace}/{before.pod}: "
+                "delete the pod, so that it is created anew"
+            )
         file = self._directory / grant.file_name
         text = grant_file(grant)
-        if self._grants.get(grant.name) != grant or not _holds(file, text):
-            unfinished = file.with_suffix(UNFINISHED)
-            unfinished.write_bytes(text)
-            unfinished.replace(file)
+        write_whole(file, text)
         self._grants[grant.name] = grant
 
     def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
@@ -71,8 +78,12 @@ class GrantFiles:
             return None
 
 
-def _holds(file: Path, text: bytes) -> bool:
-    try:
-        return file.read_bytes() == text
-    except OSError:
-        return False
+def write_whole(file: Path, text: bytes) -> None:
+    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does. Raises OSError."""
+    with contextlib.suppress(OSError):
+        if file.read_bytes() == text:
+            return
+    unfinished = file.with_suffix(UNFINISHED)
+    unfinished.write_bytes(text)
+    unfinished.chmod(0o644)  # whatever our umask is
+    unfinished.replace(file)

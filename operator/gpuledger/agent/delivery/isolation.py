@@ -57,7 +57,9 @@ class Choice:
 
 
 MPS_PIPES, MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"  # noqa: S108 - where CUDA looks for them in a container
-HAMI_HOME = "/usr/local/vgpu"
+HAMI_HOME, HAMI_LOCK = "/usr/local/vgpu", "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for them
+HAMI_LOCK_DIRECTORY = "vgpulock"
+"""Below HAMi-core's directory on the node: the lock that all containers with HAMi-core share."""
 
 
 def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installed: Installed) -> Choice:
@@ -66,7 +68,7 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     A pod's wish is followed where it can harm nobody: it is alone on its cards, or the node enforces nothing and has
     what the wish needs. Users can write wishes at any time.
     """
-    own = Isolation.MIG if any(card.mode == Isolation.MIG for card in cards) else of_node
+    own = Isolation.MIG if all(card.mode == Isolation.MIG for card in cards) else of_node
     if not wish or wish == own:
         return Choice(own)
     if wish not in (Isolation.NONE, Isolation.MPS, Isolation.HAMI_CORE) or own is Isolation.MIG:
@@ -130,6 +132,7 @@ def _hami_core(cards: Sequence[GrantedCard], directory: str, own_directory: str,
         env.append(f"CUDA_TASK_PRIORITY={priority}")
     mounts = [
         _mount(own_directory, HAMI_HOME, "rw"),
+        _mount(f"{directory}/{HAMI_LOCK_DIRECTORY}", HAMI_LOCK, "rw"),
         _mount(f"{directory}/libvgpu.so", f"{HAMI_HOME}/libvgpu.so", "ro"),
         _mount(f"{directory}/ld.so.preload", "/etc/ld.so.preload", "ro"),
     ]

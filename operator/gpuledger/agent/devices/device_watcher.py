@@ -121,7 +121,7 @@ class DeviceWatcher:
             self._source.open()
             self._open = True
         snapshot = self._health.judge(self._source.snapshot(), time.monotonic())
-        if snapshot != self._told or self._told_gone:
+        if snapshot != self._told:
             self._tell(loop, snapshot)
 
     def _faults(self) -> bool:

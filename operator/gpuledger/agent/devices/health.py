@@ -44,10 +44,11 @@ class CardHealth:
         self._faults: dict[str, tuple[float, str]] = {}  # UUID, or "" for all cards -> time and text of the last fault
 
     def take(self, fault: Fault, now_s: float) -> bool:
-        """Remember a fault; tell whether it counts."""
+        """Remember a fault; tell whether it counts, which is a reason to look at once."""
         if fault.code in self._policy.ignored_xids:
             return False
-        self._faults[fault.uuid] = (now_s, fault.text)
+        if fault.code:
+            self._faults[fault.uuid] = (now_s, fault.text)
         return True
 
     def judge(self, snapshot: Snapshot, now_s: float) -> Snapshot:

@@ -55,7 +55,7 @@ class Fault:
     uuid: str
     """The card's, or that of the physical card of MIG devices; empty: every card, for an event that names none."""
     code: int
-    """NVIDIA's Xid; 0 for a fault that has none."""
+    """NVIDIA's Xid; 0 for a fault that the next snapshot shows, and that is over when it no longer does."""
     text: str
     """For people, without live numbers."""
 

@@ -27,8 +27,10 @@ REGISTER_TIMEOUT_S = 5.0
 LISTEN_GRACE_S = 5.0
 """How long a kubelet that was told of us may take to listen."""
 
-UNIX_AUTHORITY = ("grpc.default_authority", "localhost")
-"""Go's servers refuse the path of a socket as the name of a host."""
+CHANNEL_OPTIONS: Sequence[tuple[str, str | int]] = (
+    ("grpc.default_authority", "localhost"),  # Go's servers refuse the path of a socket as the name of a host
+    ("grpc.use_local_subchannel_pool", 1),  # or a kubelet that was away is kept waiting for up to two minutes
+)
 
 
 class PluginServer:
@@ -79,7 +81,7 @@ class PluginServer:
         request = messages.RegisterRequest(
             version=VERSION, endpoint=self._socket.name, resource_name=self._plugin.resource, options=options()
         )
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=[UNIX_AUTHORITY]) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=CHANNEL_OPTIONS) as channel:
             stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             try:
                 await stub.Register(request, timeout=REGISTER_TIMEOUT_S)

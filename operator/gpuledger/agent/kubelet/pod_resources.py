@@ -10,7 +10,7 @@ import grpc
 
 from gpuledger.agent._generated import pod_resources_pb2 as messages
 from gpuledger.agent._generated import pod_resources_pb2_grpc as services
-from gpuledger.agent.kubelet.plugin_server import UNIX_AUTHORITY
+from gpuledger.agent.kubelet.plugin_server import CHANNEL_OPTIONS
 from gpuledger.model.errors import Unreachable
 
 TIMEOUT_S = 5.0
@@ -58,6 +58,7 @@ class PodResources:
         """
         if self._next is None:
             self._next = asyncio.create_task(self._read_after(self._last))
+            self._next.add_done_callback(_hear_out)
         return await asyncio.shield(self._next)
 
     async def _read_after(self, before: asyncio.Task[NodePods] | None) -> NodePods:
@@ -65,7 +66,7 @@ class PodResources:
             await asyncio.wait([before])
         self._last, self._next = self._next, None  # from here on, others need a read that begins later
         self.reads += 1
-        limits = [UNIX_AUTHORITY, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        limits = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=limits) as channel:
             stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
             try:
@@ -73,6 +74,12 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 raise Unreachable(f"the kubelet's {self._socket.name} of pod resources: {error.details()}") from error
         return _node_pods(answer)
+
+
+def _hear_out(read: asyncio.Task[NodePods]) -> None:
+    """Take note of an error that nobody waits for any more: asyncio would complain."""
+    if not read.cancelled():
+        read.exception()
 
 
 def _node_pods(answer: messages.ListPodResourcesResponse) -> NodePods:

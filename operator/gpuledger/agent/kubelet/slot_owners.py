@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +20,9 @@ from google.protobuf.message import DecodeError
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
-from gpuledger.formats.cdi import own_name
+from gpuledger.formats.cdi import is_name, own_name
 from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
+from gpuledger.formats.pod import pod_identity
 from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Owner:
     pod: Json
     names: Mapping[str, str]
     """Container -> name that Allocate gave it. With init containers there are several, and any of them starts."""
+    noted: bool = True
+    """Whether the kubelet's checkpoint says so."""
 
 
 class SlotOwners:
@@ -81,21 +84,28 @@ class SlotOwners:
         Raises NotYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
         """
         row = (await self._lister.list()).owner(resource, slots)
-        entries = self.entries(resource)
-        if entries is None:
-            return await self._without_checkpoint(row, resource, slots)
-        own = [entry for entry in entries if entry.slots == slots]
-        uids = {entry.pod_uid for entry in own}
-        if len(uids) != 1:
-            raise NotYet(f"the kubelet has noted {len(uids)} pods with the slots of a container that starts")
-        (uid,) = uids
-        pod = await self._live_pod(row, uid)
-        names = {entry.container: name for entry in own if (name := answered_name(entry))}
-        if not names:
+        own = self._noted(resource, slots) or []
+        uids, names = {entry.pod_uid for entry in own}, _names(own)
+        if len(uids) == 1 and not names:
             raise StartRefused(
-                f"pod {_title(pod)} was given its GPUs by another device plugin: delete it, so that it is created anew"
+                f"the pod with UID {own[0].pod_uid} was given its GPUs by another device plugin: delete it, so that it "
+                "is created anew"
             )
-        return Owner(pod, names)
+        last = self._answers.get((resource, slots))
+        if len(uids) != 1 or (last is not None and last not in names.values()):
+            # Unreadable, or older than our answer: the kubelet's own writers can overtake each other.
+            return await self._without_checkpoint(row, resource, slots)
+        return Owner(await self._live_pod(row, own[0].pod_uid), names)
+
+    def confirm(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
+        """Raise NotYet if the slots have come to somebody else since their owner was found."""
+        identity = pod_identity(owner.pod)
+        last = self._answers.get((resource, slots))
+        lost = last is not None and last not in owner.names.values()
+        if owner.noted:
+            lost |= {entry.pod_uid for entry in self._noted(resource, slots) or ()} != {identity.uid}
+        if lost:
+            raise NotYet(f"the slots of pod {identity} have come to another one")
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
@@ -108,6 +118,11 @@ class SlotOwners:
             return None
         return [entry for entry in found if entry.resource == resource]
 
+    def _noted(self, resource: str, slots: frozenset[str]) -> list[CheckpointEntry] | None:
+        """Return what the checkpoint says of exactly these slots, None if it can't be read."""
+        entries = self.entries(resource)
+        return None if entries is None else [entry for entry in entries if entry.slots == slots]
+
     async def _live_pod(self, row: ContainerSlots | None, uid: str) -> Json:
         if row is not None:
             try:
@@ -118,7 +133,13 @@ class SlotOwners:
                 return pod
         # An init container's slots that nobody else has, or a pod that was created anew under the same name.
         for pod in await self._pods.pods_of_node(self._node_name):
-            if pod["metadata"]["uid"] == uid:
+            identity = pod_identity(pod)
+            if identity.uid == uid:
+                if row is not None and (row.namespace, row.pod) != (identity.namespace, identity.name):
+                    raise NotYet(
+                        f"the kubelet lists the slots of a container that starts for pod {row.namespace}/{row.pod}, "
+                        f"and has noted them for {identity}"
+                    )
                 return pod
         raise StartRefused(f"the pod with UID {uid}, whose container should start, is gone")
 
@@ -126,18 +147,19 @@ class SlotOwners:
         name = self._answers.get((resource, slots))
         if row is None or name is None:
             raise NotYet(
-                f"the kubelet does not say whose slots of {resource} these are, and its checkpoint is unreadable"
+                f"the kubelet does not say whose slots of {resource} these are, and its checkpoint has nothing new "
+                "of them"
             )
         try:
             pod: Json = await self._pods.pod(row.namespace, row.pod)
         except NotFound as error:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
-        if _has_init_container_with(pod, resource):
+        if _may_start_init_container_with(pod, resource):
             raise NotYet(
                 f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "
-                "which is unreadable"
+                "which has nothing new of it"
             )
-        return Owner(pod, {row.container: name})
+        return Owner(pod, {row.container: name}, noted=False)
 
 
 def answered_name(entry: CheckpointEntry) -> str | None:
@@ -147,18 +169,25 @@ def answered_name(entry: CheckpointEntry) -> str | None:
         answer.ParseFromString(entry.answer)
     except DecodeError:
         return None
-    names = (own_name(device.name) for device in answer.cdi_devices)
-    return next((name for name in names if name), None) or answer.envs.get(NAME)
+    of_cdi = next((name for device in answer.cdi_devices if (name := own_name(device.name))), None)
+    without_cdi = answer.envs.get(NAME, "")
+    return of_cdi or (without_cdi if is_name(without_cdi) else None)
 
 
-def _has_init_container_with(pod: Json, resource: str) -> bool:
-    """Tell whether an init container that ends before the others start counts its cards in this resource."""
+def _names(entries: Iterable[CheckpointEntry]) -> dict[str, str]:
+    return {entry.container: name for entry in entries if (name := answered_name(entry))}
+
+
+def _may_start_init_container_with(pod: Json, resource: str) -> bool:
+    """Tell whether an init container that has slots, and ends before the others start, may not have ended yet."""
+    ended = {
+        each.get("name")
+        for each in (pod.get("status") or {}).get("initContainerStatuses") or ()
+        if ((each.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
+    }
     return any(
         resource in ((container.get("resources") or {}).get("limits") or {})
         and container.get("restartPolicy") != "Always"
+        and container["name"] not in ended
         for container in pod["spec"].get("initContainers") or ()
     )
-
-
-def _title(pod: Json) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

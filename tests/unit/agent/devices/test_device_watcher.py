@@ -125,9 +125,16 @@ async def test_a_programs_error_is_told_to_nobody(driver: FakeDriver, told: Told
         assert told.last == {"GPU-00000000": "Xid 79: fallen off the bus", "GPU-00000001": ""}
 
 
+async def test_a_card_that_is_lost_is_told_at_once_without_a_poll(driver: FakeDriver, told: Told) -> None:
+    async with watching(NvmlSource(), told):
+        await until(lambda: told.last)
+        driver.says(failures=(Failure(LOST, card="GPU-00000000"),))
+        await until(lambda: told.last == {"GPU-00000000": "does not answer: GPU is lost", "GPU-00000001": ""})
+
+
 async def test_a_card_that_is_lost_and_gone_is_shown_until_it_is_back(driver: FakeDriver, told: Told) -> None:
     cards = driver.state.cards
-    async with watching(NvmlSource(), told, poll_interval_s=0.01, fault_quiet_s=0.1):
+    async with watching(NvmlSource(), told, poll_interval_s=0.01):
         await until(lambda: told.last)
         driver.says(failures=(Failure(LOST, card="GPU-00000000"),))
         await until(lambda: told.last and told.last["GPU-00000000"])

@@ -60,6 +60,13 @@ def test_more_xids_can_be_ignored() -> None:
     assert health.take(Fault("GPU-a", 48, ""), 0.0)
 
 
+def test_a_fault_without_an_xid_is_a_reason_to_look_and_lasts_as_long_as_the_probe_fails() -> None:
+    health = CardHealth(POLICY)
+    assert health.take(Fault("GPU-a", 0, "does not answer"), 0.0)
+    assert faults(health, 0.0, replace(A, fault="does not answer")) == {"GPU-a": "does not answer"}
+    assert faults(health, 1.0, A) == {"GPU-a": ""}
+
+
 def test_a_fault_without_a_card_is_one_of_every_card() -> None:
     health = CardHealth(POLICY)
     health.take(Fault("", 999, "Xid 999"), 0.0)

@@ -1,5 +1,8 @@
 """Events of cards and the end of the driver, through the real pynvml."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +11,19 @@ import pynvml
 import pytest
 
 from fakes.nvml.fake_driver import FakeDriver
-from fakes.nvml.fake_nvml import DOUBLE_BIT_ECC, GONE, LOST, UNKNOWN, Card, Failure, Mig, bus_id
+from fakes.nvml.fake_nvml import (
+    DOUBLE_BIT_ECC,
+    GONE,
+    LOST,
+    UNKNOWN,
+    Card,
+    Failure,
+    Mig,
+    NvmlState,
+    bus_id,
+    environment,
+    some_cards,
+)
 from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DriverGone, DriverReplaced, Fault
 
@@ -141,6 +156,15 @@ def test_another_version_is_a_reason_to_wait_before_the_library_has_worked_and_t
     driver.says(driver_error=MISMATCH)
     with pytest.raises(DriverReplaced):
         source.open()
+
+
+def test_a_program_with_the_library_in_its_search_path_takes_it_for_the_driver(tmp_path: Path) -> None:
+    """As the agent does that runs as a process of its own, or in a container."""
+    NvmlState(cards=some_cards(3)).write(tmp_path / "state")
+    program = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
+    variables = {**os.environ, **environment(tmp_path / "state")}
+    found = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
+    assert found.stdout == "3\n"
 
 
 def test_a_machine_without_the_library_has_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_the_numa_node_is_that_of_the_pci_device_where_nvml_does_not_tell(
 def test_direct_nvlinks_are_counted_by_the_card_at_the_other_end(driver: FakeDriver, source: NvmlSource) -> None:
     first, second, third = some_cards(3)
     to_second = (NvLink(bus_id(1)), NvLink(bus_id(1)), NvLink(bus_id(1), active=False), NvLink(bus_id(2)))
-    to_first = (NvLink(bus_id(0)), NvLink(bus_id(0)))
+    to_first = (NvLink(bus_id(0)), NvLink(bus_id(0)), NvLink(bus_id(0), active=False))
     cards = (replace(first, links=to_second), replace(second, links=to_first), replace(third, links=to_first[:1]))
     driver.says(cards=cards, pairs=all_pairs(cards, ancestor=50, nvlink=0))
     assert [device.links for device in source.snapshot().devices] == [
@@ -224,19 +224,30 @@ def test_a_card_that_was_never_read_keeps_no_other_from_being_listed_and_is_foun
     assert uuids(source) == ["GPU-00000000", "GPU-00000001"]
 
 
+@pytest.mark.parametrize("known", [True, False])
 def test_nvml_is_opened_anew_for_a_missing_card_less_and_less_often(
-    driver: FakeDriver, source: NvmlSource, monkeypatch: pytest.MonkeyPatch
+    driver: FakeDriver, source: NvmlSource, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
-    source.snapshot()
-    driver.says(cards=driver.state.cards[:1])
+    """Whether it is one that was listed and has vanished, or one that is listed and could never be read."""
+    if known:
+        source.snapshot()
+        driver.says(cards=driver.state.cards[:1])
+    else:
+        driver.says(failures=(Failure(LOST, card="GPU-00000001"),))
+    looks: list[int] = []
     opened: list[int] = []
     really_open = source.open
-    looks = range(1, 62)
-    for look in looks:
-        monkeypatch.setattr(source, "open", lambda look=look: (opened.append(look), really_open()))
+
+    def open_anew() -> None:
+        opened.append(len(looks))
+        really_open()
+
+    monkeypatch.setattr(source, "open", open_anew)
+    while len(looks) < 61:
+        looks.append(1)
         source.snapshot()
     assert opened == [2, 3, 5, 9, 17, 21, 33, 41, 61]
-    driver.says(cards=some_cards(2))
+    driver.says(cards=some_cards(2), failures=())
     assert len(uuids(source)) == 2
 
 

@@ -1,0 +1,103 @@
+"""Where there is no CDI, a container reads its cards in a directory that only it has."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+
+from fakes.grants import a_grant
+from gpuledger.agent.delivery.directory_files import DirectoryFiles
+from gpuledger.agent.delivery.isolation import GrantedCard
+from gpuledger.formats.cdi import grant_file
+
+CARDS = [GrantedCard("GPU-1", 1, "nvidia", "", 4_000, 30, False)]
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> DirectoryFiles:
+    return DirectoryFiles(tmp_path)
+
+
+def test_the_directory_is_there_before_anybody_knows_its_cards(directories: DirectoryFiles, tmp_path: Path) -> None:
+    path = directories.create("slot-1-0a1b")
+    assert path == tmp_path / "slot-1-0a1b" / "share"
+    assert list(path.iterdir()) == []
+    assert directories.create("slot-1-0a1b") == path
+    assert directories.all() == []
+
+
+def test_a_container_reads_its_cards_and_its_environment(directories: DirectoryFiles) -> None:
+    share = directories.create("slot-1-0a1b")
+    grant = a_grant(edits={"env": ["A=1", "B=it's two; words"]})
+    directories.write(grant, CARDS)
+    assert orjson.loads((share / "devices.json").read_bytes()) == [
+        {"uuid": "GPU-1", "index": 1, "memoryMiB": 4_000, "cores": 30}
+    ]
+    script = f'. {shlex.quote(str(share / "environment"))}; echo "$A|$B"'
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said == "1|it's two; words\n"
+    assert directories.all() == [grant]
+
+
+def test_the_container_sees_neither_its_record_nor_unfinished_files(directories: DirectoryFiles) -> None:
+    directories.write(a_grant(), CARDS)
+    assert sorted(path.name for path in directories.create("slot-1-0a1b").iterdir()) == ["devices.json", "environment"]
+
+
+def test_nothing_is_written_twice(directories: DirectoryFiles) -> None:
+    directories.write(a_grant(), CARDS)
+    share = directories.create("slot-1-0a1b")
+    before = {path.name: path.stat().st_ino for path in share.iterdir()}
+    directories.write(a_grant(), CARDS)
+    assert {path.name: path.stat().st_ino for path in share.iterdir()} == before
+
+
+def test_directories_go_with_their_pod(directories: DirectoryFiles, tmp_path: Path) -> None:
+    mine, other = a_grant(), a_grant("slot-2-ffff", pod="b")
+    for grant in (mine, other):
+        directories.write(grant, CARDS)
+    assert directories.remove(lambda grant: grant.pod_uid == "uid-a") == [mine]
+    assert [path.name for path in tmp_path.iterdir()] == ["slot-2-ffff"]
+
+
+def test_directories_that_no_container_has_do_not_pile_up(directories: DirectoryFiles, tmp_path: Path) -> None:
+    """A pod can die between Allocate and its start."""
+    directories.write(a_grant(), CARDS)
+    directories.create("slot-2-known")
+    directories.create("slot-3-forgotten")
+    (tmp_path / "of-somebody-else").mkdir()
+    directories.remove_unused({"slot-2-known"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["of-somebody-else", "slot-1-0a1b", "slot-2-known"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", grant_file(a_grant("../.."))])
+def test_a_record_that_is_not_ours_leads_to_nothing(directories: DirectoryFiles, tmp_path: Path, text: bytes) -> None:
+    root = tmp_path / "state"
+    (root / "slot-1-0a1b").mkdir(parents=True)
+    (root / "slot-1-0a1b" / "grant.json").write_bytes(text)
+    inner = DirectoryFiles(root)
+    assert inner.remove(lambda _: True) == []
+    assert (root / "slot-1-0a1b" / "grant.json").exists()
+
+
+def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
+    directories: DirectoryFiles, tmp_path: Path
+) -> None:
+    hami = tmp_path / "hami"
+    hami.mkdir()
+    own = directories.own(str(hami), "uid-a", "main")
+    other = directories.own(str(hami), "uid-b", "main")
+    assert own != other
+    for path in (own, other, hami / "vgpulock"):
+        assert path.stat().st_mode & 0o777 == 0o777
+    (own / "usage.cache").write_text("counters")
+    directories.remove_own(str(hami), a_grant())
+    assert not own.exists()
+    assert other.exists()
+
+
+def test_without_hami_core_nothing_is_removed(directories: DirectoryFiles, tmp_path: Path) -> None:
+    directories.remove_own("", a_grant())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,157 @@
+"""How shares are kept apart: a pod's wish never takes away what protects others, and each way gets all it needs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuledger.agent.delivery.isolation import (
+    MPS_MEMORY,
+    MPS_PIPES,
+    GrantedCard,
+    Installed,
+    Isolation,
+    choose,
+    limits,
+    missing,
+)
+
+ALL = Installed(hami_core_directory="/hami", mps_directory="/mps")
+BARE = Installed()
+
+SHARED = GrantedCard("GPU-0", 0, "nvidia", "", 4_000, 30, False)
+ALONE = replace(SHARED, exclusive=True)
+MIG = replace(SHARED, uuid="MIG-0", mode="mig")
+
+
+@pytest.mark.parametrize("own", list(Isolation))
+@pytest.mark.parametrize("cards", [[SHARED], [ALONE], [ALONE, SHARED]])
+def test_without_a_wish_the_node_decides(own: Isolation, cards: list[GrantedCard]) -> None:
+    choice = choose(cards, own, "", ALL)
+    assert (choice.isolation, choice.why_not_as_wished) == (own, "")
+
+
+@pytest.mark.parametrize(
+    ("own", "wish", "cards", "installed", "chosen", "why_not"),
+    [
+        # The same as the node's: nothing to decide.
+        ("mps", "mps", [SHARED], ALL, "mps", ""),
+        ("none", "none", [SHARED], BARE, "none", ""),
+        ("hami-core", "hami-core", [SHARED], ALL, "hami-core", ""),
+        # Nothing is enforced: a pod may bind itself, if the node can.
+        ("none", "mps", [SHARED], ALL, "mps", ""),
+        ("none", "hami-core", [SHARED], ALL, "hami-core", ""),
+        ("none", "mps", [SHARED], BARE, "none", "not installed"),
+        ("none", "hami-core", [ALONE], BARE, "none", "not installed"),
+        # Something is enforced: only who is alone may leave it.
+        ("mps", "none", [SHARED], ALL, "mps", "alone"),
+        ("mps", "none", [ALONE, SHARED], ALL, "mps", "alone"),
+        ("mps", "none", [ALONE], ALL, "none", ""),
+        ("hami-core", "none", [ALONE, ALONE], ALL, "none", ""),
+        ("mps", "hami-core", [SHARED], ALL, "mps", "enforces limits by mps"),
+        ("mps", "hami-core", [ALONE, SHARED], ALL, "mps", "enforces limits by mps"),
+        ("mps", "hami-core", [ALONE], ALL, "hami-core", ""),
+        ("hami-core", "mps", [ALONE], ALL, "mps", ""),
+        ("hami-core", "mps", [ALONE], Installed("/hami"), "hami-core", "not installed"),
+        # A part of a card that the hardware keeps apart stays that.
+        ("none", "none", [MIG], ALL, "mig", "can't be chosen"),
+        ("mps", "none", [replace(MIG, exclusive=True)], ALL, "mig", "can't be chosen"),
+        ("mps", "mps", [MIG], ALL, "mig", "can't be chosen"),
+        ("none", "mig", [MIG], ALL, "mig", ""),
+        ("none", "mig", [SHARED], ALL, "none", "can't be chosen"),
+        # Beside a MIG device, a shared card needs its limits all the same.
+        ("mps", "", [MIG, SHARED], ALL, "mps", ""),
+        ("mps", "none", [MIG, SHARED], ALL, "mps", "alone"),
+        # What nobody knows.
+        ("mps", "MPS", [ALONE], ALL, "mps", "can't be chosen"),
+        ("none", "magic" * 100, [SHARED], ALL, "none", "can't be chosen"),
+    ],
+)
+def test_a_wish_is_followed_where_it_can_harm_nobody(
+    own: str, wish: str, cards: list[GrantedCard], installed: Installed, chosen: str, why_not: str
+) -> None:
+    choice = choose(cards, Isolation(own), wish, installed)
+    assert choice.isolation == chosen
+    assert why_not in choice.why_not_as_wished
+    assert bool(why_not) == bool(choice.why_not_as_wished)
+    assert len(choice.why_not_as_wished) < 100, "a pod must not fill the log"
+
+
+@pytest.mark.parametrize("own", [Isolation.MPS, Isolation.HAMI_CORE])
+@pytest.mark.parametrize("wish", ["none", "mps", "hami-core", "mig", "x", ""])
+@pytest.mark.parametrize("installed", [ALL, BARE, Installed("/hami"), Installed("", "/mps")])
+def test_who_shares_a_card_of_a_node_that_enforces_limits_is_never_without(
+    own: Isolation, wish: str, installed: Installed
+) -> None:
+    assert choose([ALONE, SHARED], own, wish, installed).isolation is own
+
+
+def test_a_node_that_lacks_what_its_setting_needs_says_so() -> None:
+    assert "mps" in missing(Isolation.MPS, BARE)
+    assert "hami-core" in missing(Isolation.HAMI_CORE, Installed(mps_directory="/mps"))
+    assert missing(Isolation.MPS, ALL) == missing(Isolation.HAMI_CORE, ALL) == ""
+    assert missing(Isolation.NONE, BARE) == missing(Isolation.MIG, BARE) == ""
+
+
+def env_of(edits: dict[str, Any]) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in edits["env"])
+
+
+def mounts_of(edits: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {each["containerPath"]: (each["hostPath"], each["options"][0]) for each in edits["mounts"]}
+
+
+@pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.MIG])
+def test_what_needs_no_limits_gets_none(isolation: Isolation) -> None:
+    assert limits(isolation, [SHARED], ALL, "", "") == {}
+
+
+def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> None:
+    cards = [replace(SHARED, index=3), replace(SHARED, uuid="GPU-7", index=7, memory_mib=500)]
+    edits = limits(Isolation.MPS, cards, ALL, "", "")
+    assert env_of(edits) == {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",  # noqa: S108 - where CUDA looks
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M,1=500M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+    }
+    assert mounts_of(edits) == {MPS_PIPES: ("/mps/pipe", "rw"), MPS_MEMORY: ("/mps/shm", "rw")}
+
+
+def test_mps_leaves_a_pod_that_is_alone_all_of_its_cards() -> None:
+    names = env_of(limits(Isolation.MPS, [replace(ALONE, cores=100)], ALL, "", ""))
+    assert not {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"} & set(names)
+
+
+@pytest.mark.parametrize(("cores", "percentage"), [((0,), None), ((100,), None), ((40, 20), "20"), ((0, 20), "20")])
+def test_mps_has_one_share_of_the_compute_for_all_cards_the_least(
+    cores: tuple[int, ...], percentage: str | None
+) -> None:
+    edits = limits(Isolation.MPS, [replace(SHARED, cores=each) for each in cores], ALL, "", "")
+    assert env_of(edits).get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == percentage
+
+
+def test_hami_core_gets_its_environment_and_its_mounts() -> None:
+    cards = [SHARED, replace(SHARED, uuid="GPU-7", index=7, memory_mib=500, cores=10)]
+    edits = limits(Isolation.HAMI_CORE, cards, ALL, "/hami/containers/a_main", "1")
+    assert env_of(edits) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4000m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "500m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage.cache",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_TASK_PRIORITY": "1",
+    }
+    assert mounts_of(edits) == {
+        "/usr/local/vgpu": ("/hami/containers/a_main", "rw"),
+        "/usr/local/vgpu/libvgpu.so": ("/hami/libvgpu.so", "ro"),
+        "/tmp/vgpulock": ("/hami/vgpulock", "rw"),  # noqa: S108 - where HAMi-core looks
+        "/etc/ld.so.preload": ("/hami/ld.so.preload", "ro"),
+    }
+    paths = [each["containerPath"] for each in edits["mounts"]]
+    assert paths.index("/usr/local/vgpu") < paths.index("/usr/local/vgpu/libvgpu.so"), "it would cover the library"
+
+
+@pytest.mark.parametrize("priority", ["", "2", "high", "0\n"])
+def test_a_priority_that_hami_core_does_not_know_is_left_out(priority: str) -> None:
+    assert "CUDA_TASK_PRIORITY" not in env_of(limits(Isolation.HAMI_CORE, [SHARED], ALL, "/own", priority))

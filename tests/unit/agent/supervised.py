@@ -1,0 +1,57 @@
+"""Started by test_supervisor: a supervisor whose child does what the first argument says, and writes what it does."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpuledger.agent import supervisor
+from gpuledger.agent.supervisor import Supervisor
+
+BEAT_S = 0.05
+
+
+def serve(pipe: int) -> int:
+    """Write our process id into a file of its own, then do as we are told."""
+    kind, directory = sys.argv[1], Path(sys.argv[2])
+    unfinished = directory / f".{os.getpid()}"
+    unfinished.write_text(repr(time.time()))
+    if kind == "fails":
+        unfinished.rename(directory / str(os.getpid()))
+        return 3
+    if kind == "raises":
+        unfinished.rename(directory / str(os.getpid()))
+        raise RuntimeError("as told")
+    stop: list[int] = []
+    if kind != "dies":
+        signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    if kind == "orphans":  # a grandchild that ends after its parent is left to the supervisor
+        subprocess.Popen(["sh", "-c", 'sleep 0.3 & echo $! > "$0"', str(directory / "orphan")]).wait()
+    unfinished.rename(directory / str(os.getpid()))
+    while not stop or kind == "ignores":
+        with contextlib.suppress(BlockingIOError):
+            os.write(pipe, b".")
+        time.sleep(BEAT_S)
+    if kind == "slow":  # closes down without a sign of life
+        time.sleep(1.5)
+        (directory / "closed").write_text("")
+    if kind == "hangs at its end":
+        os.close(pipe)
+        time.sleep(600)
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig()
+    supervisor.START_S = 5.0
+    supervisor.STOP_GRACE_S = 2.0
+    supervisor.PAUSE_S = float(sys.argv[3])
+    if sys.argv[1] == "orphans":  # as process 1 of a container does by nature
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    sys.exit(Supervisor(serve, silence_s=0.5).run())

@@ -1,0 +1,158 @@
+"""A serving process that hangs is ended and started again; one that lives is left alone. With real processes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuledger
+
+SCRIPT = Path(__file__).parent / "supervised.py"
+SILENCE_S = 0.5
+SOURCES = str(Path(gpuledger.__file__).parent.parent)
+
+
+class Supervised:
+    """A supervisor in a process of its own."""
+
+    def __init__(self, directory: Path, kind: str, pause_s: float) -> None:
+        self.directory = directory
+        arguments = [sys.executable, str(SCRIPT), kind, str(directory), str(pause_s)]
+        self.process = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": SOURCES}, stderr=subprocess.PIPE)
+
+    def children(self) -> list[int]:
+        """Return the serving processes so far, oldest first."""
+        found = [path for path in self.directory.iterdir() if path.name.isdigit()]
+        return [int(path.name) for path in sorted(found, key=lambda path: float(path.read_text()))]
+
+    def wait_for(self, condition: Callable[[], object], patience_s: float = 15.0) -> None:
+        deadline_s = time.monotonic() + patience_s
+        while not condition():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def child(self, number: int = 0) -> int:
+        """Wait for a serving process; return its process id."""
+        self.wait_for(lambda: len(self.children()) > number)
+        return self.children()[number]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(15)
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    started: list[Supervised] = []
+
+    def start(kind: str = "lives", pause_s: float = 0.05) -> Supervised:
+        started.append(Supervised(tmp_path, kind, pause_s))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        if each.process.stderr:
+            each.process.stderr.close()
+
+
+def test_a_child_that_gives_signs_of_life_lives(begin: Callable[..., Supervised]) -> None:
+    found = begin()
+    pid = found.child()
+    time.sleep(4 * SILENCE_S)
+    assert lives(pid)
+    assert found.children() == [pid]
+
+
+def test_a_child_that_hangs_is_killed_in_time_and_started_again(begin: Callable[..., Supervised]) -> None:
+    found = begin()
+    pid = found.child()
+    os.kill(pid, signal.SIGSTOP)
+    begin_s = time.monotonic()
+    found.wait_for(lambda: not lives(pid))
+    assert time.monotonic() - begin_s < SILENCE_S + 1
+    assert lives(found.child(1))
+
+
+def test_a_child_that_was_killed_is_started_again(begin: Callable[..., Supervised]) -> None:
+    found = begin()
+    os.kill(found.child(), signal.SIGKILL)
+    assert lives(found.child(1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_both(begin: Callable[..., Supervised], number: signal.Signals) -> None:
+    found = begin()
+    pid = found.child()
+    found.process.send_signal(number)
+    assert found.process.wait(15) == 0
+    assert not lives(pid)
+    assert found.children() == [pid]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.04, 0.06, 0.08])
+def test_a_signal_while_a_child_begins_is_not_lost(begin: Callable[..., Supervised], delay_s: float) -> None:
+    found = begin("fails", pause_s=0.01)
+    found.child(1)
+    time.sleep(delay_s)
+    assert found.stop() == 0
+
+
+def test_a_child_that_closes_down_slowly_is_left_the_time(begin: Callable[..., Supervised], tmp_path: Path) -> None:
+    """It gives no signs of life while it does."""
+    found = begin("slow")
+    found.child()
+    assert found.stop() == 0
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_child_that_does_not_stop_is_killed(begin: Callable[..., Supervised]) -> None:
+    found = begin("ignores")
+    pid = found.child()
+    assert found.stop() == 0
+    assert not lives(pid)
+
+
+def test_a_child_that_hangs_at_its_very_end_is_killed(begin: Callable[..., Supervised]) -> None:
+    found = begin("hangs at its end")
+    pid = found.child()
+    os.kill(pid, signal.SIGTERM)
+    assert lives(found.child(1))
+    assert not lives(pid)
+
+
+def test_a_parent_that_is_killed_takes_its_child_along(begin: Callable[..., Supervised]) -> None:
+    found = begin()
+    pid = found.child()
+    found.process.kill()
+    found.wait_for(lambda: not lives(pid), 5)
+
+
+@pytest.mark.parametrize("kind", ["fails", "raises"])
+def test_a_child_that_fails_at_once_is_not_started_over_and_over(begin: Callable[..., Supervised], kind: str) -> None:
+    found = begin(kind, pause_s=0.1)
+    found.child()
+    time.sleep(2.5)
+    assert 3 <= len(found.children()) <= 5, "after 0.2, 0.4, 0.8 and 1.6 s"
+    assert found.stop() == 0
+
+
+def test_who_was_left_to_process_1_is_reaped(begin: Callable[..., Supervised], tmp_path: Path) -> None:
+    found = begin("orphans")
+    found.child()
+    orphan = int((tmp_path / "orphan").read_text())
+    found.wait_for(lambda: not Path(f"/proc/{orphan}").exists(), 5)
+    assert lives(found.child())

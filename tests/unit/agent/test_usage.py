@@ -1,0 +1,110 @@
+"""Who uses a card is known by control group, and who has no share of it is told once."""
+
+from pathlib import Path
+
+import pytest
+
+from fakes.grants import a_grant
+from gpuledger.agent.devices.source import DeviceProcess
+from gpuledger.agent.usage import Usage, Use
+from gpuledger.model.errors import Unreachable
+
+UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+OTHER = "ffffffff-4e5f-6071-8293-a4b5c6d7e8f9"
+
+
+class Machine:
+    """Processes, grants, a ledger, and what was told."""
+
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+        self.grants = [a_grant(pod_uid=UID, uuids=("GPU-1",))]
+        self.ledger: set[tuple[str, str]] = set()
+        self.asked: list[tuple[str, str]] = []
+        self.told: list[str] = []
+        self.error: Exception | None = None
+        self.usage = Usage(lambda: self.grants, self._holds, self.told.append, proc)
+
+    def process(self, pid: int, uid: str = "", uuid: str = "GPU-1", memory_mib: int | None = 100) -> DeviceProcess:
+        folder = self.proc / str(pid)
+        folder.mkdir(exist_ok=True)
+        group = f"/kubepods/burstable/pod{uid}/{'c' * 64}" if uid else "/system.slice/monitor.service"
+        (folder / "cgroup").write_text(f"0::{group}\n")
+        return DeviceProcess(pid=pid, uuid=uuid, memory_mib=memory_mib)
+
+    async def _holds(self, uid: str, uuid: str) -> bool:
+        self.asked.append((uid, uuid))
+        if self.error:
+            raise self.error
+        return (uid, uuid) in self.ledger
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+async def test_memory_and_processes_of_a_pod_are_added_up_for_each_card(machine: Machine) -> None:
+    machine.grants = [a_grant(pod_uid=UID, uuids=("GPU-1", "GPU-2"))]
+    await machine.usage.compare(
+        [machine.process(1, UID), machine.process(2, UID, memory_mib=None), machine.process(3, UID, "GPU-2", 7)]
+    )
+    assert machine.usage.uses == (Use("GPU-1", UID, 100, 2, True), Use("GPU-2", UID, 7, 1, True))
+
+
+async def test_what_a_grant_explains_is_not_asked_of_the_ledger(machine: Machine) -> None:
+    await machine.usage.compare([machine.process(1, UID), machine.process(2)])
+    assert machine.asked == machine.told == []
+
+
+async def test_a_share_that_only_the_ledger_knows_is_no_finding(machine: Machine) -> None:
+    machine.ledger = {(OTHER, "GPU-1")}
+    await machine.usage.compare([machine.process(1, OTHER)])
+    assert machine.asked == [(OTHER, "GPU-1")]
+    assert machine.told == []
+    assert machine.usage.uses[0].allowed
+
+
+async def test_a_pod_without_a_share_is_told_once_while_it_goes_on(machine: Machine) -> None:
+    for _ in range(5):
+        await machine.usage.compare([machine.process(1, OTHER), machine.process(2, OTHER)])
+    assert len(machine.told) == 1
+    assert OTHER in machine.told[0]
+    assert "GPU-1" in machine.told[0]
+    assert not machine.usage.uses[0].allowed
+
+
+async def test_a_share_of_another_card_explains_nothing(machine: Machine) -> None:
+    await machine.usage.compare([machine.process(1, UID, "GPU-2")])
+    assert len(machine.told) == 1
+
+
+async def test_who_begins_again_is_told_again(machine: Machine) -> None:
+    for processes in ([machine.process(1, OTHER)], [], [machine.process(1, OTHER)]):
+        await machine.usage.compare(processes)
+    assert len(machine.told) == 2
+
+
+async def test_a_server_that_does_not_answer_makes_no_finding_and_no_second_one(machine: Machine) -> None:
+    machine.error = Unreachable("no answer")
+    await machine.usage.compare([machine.process(1, OTHER)])
+    assert machine.told == []
+    for error in (None, Unreachable("no answer"), None):
+        machine.error = error
+        await machine.usage.compare([machine.process(1, OTHER)])
+    assert len(machine.told) == 1
+
+
+async def test_processes_of_the_node_itself_are_its_own_matter(machine: Machine) -> None:
+    await machine.usage.compare([machine.process(1), DeviceProcess(pid=99, uuid="GPU-1", memory_mib=5)])
+    assert machine.usage.uses == (Use("GPU-1", "", 105, 2, True),)
+    assert machine.told == []
+
+
+async def test_a_container_does_not_choose_whose_it_is(machine: Machine) -> None:
+    process = machine.process(1, OTHER)
+    path = machine.proc / "1" / "cgroup"
+    path.write_text(f"0::/kubepods/pod{OTHER}/{'c' * 64}/kubepods/pod{UID}/x\n")
+    await machine.usage.compare([process])
+    assert [use.pod_uid for use in machine.usage.uses] == [OTHER]
+    assert len(machine.told) == 1
