@@ -6,6 +6,7 @@ all goes on after the restart.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from agent_image import missing_requirements
+from build_steps import BuildError
 from cluster.cluster import NODES
 from control_plane import ControlPlaneError
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
@@ -30,6 +32,21 @@ pytestmark = pytest.mark.timeout(300)
 Say = Callable[[str], None]
 
 
+@contextlib.contextmanager
+def operator_with(gpu: GpuNode, **settings: object) -> Iterator[None]:
+    """Run the operator with other settings."""
+    before = gpu.installation.settings_file.read_text()
+    try:
+        gpu.change_settings(**settings)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
+        yield
+    finally:
+        gpu.installation.settings_file.write_text(before)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
+
+
 @pytest.fixture(scope="module")
 def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
     """Yield the DaemonSet, made ready to run; no agent runs yet."""
@@ -38,15 +55,13 @@ def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
             pytest.fail(f"no image can be built, for want of {missing[0]}", pytrace=False)
         pytest.skip(f"no image can be built, for want of {missing[0]}")
     gpu_node.kill_agent()
-    gpu_node.change_settings(start_timeout_s=LATE_S)
-    gpu_node.installation.kill_operator()
-    gpu_node.installation.start_operator()
-    agent = AgentPod(gpu_node)
-    agent.install()
-    yield agent
-    gpu_node.change_settings(start_timeout_s=60)
-    gpu_node.installation.kill_operator()
-    gpu_node.installation.start_operator()
+    with operator_with(gpu_node, start_timeout_s=LATE_S):
+        agent = AgentPod(gpu_node)
+        try:
+            agent.install()
+        except BuildError as error:
+            pytest.fail(f"The image can't be built.\n{error}", pytrace=False)
+        yield agent
 
 
 @pytest.fixture
