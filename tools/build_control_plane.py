@@ -12,12 +12,9 @@ is used as it is, and only the programs that are missing there are taken from th
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import os
 import platform
-import pwd
 import re
 import shutil
 import signal
@@ -25,21 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from child_process import dying_with_parent
+from build_steps import Builder, BuildError, cache_directory, home, minutes
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GO_MODULES = REPOSITORY / "tools" / "go"
 GO_LOCK = REPOSITORY / "requirements" / "go.txt"
 MINIMUM_GO = (1, 26)
-FAILURE_TAIL_LINES = 25
-PLAIN_PROGRESS_INTERVAL_S = 15.0
-LIVE_PROGRESS_INTERVAL_S = 0.5
-DOWNLOAD_FAILURES = ("dial tcp", "i/o timeout", "proxyconnect", "TLS handshake", "lookup disabled", "Connection")
 REQUIRED_ASSETS = ("etcd", "kube-apiserver")
+BUILDER = Builder("control plane")
 
 
 @dataclass(frozen=True)
@@ -69,10 +63,6 @@ NODE_PROGRAMS = (
 BUILD_TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}  # module -> tags; those snapshotters need C libraries
 
 
-class BuildError(Exception):
-    """The control plane can't be built; the text says why and what to do."""
-
-
 def ensure_binaries() -> Path:
     """Return a directory that holds every program of PROGRAMS, building what is missing.
 
@@ -85,7 +75,7 @@ def ensure_binaries() -> Path:
         return given
     if given:
         lacking = ", ".join(program.name for program in PROGRAMS if program not in found)
-        _say(f"KUBEBUILDER_ASSETS has no {lacking}: taking our own build of it")
+        BUILDER.say(f"KUBEBUILDER_ASSETS has no {lacking}: taking our own build of it")
     return _linked_together({**_built(program for program in PROGRAMS if program not in found), **found})
 
 
@@ -101,19 +91,9 @@ def _built(programs: Iterable[Program]) -> dict[Program, Path]:
     """Return where each of the programs is, building what is missing."""
     paths = {program: _module_directory(program.module) / program.name for program in programs}
     if not all(_is_program(path) for path in paths.values()):
-        with _lock(cache_directory()):
+        with BUILDER.alone(cache_directory()):
             _build_missing(paths)
     return paths
-
-
-def cache_directory() -> Path:
-    """Return the directory that keeps the built programs; it is created when something is built."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(_home(), ".cache")
-    return Path(root) / "gpuledger" / "control-plane"
-
-
-def _home() -> str:
-    return os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
 
 
 def _given_assets() -> Path | None:
@@ -171,25 +151,6 @@ def _version_stamp() -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    """Let one builder at a time into the cache; the kernel frees the lock however its holder ends."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = (directory / "lock").open("w")
-    except OSError as error:
-        raise BuildError(
-            f"The build cache can't be written: {error}. Set XDG_CACHE_HOME to a writable place."
-        ) from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("another process is building the control plane; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _build_missing(wanted: dict[Program, Path]) -> None:
     missing = {program: path for program, path in wanted.items() if not _is_program(path)}
     if not missing:
@@ -199,8 +160,8 @@ def _build_missing(wanted: dict[Program, Path]) -> None:
     for program, path in missing.items():
         _build(go, program, path)
     size_mib = sum(path.stat().st_size for path in missing.values()) / 2**20
-    _say(f"built {len(missing)} programs, {size_mib:.0f} MiB, in {_minutes(time.monotonic() - begin)}")
-    _say(f"they are kept in {cache_directory()}")
+    BUILDER.say(f"built {len(missing)} programs, {size_mib:.0f} MiB, in {minutes(time.monotonic() - begin)}")
+    BUILDER.say(f"they are kept in {cache_directory()}")
 
 
 def _build(go: str, program: Program, path: Path) -> None:
@@ -210,7 +171,7 @@ def _build(go: str, program: Program, path: Path) -> None:
         shutil.rmtree(left_by_a_killed_build, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
         output = Path(temporary) / program.name
-        _run_with_progress(
+        BUILDER.run(
             [go, "build", *_build_flags(program.module), "-o", str(output), program.package],
             label=f"building {program.name}",
             hint=f"the first time about {program.first_build} on two cores, plus its downloads",
@@ -226,7 +187,8 @@ def _linked_together(programs: dict[Program, Path]) -> Path:
     directory = cache_directory() / f"bin-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if directory.is_dir():
         return directory
-    with _lock(cache_directory()), tempfile.TemporaryDirectory(prefix=".linking-", dir=directory.parent) as temporary:
+    holder = directory.parent
+    with BUILDER.alone(holder), tempfile.TemporaryDirectory(prefix=".linking-", dir=holder) as temporary:
         if not directory.is_dir():
             complete = Path(temporary) / "bin"
             complete.mkdir()
@@ -238,7 +200,7 @@ def _linked_together(programs: dict[Program, Path]) -> Path:
 
 def _go_environment() -> dict[str, str]:
     """Return the environment of the Go tool: no C compiler, no other Go version, no surrounding workspace."""
-    fixed = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "HOME": _home()}
+    fixed = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "HOME": home()}
     foreign = ("GOROOT", "GOOS", "GOARCH", "GO111MODULE")
     return {key: value for key, value in os.environ.items() if key not in foreign} | fixed
 
@@ -250,7 +212,7 @@ def _find_go() -> str:
         version = _go_version(on_path)
         if version >= MINIMUM_GO:
             return on_path
-        _say(f"{on_path} is Go {'.'.join(map(str, version))}, too old for this Kubernetes; using a pinned one")
+        BUILDER.say(f"{on_path} is Go {'.'.join(map(str, version))}, too old for this Kubernetes; using a pinned one")
     return _pinned_go()
 
 
@@ -270,102 +232,18 @@ def _pinned_go() -> str:
         with tempfile.TemporaryDirectory(prefix=".installing-", dir=directory.parent) as temporary:
             complete = Path(temporary) / "target"
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-            _run_with_progress(
+            BUILDER.run(
                 [*pip, "--require-hashes", "-r", str(GO_LOCK), "--target", str(complete)],
                 label="installing the Go toolchain",
                 hint="65 MB, once, into the build cache",
                 directory=REPOSITORY,
-                environment={**os.environ, "HOME": _home()},
+                environment={**os.environ, "HOME": home()},
             )
             complete.rename(directory)
     version = _go_version(str(go))
     if version < MINIMUM_GO:
         raise BuildError(f"{go} does not run on this machine. Put a Go of at least 1.26 on PATH.")
     return str(go)
-
-
-def _run_with_progress(argv: list[str], label: str, hint: str, directory: Path, environment: dict[str, str]) -> None:
-    _say(f"{label} ({hint})")
-    begin = time.monotonic()
-    with tempfile.TemporaryFile() as log:
-        command = dying_with_parent(argv, signal.SIGINT)  # which go answers by stopping cleanly
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # so that its compilers can be interrupted with it
-        )
-        try:
-            _watch(process, label, begin)
-        except BaseException:
-            _interrupt(process)
-            raise
-        if process.returncode != 0:
-            raise BuildError(_failure_text(label, argv, process.returncode, log.fileno()))
-    _say(f"{label}: done in {_minutes(time.monotonic() - begin)}")
-
-
-def _watch(process: subprocess.Popen[bytes], label: str, begin: float) -> None:
-    """Wait for a process and show that time passes: a counter on a terminal, now and then a line elsewhere."""
-    live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    interval_s = LIVE_PROGRESS_INTERVAL_S if live else PLAIN_PROGRESS_INTERVAL_S
-    try:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(interval_s)
-                return
-            elapsed = _minutes(time.monotonic() - begin)
-            if live:
-                print(f"\r\033[K  {label} … {elapsed}", end="", file=sys.stderr, flush=True)
-            else:
-                _say(f"{label}: {elapsed} so far")
-    finally:
-        if live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _failure_text(label: str, argv: list[str], code: int, log: int) -> str:
-    size = os.fstat(log).st_size
-    lines = os.pread(log, size, 0).decode(errors="replace").splitlines()
-    reason = f"signal {-code}" if code < 0 else f"exit status {code}"
-    output = "\n".join(f"    {line}" for line in lines[-FAILURE_TAIL_LINES:]) or "    (it printed nothing)"
-    advice = "Try again; what was finished is kept."
-    text = "\n".join(lines[-FAILURE_TAIL_LINES:])
-    if "killed" in text or code == -signal.SIGKILL:
-        advice = "The machine probably ran out of memory: 4 GiB are needed. Close something, then try again."
-    elif "no space left" in text:
-        advice = (
-            "The disk is full: about 4 GiB are needed. Free some, or set XDG_CACHE_HOME and GOPATH to another disk."
-        )
-    elif any(word in text for word in DOWNLOAD_FAILURES):
-        advice = "A download failed. Check the network and the proxy settings (GOPROXY, HTTPS_PROXY), then try again."
-    elif "checksum mismatch" in text or "do not match the hashes" in text.lower():
-        advice = "A download is not what was pinned. Do not bypass this; look at what GOPROXY or pip's index serves."
-    elif "No module named pip" in text:
-        advice = "This Python has no pip. Use `make control-plane`, or put a Go of at least 1.26 on PATH."
-    return f"{label} failed ({reason}): {' '.join(argv[:2])} …\n{output}\n{advice}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-
-
-def _say(text: str) -> None:
-    print(f"control plane: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

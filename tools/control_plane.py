@@ -39,7 +39,8 @@ from urllib.parse import urlsplit
 import orjson
 import yaml
 
-from build_control_plane import BuildError, ensure_binaries
+from build_control_plane import ensure_binaries
+from build_steps import BuildError
 from child_process import dying_with_parent
 
 POLL_INTERVAL_S = 0.05

@@ -21,7 +21,8 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from build_control_plane import BuildError, ensure_binaries
+from build_control_plane import ensure_binaries
+from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
 from installation import REPOSITORY, USER, Installation
 

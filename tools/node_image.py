@@ -61,10 +61,13 @@ def write_image(
     layers: Sequence[Path | bytes],
     command: Sequence[str] = ("/bin/sh",),
     env: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    user: str = "",
 ) -> None:
     """Write an image as a tar, out of layers that are tars themselves, lowest first.
 
-    `name` has a registry and a tag, as in "gpuledger.test/agent:1". `command` is what its containers run by themselves.
+    `name` has a registry and a tag, as in "gpuledger.test/agent:1". `command` is what its containers run, with
+    `arguments` unless a pod gives others, as `user` unless a pod names another.
     """
     variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **(env or {})}
     digests = [_digest(layer) for layer in layers]
@@ -72,7 +75,12 @@ def write_image(
         {
             "architecture": ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {"Entrypoint": list(command), "Env": [f"{key}={value}" for key, value in variables.items()]},
+            "config": {
+                "Entrypoint": list(command),
+                "Cmd": list(arguments),
+                "Env": [f"{key}={value}" for key, value in variables.items()],
+                "User": user,
+            },
             "rootfs": {"type": "layers", "diff_ids": digests},
         }
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from build_control_plane import BuildError
+from build_steps import BuildError
 from chaos import results
 from chaos.arena import Arena
 from chaos.plan import CHAOS_S, plan

@@ -72,7 +72,7 @@ class Connection:
                 self._http.request(method, path, None if body is None else json.dumps(body), headers)
                 response = self._http.getresponse()
                 answer = json.loads(response.read() or b"{}")
-            except (http.client.HTTPException, ConnectionError):
+            except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):  # the server ends idle ones
                 self._http = None
                 if attempt == 2:
                     raise

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from build_control_plane import BuildError, ensure_binaries
+from build_control_plane import ensure_binaries
+from build_steps import BuildError
 from cluster.cluster import Cluster
 from control_plane import ControlPlane, ControlPlaneError
 from installation import NO_KUBELET, Installation

@@ -4,6 +4,7 @@ Where no node can run, these tests are skipped, with what is missing. In the pip
 green run means that they ran.
 """
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from build_control_plane import BuildError, ensure_binaries, ensure_node_binaries
+import agent_image
+from build_control_plane import ensure_binaries, ensure_node_binaries
+from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
 from local_node import Node, complaint, missing_requirements
 from node.gpu_node import GpuNode
@@ -45,6 +48,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             ensure_binaries()
             ensure_node_binaries()
+            if any(item.path.name == "test_daemonset.py" for item in session.items):
+                with contextlib.suppress(BuildError):  # those tests build it again, and fail by themselves
+                    agent_image.ensure_layers()
         except BuildError as error:
             session.config.stash[BUILD_PROBLEM] = str(error)
 

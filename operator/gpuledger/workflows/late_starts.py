@@ -26,6 +26,11 @@ Json = dict[str, Any]
 LEAST_WAIT_S = 5.0
 """How long it takes at least until a pod is looked at again that was bound before this operator came."""
 
+SETTLE_S = 15.0
+"""How long a node stays closed after its kubelet goes on: what is known of its device plugin is from before it stood
+still, and a kubelet reports its node's status every 10 s (nodeStatusUpdateFrequency). A pod that came to it earlier,
+and found the plugin gone, would fail for good."""
+
 PODS_AT_ONCE = 16
 
 
@@ -54,6 +59,7 @@ class LateStarts:
         self._timeout_s = timeout_s
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
         self._late: dict[str, dict[str, Pod]] = {}  # node name -> UID of a late pod -> pod, the first one first
+        self._settling: dict[str, tuple[Pod, asyncio.TimerHandle]] = {}  # node name -> the pod that was late, till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
         self.on_change: Callable[[str], None] = lambda _: None
         """Called with a node's name when `problem` has another answer for it."""
@@ -61,9 +67,10 @@ class LateStarts:
     def problem(self, node_name: str) -> str:
         """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ..."."""
         late = self._late.get(node_name)
-        if not late:
+        if not late and node_name not in self._settling:
             return ""
-        return f"its kubelet has not started pod {next(iter(late.values()))} for {self._timeout_s:g} s"
+        pod = next(iter(late.values())) if late else self._settling[node_name][0]
+        return f"its kubelet has not started pod {pod} for {self._timeout_s:g} s"
 
     def observe(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
@@ -104,7 +111,17 @@ class LateStarts:
             for uid in late.keys() & self._waiting.keys():
                 self._waiting[uid].timer = self._timer(uid, self._timeout_s)
             logger.info("the kubelet of node %s starts pods again", waiting.node_name)
-            self.on_change(waiting.node_name)
+            self._settle(waiting.node_name, next(iter(late.values())))
+
+    def _settle(self, node_name: str, pod: Pod) -> None:
+        if node_name in self._settling:
+            self._settling[node_name][1].cancel()
+        timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settled, node_name)
+        self._settling[node_name] = pod, timer
+
+    def _settled(self, node_name: str) -> None:
+        del self._settling[node_name]
+        self.on_change(node_name)
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to start."""

@@ -26,7 +26,7 @@ from typing import Literal
 import pynvml
 import pytest
 
-from build_control_plane import cache_directory
+from build_steps import cache_directory
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 LIBRARY = "libnvidia-ml.so.1"

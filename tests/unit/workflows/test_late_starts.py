@@ -14,6 +14,7 @@ from fakes.virtual_time import EPOCH, LoopDatetime, now_s
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
 from gpuledger.workflows import late_starts
+from gpuledger.workflows.late_starts import SETTLE_S
 
 CARDS = cards_of("node-a", 2)
 TIMEOUT_S = 60.0
@@ -79,7 +80,7 @@ async def later(parts: OperatorParts, seconds: float) -> tuple[str, str]:
     return found
 
 
-async def test_a_node_that_does_not_start_a_pod_is_closed_after_the_time_and_open_once_it_does(
+async def test_a_node_that_does_not_start_a_pod_is_closed_after_the_time_and_open_when_its_kubelet_has_settled(
     parts: OperatorParts,
 ) -> None:
     await start(parts, bound("b", started=True))
@@ -88,7 +89,10 @@ async def test_a_node_that_does_not_start_a_pod_is_closed_after_the_time_and_ope
     assert await later(parts, 1.1) == why("a")
     assert parts.ledger.node_room("node-a").hangs
     parts.api.put_pod(bound("a", started=True))
-    assert await later(parts, 0) == OPEN
+    await settled(parts)
+    assert await later(parts, SETTLE_S - 1) == why("a"), "what is known of its device plugin is from before"
+    assert parts.ledger.node_room("node-a").hangs
+    assert await later(parts, 1.1) == OPEN
     assert not parts.ledger.node_room("node-a").hangs
 
 
@@ -180,7 +184,8 @@ async def test_the_reason_names_the_first_pod_and_one_start_opens_the_node(parts
     assert await later(parts, TIMEOUT_S + 1) == why("a")
     before = len(parts.api.called(Operation.WRITE_STATUS))
     parts.api.put_pod(bound("b", started=True))
-    assert await later(parts, 1) == OPEN
+    await settled(parts)
+    assert await later(parts, SETTLE_S + 1) == OPEN
     assert len(parts.api.called(Operation.WRITE_STATUS)) == before + len(CARDS)
     assert await later(parts, TIMEOUT_S) == why("a")  # it had the whole time again
 

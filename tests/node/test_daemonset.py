@@ -1,0 +1,243 @@
+"""The agent as a pod: out of the image, by the manifests as they stand, with its own token and the rights they list.
+
+When it is killed, and when it hangs, new GPU pods wait with a reason that names it, running ones are not touched, and
+all goes on after the restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent_image import missing_requirements
+from build_steps import BuildError
+from cluster.cluster import NODES
+from control_plane import ControlPlaneError
+from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
+from node.gpu_node import GpuNode, gpu_pod, one_card
+from node.pods import a_pod
+
+NOT_READY = "GPU node agent is not ready"
+HANGS = "node starts no pods: its kubelet or GPU node agent hangs"
+LATE_S = 8
+"""After how long a pod that the kubelet does not take up closes the node."""
+
+pytestmark = pytest.mark.timeout(300)
+Say = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def operator_with(gpu: GpuNode, **settings: object) -> Iterator[None]:
+    """Run the operator with other settings."""
+    before = gpu.installation.settings_file.read_text()
+    try:
+        gpu.change_settings(**settings)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
+        yield
+    finally:
+        gpu.installation.settings_file.write_text(before)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
+
+
+@pytest.fixture(scope="module")
+def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
+    """Yield the DaemonSet, made ready to run; no agent runs yet."""
+    if missing := missing_requirements():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no image can be built, for want of {missing[0]}", pytrace=False)
+        pytest.skip(f"no image can be built, for want of {missing[0]}")
+    gpu_node.kill_agent()
+    with operator_with(gpu_node, start_timeout_s=LATE_S):
+        agent = AgentPod(gpu_node)
+        try:
+            agent.install()
+        except BuildError as error:
+            pytest.fail(f"The image can't be built.\n{error}", pytrace=False)
+        yield agent
+
+
+@pytest.fixture
+def agent(installed: AgentPod) -> Iterator[AgentPod]:
+    """Yield a new pod of the agent, which serves."""
+    installed.start()
+    yield installed
+    installed.gpu.remove_all()
+    installed.stop()
+
+
+def running(agent: AgentPod, count: int = 4) -> dict[str, tuple[str, int]]:
+    """Start pods with shares, check what they got, and return pod -> id and restarts of its container."""
+    names = agent.gpu.create(*(gpu_pod(f"before-{n}", one_card(4000 + n, gpucores=5 + n)) for n in range(count)))
+    agent.gpu.wait_running(*names)
+    agent.gpu.check(*names)
+    return agent.gpu.identities(*names)
+
+
+def starts_after(agent: AgentPod, before: dict[str, tuple[str, int]], *waiting: str) -> None:
+    """Check that pods that waited and new ones start, with their own cards, and that running ones are as before."""
+    names = [*waiting, *agent.gpu.create(gpu_pod("after", one_card(3000)))]
+    agent.gpu.wait_running(*names)
+    agent.gpu.check(*before, *names)
+    assert agent.gpu.identities(*before) == before
+    assert {restarts for _, restarts in before.values()} == {0}
+
+
+def failed(agent: AgentPod, name: str) -> None:
+    """Check that the kubelet has given up a pod whose Allocate broke off, and remove it, as its controller would."""
+    agent.gpu.cluster.wait(lambda: agent.gpu.cluster.pod(name)["status"].get("phase") == "Failed", f"{name} has failed")
+    assert agent.gpu.cluster.pod(name)["status"]["reason"] == "UnexpectedAdmissionError"
+    agent.gpu.remove(name)
+
+
+def test_pods_get_exactly_their_cards_from_an_agent_that_is_a_pod(agent: AgentPod, say: Say) -> None:
+    watch = Watch()
+    before = running(agent, count=8)
+    say(f"{len(before)} pods with shares run {watch} after the first was created; the agent is a pod")
+    agent.gpu.cluster.check_consistent()
+    say(f"its container uses {agent.memory_mib():.0f} MiB, and has used {agent.cpu_s():.1f} s of a processor")
+
+
+def test_it_has_no_rights_but_those_that_the_manifest_lists(agent: AgentPod) -> None:
+    none = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16)
+    assert agent.rights() == [{**none, "NoNewPrivs": "1", "Seccomp": "2"}] * 2
+    container = agent.pod()["spec"]["containers"][0]
+    assert not container["securityContext"].get("privileged")
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/gpuledger", "/usr/local/vgpu"}
+    for place in ("/", "/usr", "/settings", "/var/lib/kubelet/pod-resources", "/etc/cdi", "/run/nvidia/mps"):
+        with pytest.raises(ControlPlaneError, match="Read-only file system"):
+            agent.execute("touch", f"{place}/x")
+    running(agent, count=2)
+
+
+def test_its_token_is_good_for_its_own_node_and_for_its_cards_alone(agent: AgentPod, tmp_path: Path) -> None:
+    plane, node = agent.plane, agent.node.name
+    users = {event.user for event in plane.api_writes() if (event.resource, event.name) == ("nodes", node)}
+    assert f"system:serviceaccount:{NAMESPACE}:{NAME}" in users
+    kubeconfig = tmp_path / "kubeconfig"
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": agent.execute("cat", TOKEN)}
+    kubeconfig.write_text(yaml.safe_dump(config))
+    assert agent.pod()["metadata"]["name"] in plane.kubectl("auth", "whoami", "--output=yaml", kubeconfig=kubeconfig)
+
+    def attempt(verb: str, name: str, change: str) -> None:
+        plane.kubectl(verb, "node", name, change, "--overwrite", kubeconfig=kubeconfig)
+
+    agent.gpu.cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}})
+    try:
+        attempt("annotate", node, "gpuledger.dev/tried=yes")
+        with pytest.raises(ControlPlaneError, match=f"its token is for node {node}, not for other"):
+            attempt("annotate", "other", "gpuledger.dev/gpus=[]")
+        with pytest.raises(ControlPlaneError, match=r"annotations under gpuledger\.dev/, and nothing else"):
+            attempt("label", node, f"{LABEL}=false")
+        with pytest.raises(ControlPlaneError, match=r"only those under gpuledger\.dev/"):
+            attempt("annotate", node, "volumes.kubernetes.io/controller-managed-attach-detach=false")
+    finally:
+        agent.gpu.cluster.request("DELETE", f"{NODES}/other")
+        plane.kubectl("annotate", "node", node, "gpuledger.dev/tried-")
+
+
+def test_it_is_killed(agent: AgentPod, say: Say) -> None:
+    """The first time, the kubelet starts it again at once; the second time, after its pause of ten seconds."""
+    before = running(agent)
+    for restarts in (1, 2):
+        watch = Watch()
+        os.kill(agent.parent(), signal.SIGKILL)
+        if restarts == 2:
+            agent.gpu.cluster.wait(lambda: not agent.gpu.open_cards(), "the node is closed")
+            agent.gpu.create(gpu_pod("waits", one_card(2000)))
+            agent.gpu.cluster.wait_refused("waits", NOT_READY)
+            say(f"killed again: a new pod waits for the agent, its events say {watch} after it")
+        agent.gpu.cluster.wait(lambda n=restarts: agent.restarts() == n, "it is started again")  # type: ignore[misc]
+        agent.wait_ready()
+        say(f"killed {restarts} times: ready again {watch} after it")
+    agent.gpu.wait_running("waits")
+    say(f"the pod that waited runs {watch} after it")
+    starts_after(agent, before)
+
+
+def test_its_child_hangs(agent: AgentPod, say: Say) -> None:
+    before = running(agent)
+    child, restarts = agent.child(), agent.restarts()
+    watch = Watch()
+    with stopped(child):
+        agent.gpu.cluster.wait(lambda: ended(child), "the parent kills the child that hangs")
+        say(f"the child is killed {watch} after it began to hang")
+    agent.gpu.cluster.wait(agent.gpu.ready, "the next child serves")
+    agent.wait_ready()
+    say(f"the next one is ready {watch} after it")
+    starts_after(agent, before)
+    assert agent.child() != child
+    assert agent.restarts() == restarts, "the container goes on"
+
+
+def test_its_child_hangs_with_an_allocate_in_flight(agent: AgentPod, say: Say) -> None:
+    """The kubelet asks with no deadline in its sync loop. The pod that it asked for fails; all others go on."""
+    before = running(agent)
+    child = agent.child()
+    with stopped(kubelet_of(agent.gpu)):  # until the pod is there, so that it asks at once
+        agent.gpu.create(gpu_pod("asked", one_card(2000)))
+        agent.gpu.cluster.wait_bound("asked")
+        os.kill(child, signal.SIGSTOP)
+    watch = Watch()
+    agent.gpu.create(a_pod("plain", nodeName=agent.node.name))
+    agent.gpu.cluster.wait(lambda: ended(child), "the parent kills the child that hangs")
+    say(f"the child is killed {watch} after it began to hang with an Allocate in flight")
+    failed(agent, "asked")
+    agent.gpu.wait_running("plain")
+    say(f"the kubelet goes on: a pod without a GPU runs {watch} after it")
+    agent.wait_ready()
+    say(f"the next child is ready {watch} after it")
+    starts_after(agent, before)
+
+
+def test_all_of_it_hangs_and_the_kubelets_probes_notice(agent: AgentPod, say: Say) -> None:
+    before = running(agent)
+    restarts, watch = agent.restarts(), Watch()
+    with stopped(agent.parent(), agent.child()):
+        agent.wait_not_ready()
+        agent.gpu.cluster.wait(lambda: not agent.gpu.open_cards(), "the node is closed")
+        say(f"parent and child hang: the pod is not Ready {watch} after it")
+        agent.gpu.create(gpu_pod("waits", one_card(2000)))
+        agent.gpu.cluster.wait_refused("waits", NOT_READY)
+        agent.gpu.cluster.wait(lambda: agent.restarts() > restarts, "the kubelet starts it again", timeout_s=150)
+    say(f"the kubelet has started it again {watch} after it")
+    agent.wait_ready()
+    agent.gpu.wait_running("waits")
+    say(f"the pod that waited runs {watch} after it")
+    starts_after(agent, before)
+
+
+def test_all_of_it_hangs_with_an_allocate_in_flight(agent: AgentPod, say: Say) -> None:
+    """The kubelet stands still, its probes too. The ledger closes the node, as a bound pod does not start."""
+    before = running(agent)
+    child, parent = agent.child(), agent.parent()
+    watch = Watch()
+    with stopped(parent, child):
+        agent.gpu.create(gpu_pod("asked", one_card(2000)))
+        agent.gpu.cluster.wait_bound("asked")
+        agent.gpu.create(a_pod("plain", nodeName=agent.node.name))
+        agent.gpu.cluster.wait(lambda: not agent.gpu.open_cards(), "the node is closed")
+        agent.gpu.create(gpu_pod("late", one_card(1000)))
+        agent.gpu.cluster.wait_refused("late", HANGS)
+        say(f"parent and child hang with an Allocate in flight: new pods wait {watch} after it")
+        assert "startTime" not in agent.gpu.cluster.pod("plain")["status"], "the kubelet takes up no pod at all"
+        say(f"the kubelet says of the agent's pod: {'Ready' if agent.ready() else 'not Ready'}")
+        freed = Watch()
+        os.kill(parent, signal.SIGCONT)
+        agent.gpu.cluster.wait(lambda: ended(child), "the parent kills the child that hangs")
+    failed(agent, "asked")
+    agent.gpu.wait_running("plain")
+    say(f"the parent wakes: the kubelet goes on, and a pod without a GPU runs {freed} after it")
+    agent.wait_ready()
+    agent.gpu.wait_running("late")
+    say(f"the pod that waited runs {freed} after it")
+    starts_after(agent, before)
