@@ -108,7 +108,10 @@ class GpuNode:
     def wait_ready(self) -> None:
         """Wait until the agent is ready, its cards are, and the kubelet offers the slots."""
         wanted = {card.uuid for card in self.state.cards}
-        self.cluster.wait(self.ready, f"the agent is ready; it logged\n{self.log_tail()}")
+        try:
+            self.cluster.wait(self.ready, "the agent is ready")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log_tail()}") from None
         self.cluster.wait(lambda: wanted <= self.open_cards(), "the cards take pods")
 
     def open_cards(self) -> set[str]:
@@ -162,11 +165,12 @@ class GpuNode:
 
     def wait_running(self, *names: str, timeout_s: float = 120.0) -> None:
         """Wait until all containers of these pods run."""
-        self.cluster.wait(
-            lambda: all(_runs(found) for found in self._pods(names)),
-            f"{names} run: {[found['status'] for found in self._pods(names) if not _runs(found)]}\n{self.log_tail()}",
-            timeout_s,
-        )
+        try:
+            self.cluster.wait(lambda: all(_runs(found) for found in self._pods(names)), f"{names} run", timeout_s)
+        except AssertionError as error:
+            late = [found for found in self._pods(names) if not _runs(found)]
+            told = {found["metadata"]["name"]: self.cluster.messages(found["metadata"]["name"]) for found in late}
+            raise AssertionError(f"{error}\n{[found['status'] for found in late]}\n{told}\n{self.log_tail()}") from None
 
     def phase(self, name: str) -> str:
         """Return a pod's phase."""

@@ -243,18 +243,16 @@ def test_without_cdi_a_container_finds_its_share_in_a_read_only_directory(gpu: G
     try:
         gpu.start_agent()
         gpu.wait_ready()
-        script = "cat /run/gpuledger/devices.json; echo; touch /run/gpuledger/x && echo writable; "
+        script = "cat /run/gpuledger/devices.json; echo; touch /run/gpuledger/x && echo writable; exec sleep 3600"
         names = gpu.create(
             *(gpu_pod(f"files-{n}", gpu_container("main", one_card(1000 + n), script)) for n in range(6))
         )
         gpu.wait_running(*names)
         for name in names:
-            (line,) = [
-                text for text in gpu.node.container_log("default", name, "main").splitlines() if text.startswith("[")
-            ]
-            found = [(card["uuid"], card["memoryMiB"], card["cores"]) for card in json.loads(line)]
+            first, *others = gpu.node.container_log("default", name, "main").splitlines()
+            found = [(card["uuid"], card["memoryMiB"], card["cores"]) for card in json.loads(first)]
             assert found == gpu.entered(gpu.cluster.pod(name))
-            assert "writable" not in gpu.node.container_log("default", name, "main")
+            assert "writable" not in others
         gpu.remove_all()
     finally:
         gpu.kill_agent()

@@ -86,9 +86,10 @@ def test_a_node_that_lacks_what_its_setting_names_starts_nothing_and_says_so(gpu
 
 def test_the_devices_come_from_the_toolkits_cdi_files_where_there_are_any(gpu: GpuNode) -> None:
     card = gpu.state.cards[0].uuid
+    mount = {"hostPath": "/var/lib/driver.txt", "containerPath": "/driver.txt", "options": ["ro", "bind"]}
     edits = {
         "env": ["FROM_TOOLKIT=yes"],
-        "mounts": [{"hostPath": "/var/lib/driver.txt", "containerPath": "/driver.txt"}],
+        "mounts": [mount],
     }
     spec = {
         "cdiVersion": "0.6.0",

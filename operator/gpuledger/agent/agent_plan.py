@@ -49,10 +49,12 @@ class AgentPlan:
 def agent_plan(
     settings: Settings, words: Words, config: NodeConfig, node_name: str, kubelet_directory: Path
 ) -> AgentPlan:
-    """Return the plan for a node with this configuration. Raises BadInput if its mode is none that there is."""
+    """Return the plan for a node with this configuration. Raises BadInput if its mode can't be had."""
     mode = config.mode or settings.isolation
     if mode not in set(Isolation):
         raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
+    if settings.delivery != "cdi" and mode in (Isolation.MPS, Isolation.HAMI_CORE):
+        raise BadInput(f"node {node_name}: {mode} can't be given to containers without CDI: set delivery to cdi")
     # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
