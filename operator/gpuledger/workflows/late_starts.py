@@ -47,7 +47,11 @@ class _Waiting:
 
     pod: Pod
     node_name: str
+    bound_at: str
+    """RFC 3339, empty if its status does not say."""
     timer: asyncio.TimerHandle
+    is_over: bool = False
+    """Its time was over before we looked."""
 
 
 class LateStarts:
@@ -58,19 +62,22 @@ class LateStarts:
         self._reader = reader
         self._timeout_s = timeout_s
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
-        self._late: dict[str, dict[str, Pod]] = {}  # node name -> UID of a late pod -> pod, the first one first
-        self._settling: dict[str, tuple[Pod, asyncio.TimerHandle]] = {}  # node name -> the pod that was late, till when
+        self._late: dict[str, set[str]] = {}  # node name -> UIDs of the late pods among them
+        self._settling: dict[str, tuple[str, asyncio.TimerHandle]] = {}  # node name -> what was wrong, and till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
         self.on_change: Callable[[str], None] = lambda _: None
         """Called with a node's name when `problem` has another answer for it."""
 
     def problem(self, node_name: str) -> str:
-        """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ..."."""
-        late = self._late.get(node_name)
-        if not late and node_name not in self._settling:
-            return ""
-        pod = next(iter(late.values())) if late else self._settling[node_name][0]
-        return f"its kubelet has not started pod {pod} for {self._timeout_s:g} s"
+        """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ...".
+
+        It names the pod that was bound first, whichever was seen first: every operator says the same.
+        """
+        late = [self._waiting[uid] for uid in self._late.get(node_name, ())]
+        if not late:
+            return self._settling[node_name][0] if node_name in self._settling else ""
+        first = min(late, key=lambda waiting: (waiting.bound_at, str(waiting.pod)))
+        return f"its kubelet has not started pod {first.pod} for {self._timeout_s:g} s"
 
     def observe(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
@@ -83,9 +90,15 @@ class LateStarts:
             age_s = _age_s(pod) if bound_before else 0.0
             if uid not in self._waiting:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
-                self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), timer)
+                self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
             if age_s >= self._timeout_s:  # at once: an operator that starts must not open a node that hangs
+                self._waiting[uid].is_over = True
                 self._note_late(uid)
+
+    def cards_read(self) -> None:
+        """Take in that the ledger knows who holds what: pods can have been seen before."""
+        for uid in [uid for uid, waiting in self._waiting.items() if waiting.is_over]:
+            self._note_late(uid)
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod is gone."""
@@ -93,31 +106,32 @@ class LateStarts:
         if waiting is None:
             return
         waiting.timer.cancel()
-        late = self._late.get(waiting.node_name, {})
-        if late.pop(pod_uid, None) is None:
-            return
-        if not late:
-            del self._late[waiting.node_name]
-        self.on_change(waiting.node_name)
+        late = self._late.get(waiting.node_name, set())
+        if pod_uid in late:
+            late.remove(pod_uid)
+            if not late:
+                del self._late[waiting.node_name]
+            self.on_change(waiting.node_name)
 
     def _started(self, pod_uid: str) -> None:
         """Take in that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return
+        problem = self.problem(waiting.node_name)
         late = self._late.pop(waiting.node_name, None)
         self.forget(pod_uid)
         if late is not None:
-            for uid in late.keys() & self._waiting.keys():
+            for uid in late - {pod_uid}:
                 self._waiting[uid].timer = self._timer(uid, self._timeout_s)
             logger.info("the kubelet of node %s starts pods again", waiting.node_name)
-            self._settle(waiting.node_name, next(iter(late.values())))
+            self._settle(waiting.node_name, problem)
 
-    def _settle(self, node_name: str, pod: Pod) -> None:
+    def _settle(self, node_name: str, problem: str) -> None:
         if node_name in self._settling:
             self._settling[node_name][1].cancel()
         timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settled, node_name)
-        self._settling[node_name] = pod, timer
+        self._settling[node_name] = problem, timer
 
     def _settled(self, node_name: str) -> None:
         del self._settling[node_name]
@@ -149,9 +163,10 @@ class LateStarts:
         if waiting is None or not self._ledger.holders_of(pod_uid):
             return
         before = self.problem(waiting.node_name)
-        self._late.setdefault(waiting.node_name, {})[pod_uid] = waiting.pod
-        if not before:
-            logger.warning("node %s takes no GPU pods: %s", waiting.node_name, self.problem(waiting.node_name))
+        self._late.setdefault(waiting.node_name, set()).add(pod_uid)
+        problem = self.problem(waiting.node_name)
+        if problem != before:
+            logger.warning("node %s takes no GPU pods: %s", waiting.node_name, problem)
             self.on_change(waiting.node_name)
 
     async def _read(self, pod: Pod) -> Json | None:

@@ -201,6 +201,8 @@ class ClusterObserver:
 
     async def _compare(self, take_pending: Callable[[Json], None]) -> None:
         await self._resync_allocations()
+        if not self.synced:
+            self._starts.cards_read()
         self.cards_read = True
         await self._resync_nodes()
         await self._resync_pods()

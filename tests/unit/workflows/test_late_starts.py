@@ -159,6 +159,19 @@ async def test_whatever_a_pod_says_it_never_has_more_than_the_time(parts: Operat
     assert await later(parts, 2) == why("a")
 
 
+async def test_an_operator_that_comes_names_the_same_pod_as_the_one_before(parts: OperatorParts) -> None:
+    """Else each restart would write the reason of every card of the node anew."""
+    await start(parts, bound("b", age_s=TIMEOUT_S + 2), bound("a", age_s=TIMEOUT_S))
+    assert await later(parts, 0) == why("b")
+    before = parts.api.writes()
+    successor = OperatorParts(parts.api, start_timeout_s=TIMEOUT_S)
+    for name in "ab":  # the watch shows them in any order
+        successor.observer.pod(parts.api.pods["default", name], gone=False)
+    await successor.observer.resync()
+    await settled(successor)
+    assert parts.api.writes() == before
+
+
 async def test_a_node_that_hangs_is_closed_before_a_new_operator_decides_anything(parts: OperatorParts) -> None:
     for pod in (bound("b", started=True), bound("a", age_s=TIMEOUT_S)):
         enter(parts.api, pod)
