@@ -39,7 +39,9 @@ class AgentNode:
         (root / "device-plugins").mkdir()
         self.kubelet = DeviceManager(root / "device-plugins")
         self.api = NodeApi()
-        self.cards: list[Card] = [a_card(index, NODE) for index in range(cards)]
+        self.cards: list[Card] = [
+            a_card(index, NODE, memory_mib=1_000_000, cores=10_000, number=1_000) for index in range(cards)
+        ]
         for card in self.cards:
             self.api.put_card(card)
         self.shown = {card.uuid: card.index for card in self.cards}
@@ -127,8 +129,11 @@ class AgentNode:
     # What the kubelet does.
 
     async def admit(self, pod: Json) -> None:
-        """Give a pod its slots."""
+        """Give a pod its slots, and say that it is taken up."""
         await self.kubelet.admit(pod, self._allocate)
+        stored = self.api.pods.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        if stored is not None and stored["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self.api.put_pod(stored | {"status": stored["status"] | {"startTime": "2030-01-01T00:00:00Z"}})
 
     async def start(self, pod: Json, container: str) -> str:
         """Ask for a container's start; return the name by which its runtime looks for its cards."""

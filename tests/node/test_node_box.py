@@ -146,7 +146,7 @@ def node_of_another_process(temporary: Path) -> Iterator[tuple[subprocess.Popen[
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("export KUBECONFIG="), line
+            assert line.startswith("export KUBECONFIG="), process.communicate(timeout=60)
             yield process, Path(line.strip().partition("=")[2])
         finally:
             process.kill()

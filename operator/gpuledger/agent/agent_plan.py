@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +16,11 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
 from gpuledger.settings import Settings
 
-NVIDIA = "nvidia"
+DRIVER_INTERVAL_S = 30.0
+"""How often the driver is asked for all cards; faults tell of themselves."""
+
+FILE_INTERVAL_S = 2.0
+"""How often a file with cards is looked at; one that has not changed is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +28,12 @@ class AgentPlan:
     """All that an agent has to know before it starts."""
 
     node_name: str
-    resources: tuple[str, ...]
-    """Count resources that it serves."""
+    resources: Mapping[str, tuple[str, ...]]
+    """Vendor of a card -> the count resources by which pods ask for such cards."""
     config: NodeConfig
     isolation: Isolation
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    poll_interval_s: float = DRIVER_INTERVAL_S
     with_cdi: bool = True
     cdi_directory: Path = Path("/var/run/cdi")
     vendor_cdi_directories: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -51,9 +57,8 @@ def agent_plan(
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
         node_name=node_name,
-        resources=tuple(
-            dict.fromkeys(each.count for each in words.vocabularies if each.vendor == NVIDIA and each.count)
-        ),
+        resources=_resources(words),
+        poll_interval_s=FILE_INTERVAL_S if settings.devices_file else DRIVER_INTERVAL_S,
         config=replace(config, mode=mode),
         isolation=isolation,
         health=HealthPolicy(settings.fault_quiet_s).ignoring(map(int, settings.ignored_xids)),
@@ -66,6 +71,14 @@ def agent_plan(
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )
+
+
+def _resources(words: Words) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for each in words.vocabularies:
+        if each.count and each.count not in found.get(each.vendor, ()):
+            found[each.vendor] = (*found.get(each.vendor, ()), each.count)
+    return found
 
 
 def device_source(settings: Settings) -> DeviceSource:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,24 +102,28 @@ class ContainerStarts:
         except TimeoutError as error:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
-    async def rebuild(self, resources: tuple[str, ...]) -> None:
-        """Have the files of all containers that the kubelet knows, as far as they can be told."""
+    def remove_left_overs(self, resources: Collection[str]) -> None:
+        """Remove what was made for containers that never came. To be called before anybody serves the kubelet."""
         used: set[str] = set()
         for resource in resources:
-            names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
             entries = self._owners.entries(resource)
             if entries is None:
                 return
-            for entry in entries:
+            used.update(filter(None, map(answered_name, entries)))
+        self._directories.remove_unused(used)
+
+    async def rebuild(self, resources: Collection[str]) -> None:
+        """Have the files of all containers that the kubelet knows, as far as they can be told."""
+        for resource in resources:
+            names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
+            for entry in self._owners.entries(resource) or ():
                 names.setdefault(entry.slots, set()).update(filter(None, [answered_name(entry)]))
-            used.update(*names.values())
             known = {grant.name for grant in (*self._grants.all(), *self._directories.all())}
             for slots in (slots for slots, needed in names.items() if not needed <= known):
                 try:
                     await self._deliver(await self._owners.find(resource, slots), resource, slots)
                 except (GpuledgerError, OSError) as error:
                     logger.info("slots that somebody has are left as they are: %s", error)
-        self._directories.remove_unused(used)
 
     async def _prepare(self, resource: str, slots: frozenset[str]) -> None:
         owner = await self._owners.find(resource, slots)

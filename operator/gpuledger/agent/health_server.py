@@ -27,17 +27,24 @@ class HealthServer:
     def application(self) -> web.Application:
         """Return what serves."""
         application = web.Application()
-        application.router.add_get("/healthz", lambda _: self._answer(self._dead()))
-        application.router.add_get("/readyz", lambda _: self._answer(self._dead() + self._not_ready()))
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
         return application
 
-    async def _answer(self, problems: list[str]) -> web.Response:
-        return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _answer(self._dead())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _answer(self._dead() + self._not_ready())
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = prometheus_client.generate_latest(self._registry)
         return web.Response(body=text, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
+
+
+def _answer(problems: list[str]) -> web.Response:
+    return web.Response(status=503 if problems else 200, text="\n".join(problems or ["ok"]) + "\n")
 
 
 class AgentMetrics(Collector):

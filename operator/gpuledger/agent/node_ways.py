@@ -58,9 +58,8 @@ class NodeWaysReader:
     def _vendor_devices(self) -> VendorDevices:
         files = [
             file
-            for directory in self._cdi_directories
-            if directory.is_dir()
-            for file in sorted(directory.iterdir())
+            for directory in self._cdi_directories  # the last one counts, as runtimes have it
+            for file in _files(directory)
             if file.suffix in (".json", ".yaml", ".yml") and not file.name.startswith(FILE_PREFIX)
         ]
         seen = []
@@ -72,6 +71,13 @@ class NodeWaysReader:
             self._seen = tuple(seen)
             self._vendor = vendor_devices(spec for path, _, _ in seen for spec in _specs(Path(path)))
         return self._vendor
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
 
 
 def _specs(file: Path) -> list[object]:

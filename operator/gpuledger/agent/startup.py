@@ -26,15 +26,15 @@ from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
-from gpuledger.agent.kubelet.slots import Slots
+from gpuledger.agent.kubelet.slots import NodeSlots, Slots
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.node_register import NodeRegister
 from gpuledger.agent.node_ways import NodeWaysReader
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
+from gpuledger.formats.event import node_event
 from gpuledger.formats.node import register_of
-from gpuledger.formats.node_event import node_event
 from gpuledger.formats.pod import container_ids
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
@@ -44,6 +44,8 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Unreachable
 
 logger = logging.getLogger(__name__)
+
+NVIDIA = "nvidia"
 
 LOOK_INTERVAL_S = 30.0
 """How often processes are compared, and pods looked for that are gone. This only reads, on the node."""
@@ -68,12 +70,14 @@ class Agent:
         self.cards: tuple[Card, ...] = ()
         self._driver = ""
         self._known = asyncio.Event()
-        self._slots = Slots()
+        self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
+        self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
+        self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._grants = GrantFiles(plan.cdi_directory)
         self._directories = DirectoryFiles(plan.state_directory / "shares")
-        plugins = plan.kubelet_directory / "device-plugins"
-        owners = SlotOwners(plan.node_name, plugins, self._store, self._pod_resources)
+        self._plugins = plan.kubelet_directory / "device-plugins"
+        owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
         ways = NodeWaysReader(
             plan.isolation,
@@ -83,12 +87,8 @@ class Agent:
             plan.priority_resource,
         )
         self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
-        self._servers = [
-            PluginServer(DevicePlugin(name, self._slots, self._starts.allocate, self._starts.start), plugins)
-            for name in plan.resources
-        ]
         self._register = NodeRegister(plan.node_name, self._store)
-        self._watcher = DeviceWatcher(source, plan.health, self._take_in)
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
         self._connected_s = asyncio.get_running_loop().time()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +96,8 @@ class Agent:
     async def run(self, beat: int | None = None) -> None:
         """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
         self._grants.load()
+        resources = [name for names in self._plan.resources.values() for name in names]
+        self._starts.remove_left_overs(resources)
         async with contextlib.AsyncExitStack() as sites:
             await self._serve_health(sites)
             async with asyncio.TaskGroup() as group:
@@ -120,16 +122,31 @@ class Agent:
         else:
             self._driver = snapshot.driver_version
             self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
-            self._slots.offer(sum(card.capacity.number for card in self.cards))
+            self._slots.offer(self.cards)
         if self.cards or snapshot is not None:
             self._register.want(register_of(self.cards))
         self._known.set()
+        self._cards_have_changed.set()
 
     async def _serve_kubelet(self) -> None:
-        await self._known.wait()
+        """Serve the resources of each vendor that has cards here; NVIDIA's on a node whose cards are not known yet."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve_all(self._servers))
-            group.create_task(self._starts.rebuild(self._plan.resources))
+            while True:
+                await self._cards_have_changed.wait()
+                self._cards_have_changed.clear()
+                vendors = {card.vendor for card in self.cards} or {NVIDIA}
+                for vendor in sorted(vendors - self._servers.keys()):
+                    resources = self._plan.resources.get(vendor, ())
+                    self._servers[vendor] = [self._server(resource, vendor) for resource in resources]
+                    group.create_task(serve_all(self._servers[vendor]))
+                    group.create_task(self._starts.rebuild(resources))  # beside it: the API server may be away
+
+    def _server(self, resource: str, vendor: str) -> PluginServer:
+        slots = self._slots.of_vendor[vendor]
+        return PluginServer(DevicePlugin(resource, slots, self._starts.allocate, self._starts.start), self._plugins)
+
+    def _connected(self) -> bool:
+        return all(server.connected for servers in self._servers.values() for server in servers)
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""
@@ -169,7 +186,7 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, sentence: str) -> None:
-        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, "gpuledger-agent", datetime.now(UTC))
+        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, datetime.now(UTC))
         try:
             await self._store.create_event(event)
         except ApiError as error:
@@ -189,7 +206,7 @@ class Agent:
         problems = []
         if now_s - self._watcher.last_alive_s() > THREAD_SILENCE_S:
             problems.append("the thread that talks to the driver hangs")
-        if not self._known.is_set() or all(server.connected for server in self._servers):
+        if not self._known.is_set() or self._connected():
             self._connected_s = now_s
         elif now_s - self._connected_s > KUBELET_SILENCE_S:
             problems.append(f"the kubelet has not listened for {KUBELET_SILENCE_S:g} s")
@@ -199,14 +216,15 @@ class Agent:
         problems = []
         if not self._known.is_set():
             problems.append("the cards are not known yet")
-        if not all(server.connected for server in self._servers):
+        if not self._connected():
             problems.append("the kubelet does not listen")
         if not self._register.written:
             problems.append("the node does not show its cards")
         return problems
 
     def _metrics(self) -> Iterable[Metric]:
-        yield gauge("slots", "Slots that the kubelet may give out.", [([], self._slots.count * self._slots.usable)])
+        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
+        yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], bool(self._driver))])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])

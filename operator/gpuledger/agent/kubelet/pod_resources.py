@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +37,13 @@ class NodePods:
     pods: frozenset[tuple[str, str]]
     """Namespace and name, also of those without slots."""
     rows: tuple[ContainerSlots, ...]
+    twice: frozenset[tuple[str, str]] = frozenset()
+    """Names that two pods have: one ends while the other, created anew, begins. Nothing here tells them apart."""
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
-        """Return whose slots these are, None if no container has exactly them."""
-        return next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
+        """Return whose slots these are, None if no container has exactly them, or it can't be told of which pod."""
+        row = next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
+        return None if row is None or (row.namespace, row.pod) in self.twice else row
 
 
 class PodResources:
@@ -89,7 +93,9 @@ def _node_pods(answer: messages.ListPodResourcesResponse) -> NodePods:
             for each in container.devices:  # one for each slot
                 key = (pod.namespace, pod.name, container.name, each.resource_name)
                 slots.setdefault(key, set()).update(each.device_ids)
+    names = Counter((pod.namespace, pod.name) for pod in answer.pod_resources)
     return NodePods(
-        pods=frozenset((pod.namespace, pod.name) for pod in answer.pod_resources),
+        pods=frozenset(names),
         rows=tuple(ContainerSlots(*key, frozenset(found)) for key, found in slots.items()),
+        twice=frozenset(name for name, number in names.items() if number > 1),
     )

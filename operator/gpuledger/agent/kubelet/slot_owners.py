@@ -22,7 +22,7 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
 from gpuledger.formats.cdi import is_name, own_name
 from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
-from gpuledger.formats.pod import pod_identity
+from gpuledger.formats.pod import has_started, is_finished, pod_identity
 from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class SlotOwners:
         self._node_name = node_name
         self._checkpoint = directory / CHECKPOINT_FILE
         self._pods, self._lister = pods, lister
+        self._readable = True  # the checkpoint, when it was read last
         self._answers: OrderedDict[tuple[str, frozenset[str]], str] = OrderedDict()  # resource, slots -> last name
 
     def remember(self, resource: str, slots: frozenset[str], name: str) -> None:
@@ -114,8 +115,11 @@ class SlotOwners:
         except FileNotFoundError:  # a kubelet that has given out nothing yet has none
             return []
         except (OSError, BadInput) as error:
-            logger.warning("the kubelet's checkpoint can't be used: %s", error)
+            if self._readable:
+                logger.warning("the kubelet's checkpoint can't be used: %s", error)
+            self._readable = False
             return None
+        self._readable = True
         return [entry for entry in found if entry.resource == resource]
 
     def _noted(self, resource: str, slots: frozenset[str]) -> list[CheckpointEntry] | None:
@@ -154,6 +158,10 @@ class SlotOwners:
             pod: Json = await self._pods.pod(row.namespace, row.pod)
         except NotFound as error:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
+        # Of a pod that was created anew under this name, the kubelet says first that it has taken it up, and then lists
+        # it, too: only a row that still stands after that is of the pod that the API server shows.
+        if not has_started(pod) or is_finished(pod) or (await self._lister.list()).owner(resource, slots) != row:
+            raise NotYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")
         if _may_start_init_container_with(pod, resource):
             raise NotYet(
                 f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "

@@ -7,7 +7,31 @@ together, when no card can be used at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuledger.model.card import Card
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlots:
+    """The slots of a node: those of each vendor's cards, which pods ask for by other names."""
+
+    of_vendor: Mapping[str, Slots]
+
+    def offer(self, cards: Iterable[Card]) -> None:
+        """Offer as many as these cards have."""
+        counts = Counter[str]()
+        for card in cards:
+            counts[card.vendor] += card.capacity.number
+        for vendor, slots in self.of_vendor.items():
+            slots.offer(counts[vendor])
+
+    def withdraw(self) -> None:
+        """Offer none."""
+        for slots in self.of_vendor.values():
+            slots.withdraw()
 
 
 class Slots:

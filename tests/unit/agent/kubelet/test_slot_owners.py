@@ -24,7 +24,8 @@ def lose_checkpoint(node: AgentNode) -> None:
 
 def finish_init(node: AgentNode, pod: dict[str, Any], *names: str, code: int = 0) -> None:
     ended = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name in names]
-    node.api.put_pod(pod | {"status": {"phase": "Pending", "initContainerStatuses": ended}})
+    status = node.api.pods["default", pod["metadata"]["name"]]["status"]
+    node.api.put_pod(pod | {"status": status | {"initContainerStatuses": ended}})
 
 
 async def test_the_checkpoint_names_pod_and_container(node: AgentNode) -> None:
@@ -191,6 +192,23 @@ async def test_without_the_checkpoint_two_pods_of_one_name_are_not_told_apart(no
     lose_checkpoint(node)
     with pytest.raises(NotYet):
         await owner_of(node, pod)
+
+
+async def test_without_the_checkpoint_a_pod_created_anew_is_not_taken_for_the_old_one(node: AgentNode) -> None:
+    """The kubelet still runs the old one, and has not heard of the new one, when the old one's container starts."""
+    old = node.bind("a", {"main": [0]}, uid="uid-old")
+    await node.admit(old)
+    lose_checkpoint(node)
+    new = node.bind("a", {"main": [1]}, uid="uid-new")
+    with pytest.raises(NotYet, match="not said yet"):
+        await owner_of(node, old)
+    await node.admit(new)
+    lose_checkpoint(node)
+    for pod in (old, new):
+        with pytest.raises(NotYet):
+            await owner_of(node, pod)
+    node.kubelet.forget("uid-old")
+    assert (await owner_of(node, new)).pod["metadata"]["uid"] == "uid-new"
 
 
 @pytest.mark.parametrize("before", ["nothing", "the former owner"])

@@ -1,0 +1,95 @@
+"""What the node has is looked at when a container starts, and parsed only when it has changed."""
+
+from pathlib import Path
+
+import pytest
+
+from fakes.grants import a_grant
+from gpuledger.agent import node_ways
+from gpuledger.agent.delivery.isolation import Isolation
+from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.formats.cdi import grant_file
+
+SPEC = 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {{name: "0", containerEdits: {{env: ["FROM={}"]}}}}\n'
+
+
+class Machine:
+    """Directories of a node, and who reads them."""
+
+    def __init__(self, root: Path) -> None:
+        self.etc, self.run, self.hami, self.mps, self.proc = (
+            root / name for name in ("etc", "run", "hami", "mps", "proc")
+        )
+        self.reader = NodeWaysReader(
+            Isolation.NONE, [self.etc, self.run], str(self.hami), str(self.mps), "nvidia.com/priority", self.proc
+        )
+
+    def describe(self, directory: Path, text: str = "", name: str = "nvidia.yaml") -> None:
+        directory.mkdir(exist_ok=True)
+        (directory / name).write_text(text or SPEC.format(directory.name))
+
+    @property
+    def found(self) -> object:
+        return self.reader().vendor.edits("nvidia.com/gpu", ["0"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_node_without_anything_has_nothing(machine: Machine) -> None:
+    ways = machine.reader()
+    assert (ways.installed.hami_core_directory, ways.installed.mps_directory) == ("", "")
+    assert dict(ways.vendor.devices) == {}
+
+
+def test_devices_are_found_and_the_later_directory_counts(machine: Machine) -> None:
+    machine.describe(machine.etc)
+    assert machine.found == {"env": ["FROM=etc"]}
+    machine.describe(machine.run)
+    assert machine.found == {"env": ["FROM=run"]}
+    (machine.run / "nvidia.yaml").unlink()
+    assert machine.found == {"env": ["FROM=etc"]}
+
+
+def test_files_are_parsed_only_when_they_have_changed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.describe(machine.etc)
+    parsed: list[Path] = []
+    real = node_ways._specs
+    monkeypatch.setattr(node_ways, "_specs", lambda file: parsed.append(file) or real(file))
+    for _ in range(5):
+        machine.reader()
+    assert len(parsed) == 1
+    (machine.etc / "gpuledger.dev-share-slot-1-0a1b.json").write_bytes(grant_file(a_grant()))
+    machine.reader()
+    assert len(parsed) == 1, "each of our own containers makes one"
+
+
+@pytest.mark.parametrize("text", ["\t: {", "- 1", "kind: [", "\x00"])
+def test_a_file_that_can_not_be_read_hides_no_other(machine: Machine, text: str) -> None:
+    machine.describe(machine.etc)
+    machine.describe(machine.run, text, "broken.yaml")
+    machine.describe(machine.run, "not looked at", "notes.txt")
+    assert machine.found == {"env": ["FROM=etc"]}
+
+
+def test_hami_core_is_there_when_both_of_its_files_are(machine: Machine) -> None:
+    machine.hami.mkdir()
+    (machine.hami / "libvgpu.so").write_text("")
+    assert machine.reader().installed.hami_core_directory == ""
+    (machine.hami / "ld.so.preload").write_text("")
+    assert machine.reader().installed.hami_core_directory == str(machine.hami)
+
+
+@pytest.mark.parametrize(
+    ("pid_file", "comm", "runs"),
+    [("42\n", "nvidia-cuda-mps\n", True), ("42", "bash\n", False), ("42", None, False), ("", "nvidia-cuda-mps", False)],
+)
+def test_mps_is_there_while_its_daemon_runs(machine: Machine, pid_file: str, comm: str | None, runs: bool) -> None:
+    (machine.mps / "pipe").mkdir(parents=True)
+    (machine.mps / "pipe" / "nvidia-cuda-mps-control.pid").write_text(pid_file)
+    if comm is not None:
+        (machine.proc / "42").mkdir(parents=True)
+        (machine.proc / "42" / "comm").write_text(comm)
+    assert bool(machine.reader().installed.mps_directory) == runs
