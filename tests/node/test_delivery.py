@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -189,11 +190,15 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
     assert len(slots) == 1, "all had the same slot"
 
 
+DELAYS_S = (0.0, 0.02, 0.05, 0.1, 0.5)
+"""How late the runtime sees a change, one after the other: from before it looks to long after it has given up."""
+
+
 class Mirror:
     """Shows the runtime the agent's files late: a copy of the directory, some time after each change."""
 
-    def __init__(self, source: Path, target: Path, delay_s: float) -> None:
-        self._source, self._target, self._delay_s = source, target, delay_s
+    def __init__(self, source: Path, target: Path) -> None:
+        self._source, self._target = source, target
         self._ended = Event()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -204,26 +209,30 @@ class Mirror:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        shown: set[str] = set()
+        delays_s = itertools.cycle(DELAYS_S)
+        while not self._ended.wait(0.01):
             files = {file.name: file.read_bytes() for file in self._source.glob("*.json")}
-            self._ended.wait(self._delay_s)
-            for old in self._target.glob("*.json"):
-                if old.name not in files:
-                    old.unlink()
-            for name, content in files.items():
-                if not (self._target / name).exists():
-                    (self._target / f"{name}.new").write_bytes(content)
-                    (self._target / f"{name}.new").rename(self._target / name)
+            if files.keys() == shown:
+                continue
+            if files.keys() - shown:
+                self._ended.wait(next(delays_s))
+            for name in shown - files.keys():
+                (self._target / name).unlink()
+            for name in files.keys() - shown:
+                (self._target / f"{name}.new").write_bytes(files[name])
+                (self._target / f"{name}.new").rename(self._target / name)
+            shown = set(files)
 
 
 @pytest.fixture
 def lagging(gpu: GpuNode) -> Iterator[GpuNode]:
-    """Yield the node with an agent whose files the runtime sees 0.2 s later."""
+    """Yield the node with an agent whose files the runtime sees later."""
     gpu.kill_agent()
     directory = gpu.node.path("/var/run") / "gpuledger-cdi"
     directory.mkdir(exist_ok=True)
     gpu.change_settings(cdi_directory=MIRRORED_CDI)
-    mirror = Mirror(directory, gpu.node.path("/var/run/cdi"), 0.2)
+    mirror = Mirror(directory, gpu.node.path("/var/run/cdi"))
     try:
         gpu.start_agent()
         gpu.wait_ready()
