@@ -18,6 +18,7 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
@@ -41,7 +42,7 @@ from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class Agent:
             plan.priority_resource,
         )
         self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
+        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
         self._register = NodeRegister(plan.node_name, self._store)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
@@ -150,26 +152,20 @@ class Agent:
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""
-        missing: frozenset[str] = frozenset()
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            missing = await self._tidy(missing)
+            await self._tidy()
             with contextlib.suppress(DriverGone):
                 await self._usage.compare(await self._watcher.processes())
 
-    async def _tidy(self, missing_before: frozenset[str]) -> frozenset[str]:
-        """Forget pods that the kubelet has not shown twice; return those that it does not show now."""
-        grants = self._all_grants()
-        if not grants:
-            return frozenset()
+    async def _tidy(self) -> None:
+        """Forget pods that are gone."""
         try:
-            pods = (await self._pod_resources.list()).pods
-        except Unreachable as error:
+            gone = await self._departed.find()
+        except ApiError as error:
             logger.info("pods that are gone are looked for later: %s", error)
-            return missing_before
-        missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in pods)
-        self._starts.forget(lambda grant: grant.pod_uid in missing & missing_before)
-        return missing - missing_before
+            return
+        self._starts.forget(lambda grant: grant.pod_uid in gone)
 
     async def _containers(self) -> dict[str, str]:
         """Return the id of each container of this node -> UID of its pod."""
