@@ -69,7 +69,7 @@ class Agent:
         self._plan, self._client = plan, client
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
-        self._driver = ""
+        self._driver_up = False
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
@@ -118,11 +118,11 @@ class Agent:
         """Take in what the driver shows now."""
         if snapshot is None:
             logger.error("the driver is gone: no container can start")
-            self._driver = ""
+            self._driver_up = False
             self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
             self._slots.withdraw()
         else:
-            self._driver = snapshot.driver_version
+            self._driver_up = True
             self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
             self._slots.offer(self.cards)
         if self.cards or snapshot is not None:
@@ -221,7 +221,7 @@ class Agent:
     def _metrics(self) -> Iterable[Metric]:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
         yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
-        yield gauge("driver_up", "Whether the driver answers.", [([], bool(self._driver))])
+        yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
         uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]
