@@ -28,7 +28,6 @@ def serve(pipe: int) -> int:
             os.kill(os.getppid(), signal.SIGSTOP)
             while True:
                 os.write(pipe, b"." * 4096)
-        unfinished.rename(directory / str(os.getpid()))
     if kind == "raises":
         unfinished.rename(directory / str(os.getpid()))
         raise RuntimeError("as told")

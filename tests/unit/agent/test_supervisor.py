@@ -100,7 +100,9 @@ def test_a_parent_that_stood_still_does_not_blame_its_child(begin: Callable[...,
 
 def test_a_parent_that_stands_still_does_not_stop_its_child(begin: Callable[..., Supervised]) -> None:
     found = begin("fills its pipe")
-    assert lives(found.child())
+    pid = found.child()
+    time.sleep(2 * SILENCE_S)
+    assert lives(pid)
 
 
 def test_a_child_that_was_killed_is_started_again(begin: Callable[..., Supervised]) -> None:
