@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
-from gpuledger.agent.delivery.edits import container_edits
+from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
@@ -66,7 +66,11 @@ class ContainerStarts:
         name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
         self._owners.remember(resource, slots, name)
         if self._with_cdi:
-            return messages.ContainerAllocateResponse(cdi_devices=[messages.CDIDevice(name=device_name(name))])
+            # A kubelet or a runtime that knows no CDI leaves the device out and says nothing: then an image that asks
+            # for all cards, as most do, must get none. The device's edits come later, and count.
+            return messages.ContainerAllocateResponse(
+                envs={VISIBLE: NO_CARDS}, cdi_devices=[messages.CDIDevice(name=device_name(name))]
+            )
         mount = messages.Mount(
             host_path=str(self._directories.create(name)), container_path=SHARE_DIRECTORY, read_only=True
         )

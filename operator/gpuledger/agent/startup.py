@@ -18,6 +18,7 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
@@ -41,7 +42,7 @@ from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Agent:
         self._plan, self._client = plan, client
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
-        self._driver = ""
+        self._driver_up = False
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
@@ -87,6 +88,7 @@ class Agent:
             plan.priority_resource,
         )
         self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
+        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
         self._register = NodeRegister(plan.node_name, self._store)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
@@ -116,11 +118,11 @@ class Agent:
         """Take in what the driver shows now."""
         if snapshot is None:
             logger.error("the driver is gone: no container can start")
-            self._driver = ""
+            self._driver_up = False
             self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
             self._slots.withdraw()
         else:
-            self._driver = snapshot.driver_version
+            self._driver_up = True
             self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
             self._slots.offer(self.cards)
         if self.cards or snapshot is not None:
@@ -150,26 +152,20 @@ class Agent:
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""
-        missing: frozenset[str] = frozenset()
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            missing = await self._tidy(missing)
+            await self._tidy()
             with contextlib.suppress(DriverGone):
                 await self._usage.compare(await self._watcher.processes())
 
-    async def _tidy(self, missing_before: frozenset[str]) -> frozenset[str]:
-        """Forget pods that the kubelet has not shown twice; return those that it does not show now."""
-        grants = self._all_grants()
-        if not grants:
-            return frozenset()
+    async def _tidy(self) -> None:
+        """Forget pods that are gone."""
         try:
-            pods = (await self._pod_resources.list()).pods
-        except Unreachable as error:
+            gone = await self._departed.find()
+        except ApiError as error:
             logger.info("pods that are gone are looked for later: %s", error)
-            return missing_before
-        missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in pods)
-        self._starts.forget(lambda grant: grant.pod_uid in missing & missing_before)
-        return missing - missing_before
+            return
+        self._starts.forget(lambda grant: grant.pod_uid in gone)
 
     async def _containers(self) -> dict[str, str]:
         """Return the id of each container of this node -> UID of its pod."""
@@ -225,7 +221,7 @@ class Agent:
     def _metrics(self) -> Iterable[Metric]:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
         yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
-        yield gauge("driver_up", "Whether the driver answers.", [([], bool(self._driver))])
+        yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
         uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]

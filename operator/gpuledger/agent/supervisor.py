@@ -68,6 +68,7 @@ class Supervisor:
 
     def _one_child(self) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(write, False)  # a parent that stands still must not stop its child
         self._fork(write, read)
         os.close(write)
         try:
@@ -100,8 +101,12 @@ class Supervisor:
         """Return when the child closes its pipe, falls silent, or takes too long to stop."""
         deadline_s = time.monotonic() + START_S
         stopping = False
-        while (left_s := deadline_s - time.monotonic()) > 0:
+        while True:
+            left_s = max(0.0, deadline_s - time.monotonic())
             ready, _, _ = select.select([pipe, self._woken], [], [], left_s)
+            # Who stood still himself looks first what was written meanwhile.
+            if not left_s and (stopping or pipe not in ready):
+                break
             self._reap()
             if self._woken in ready:
                 os.read(self._woken, 4096)

@@ -6,6 +6,7 @@ holds no share is a finding, once the ledger has said so, too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -15,9 +16,12 @@ from pathlib import Path
 from gpuledger.agent.devices.source import DeviceProcess
 from gpuledger.formats.cdi import Grant
 from gpuledger.formats.cgroup import container_id, pod_uid
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)
+
+TELL_AGAIN_S = 3600.0
+"""Who uses a card without a share, pauses and begins again is told again after this: a pod could do it all day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Usage:
         self._proc = proc
         self._containers = containers  # returns the id of each container of this node -> UID of its pod
         self._pods: dict[str, str] = {}  # id of a container -> UID of its pod, empty for a container of no pod
-        self._told: set[tuple[str, str]] = set()  # pod UID, card UUID
+        self._told: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
         self.uses: tuple[Use, ...] = ()
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
@@ -67,8 +71,9 @@ class Usage:
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
             uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
-        self._told &= {(use.pod_uid, use.uuid) for use in uses}  # while it goes on, it is not told again
-        self._tell_of({(use.pod_uid, use.uuid) for use in uses if not use.allowed})
+        self._tell_of(
+            {(use.pod_uid, use.uuid) for use in uses if not use.allowed}, {(uid, uuid) for uuid, uid in number}
+        )
 
     async def _pod_of(self, pid: int) -> str:
         try:
@@ -91,11 +96,14 @@ class Usage:
     async def _may(self, uid: str, uuid: str) -> bool:
         try:
             return await self._holds(uid, uuid)
-        except ApiError as error:
+        except GpuledgerError as error:  # also a card that can't be read
             logger.info("whether pod %s may use card %s is not known: %s", uid, uuid, error)
             return True
 
-    def _tell_of(self, found: set[tuple[str, str]]) -> None:
-        for uid, uuid in sorted(found - self._told):
+    def _tell_of(self, found: set[tuple[str, str]], used: set[tuple[str, str]]) -> None:
+        """Tell what is new; `used` is all that goes on, allowed or not."""
+        now_s = asyncio.get_running_loop().time()
+        self._told = {key: seen_s for key, seen_s in self._told.items() if now_s < seen_s + TELL_AGAIN_S}
+        for uid, uuid in sorted(found - self._told.keys()):
             self._tell(f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger")
-        self._told |= found
+        self._told |= dict.fromkeys((self._told.keys() & used) | found, now_s)

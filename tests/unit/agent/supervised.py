@@ -23,6 +23,11 @@ def serve(pipe: int) -> int:
     if kind == "fails":
         unfinished.rename(directory / str(os.getpid()))
         return 3
+    if kind == "fills its pipe":
+        with contextlib.suppress(BlockingIOError):
+            os.kill(os.getppid(), signal.SIGSTOP)
+            while True:
+                os.write(pipe, b"." * 4096)
     if kind == "raises":
         unfinished.rename(directory / str(os.getpid()))
         raise RuntimeError("as told")

@@ -38,6 +38,18 @@ async def test_every_answer_has_a_name_of_its_own(node: AgentNode) -> None:
     assert len(names) == 100
 
 
+async def test_a_runtime_that_overlooks_the_device_brings_no_cards_at_all(node: AgentNode) -> None:
+    """The images of CUDA ask NVIDIA's runtime for all cards of the node."""
+    pod = node.bind("a", {"main": [0]})
+    await node.admit(pod)
+    await node.start(pod, "main")
+    answer = node.starts.allocate(GPU, frozenset({"slot-1"}))
+    assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    (grant,) = node.grants.all()
+    edits = dict(line.split("=", 1) for line in grant.edits["env"])
+    assert edits["NVIDIA_VISIBLE_DEVICES"] == node.uuids(0)[0], "said later than the answer, so it counts"
+
+
 async def test_what_the_container_is_told_is_what_the_ledger_says(node: AgentNode) -> None:
     pod = node.bind("a", {"main": [1, 2]})
     await node.admit(pod)

@@ -87,6 +87,24 @@ def test_a_child_that_hangs_is_killed_in_time_and_started_again(begin: Callable[
     assert lives(found.child(1))
 
 
+def test_a_parent_that_stood_still_does_not_blame_its_child(begin: Callable[..., Supervised]) -> None:
+    found = begin()
+    pid = found.child()
+    found.process.send_signal(signal.SIGSTOP)
+    time.sleep(3 * SILENCE_S)
+    found.process.send_signal(signal.SIGCONT)
+    time.sleep(2 * SILENCE_S)
+    assert lives(pid)
+    assert found.children() == [pid]
+
+
+def test_a_parent_that_stands_still_does_not_stop_its_child(begin: Callable[..., Supervised]) -> None:
+    found = begin("fills its pipe")
+    pid = found.child()
+    time.sleep(2 * SILENCE_S)
+    assert lives(pid)
+
+
 def test_a_child_that_was_killed_is_started_again(begin: Callable[..., Supervised]) -> None:
     found = begin()
     os.kill(found.child(), signal.SIGKILL)

@@ -1,13 +1,14 @@
 """Who uses a card is known by control group, and who has no share of it is told once."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.agent.usage import Usage, Use
-from gpuledger.model.errors import Unreachable
+from gpuledger.agent.usage import TELL_AGAIN_S, Usage, Use
+from gpuledger.model.errors import BadInput, Unreachable
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 OTHER = "ffffffff-4e5f-6071-8293-a4b5c6d7e8f9"
@@ -79,10 +80,20 @@ async def test_a_share_of_another_card_explains_nothing(machine: Machine) -> Non
     assert len(machine.told) == 1
 
 
-async def test_who_begins_again_is_told_again(machine: Machine) -> None:
-    for processes in ([machine.process(1, OTHER)], [], [machine.process(1, OTHER)]):
-        await machine.usage.compare(processes)
+async def test_who_begins_again_is_told_again_after_an_hour_and_not_each_time(machine: Machine) -> None:
+    for _ in range(5):
+        for processes in ([machine.process(1, OTHER)], []):
+            await machine.usage.compare(processes)
+    assert len(machine.told) == 1
+    await asyncio.sleep(TELL_AGAIN_S)
+    await machine.usage.compare([machine.process(1, OTHER)])
     assert len(machine.told) == 2
+
+
+async def test_a_card_that_can_not_be_read_ends_nothing(machine: Machine) -> None:
+    machine.error = BadInput("GPUAllocation gpu-1 lacks 'spec'")
+    await machine.usage.compare([machine.process(1, OTHER)])
+    assert machine.told == []
 
 
 async def test_a_server_that_does_not_answer_makes_no_finding_and_no_second_one(machine: Machine) -> None:

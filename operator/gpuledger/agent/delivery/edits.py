@@ -17,6 +17,9 @@ VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """By which NVIDIA's container runtime learns what to bring into a container, where no CDI file says it."""
 
+NO_CARDS = "void"
+"""A value of it: bring none, whatever the image asks for."""
+
 
 def container_edits(cards: Sequence[GrantedCard], vendor: VendorDevices, limits: Json) -> Json:
     """Return all edits for a container with these cards, in the order of their index."""
@@ -29,7 +32,7 @@ def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
     edits = [each for each in found if each is not None]
     if len(edits) == len(found):
         # Said first, so that the vendor's own word goes before: an image that asks for all cards gets no others.
-        return joined([{"env": [f"{VISIBLE}=void"]}, *edits]) if edits else {}
+        return joined([{"env": [f"{VISIBLE}={NO_CARDS}"]}, *edits]) if edits else {}
     return {"env": [f"{VISIBLE}={','.join(card.uuid for card in with_tools if card.vendor == NVIDIA)}"]}
 
 

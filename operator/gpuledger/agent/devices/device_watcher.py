@@ -56,15 +56,23 @@ class DeviceWatcher:
         self._open = False
         self._told: Snapshot | None = None
         self._told_gone = False
+        self._refused: asyncio.Future[None]  # fails when `on_change` does: asyncio would only log that
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises BadInput for a source of no use, DriverReplaced: a new process is needed."""
+        """Watch until cancelled.
+
+        Raises BadInput for a source of no use, DriverReplaced: a new process is needed; and whatever `on_change` does.
+        """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
+        self._refused = loop.create_future()
         self._stop.clear()
         threading.Thread(target=self._work, args=(loop, ended), name="devices", daemon=True).start()
         try:
-            await asyncio.shield(ended)
+            await asyncio.wait([ended, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            for each in (ended, self._refused):
+                if each.done():
+                    each.result()
         finally:
             self._stop.set()
             # A thread that hangs in the driver is left behind.
@@ -171,7 +179,13 @@ class DeviceWatcher:
         if self._told_gone:
             logger.info("the driver is back")
         self._told, self._told_gone = snapshot, snapshot is None
-        _in_loop(loop, self._on_change, snapshot)
+        _in_loop(loop, self._hand_over, snapshot)
+
+    def _hand_over(self, snapshot: Snapshot | None) -> None:
+        try:
+            self._on_change(snapshot)
+        except Exception as error:  # noqa: BLE001 - `run` raises it
+            _finish(self._refused, error)
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:

@@ -280,3 +280,16 @@ async def test_a_file_of_no_use_ends_the_watcher_with_what_is_wrong(told: Told, 
     with pytest.raises(BadInput, match="No such file"):
         await DeviceWatcher(YamlSource(tmp_path / "absent.yaml"), HealthPolicy(), told).run()
     assert told.snapshots == []
+
+
+async def test_cards_that_can_not_be_taken_in_end_the_watch(tmp_path: Path) -> None:
+    """Else the agent would go on with the cards of before, or with none, and nobody would know why."""
+
+    def refuse(_: Snapshot | None) -> None:
+        raise ValueError("a card of an odd form")
+
+    file = tmp_path / "cards.yaml"
+    file.write_text("cards: []")
+    with pytest.raises(ValueError, match="odd form"):
+        async with asyncio.timeout(PATIENCE_S):
+            await DeviceWatcher(YamlSource(file), HealthPolicy(), refuse).run()

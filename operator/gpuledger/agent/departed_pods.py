@@ -1,0 +1,38 @@
+"""Which pods are gone, so that what was made for their containers can be removed.
+
+A kubelet that has just started knows no pods until the API server has told it of them, while their containers run: what
+it does not show is not gone. So the API server has to say it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
+from gpuledger.formats.cdi import Grant
+from gpuledger.formats.pod import is_finished, pod_identity
+
+
+class DepartedPods:
+    """Looks for them, again and again."""
+
+    def __init__(self, node_name: str, grants: Callable[[], Iterable[Grant]], lister: PodLister, pods: Pods) -> None:
+        self._node_name, self._grants, self._lister, self._pods = node_name, grants, lister, pods
+        self._missing: frozenset[str] = frozenset()  # UIDs of pods that the kubelet did not show at the last look
+
+    async def find(self) -> frozenset[str]:
+        """Return the UIDs of pods with grants that the kubelet has not shown twice, and that have no container left.
+
+        Asks nobody while there are no grants, and the API server only about pods that are missing. Raises ApiError.
+        """
+        grants = tuple(self._grants())
+        before, self._missing = self._missing, frozenset()
+        if not grants:
+            return frozenset()
+        shown = (await self._lister.list()).pods
+        self._missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in shown)
+        twice = self._missing & before
+        if not twice:
+            return frozenset()
+        there = await self._pods.pods_of_node(self._node_name)
+        return twice - {pod_identity(pod).uid for pod in there if not is_finished(pod)}

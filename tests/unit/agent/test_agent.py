@@ -1,0 +1,32 @@
+"""What the whole agent shows of itself before it talks to anybody."""
+
+from pathlib import Path
+from typing import cast
+
+from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.delivery.isolation import Isolation
+from gpuledger.agent.devices.source import Device, Snapshot
+from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.startup import Agent
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.node_config import NodeConfig
+
+
+def an_agent(root: Path) -> Agent:
+    plan = AgentPlan("node-a", {"nvidia": ("nvidia.com/gpu",)}, NodeConfig(), Isolation.NONE, cdi_directory=root)
+    return Agent(plan, YamlSource(root / "cards.yaml"), cast(KubeClient, None))
+
+
+def value(agent: Agent, name: str) -> float:
+    (sample,) = (each for family in agent._metrics() for each in family.samples if each.name == name)
+    return float(sample.value)
+
+
+async def test_a_driver_that_tells_no_version_is_up_all_the_same(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path)
+    assert value(agent, "gpuledger_agent_driver_up") == 0
+    agent._take_in(Snapshot((Device("ACCEL-0", 0, "X1", 65536),)))
+    assert value(agent, "gpuledger_agent_driver_up") == 1
+    agent._take_in(None)
+    assert value(agent, "gpuledger_agent_driver_up") == 0
+    assert value(agent, "gpuledger_agent_slots") == 0
