@@ -119,7 +119,11 @@ def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, k
         from gpuledger.agent.agent_plan import agent_plan, device_source
         from gpuledger.agent.startup import run_agent
 
-        plan = agent_plan(settings, words, config, node_name, kubelet_directory)
+        try:
+            plan = agent_plan(settings, words, config, node_name, kubelet_directory)
+        except BadInput as error:
+            logging.error("%s", error)
+            return 1
         _until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
         return 0
 

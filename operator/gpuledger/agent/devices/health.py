@@ -1,9 +1,9 @@
 """Which cards are out, why, and when they come back. Pure: time is an argument.
 
 A card is out while its probe fails, and for a while after its last critical fault: errors of the hardware come in
-bursts, and a pod that starts between two of them is lost. A card that the driver no longer lists stays in the list,
-out, for as long as the agent runs: pods may hold it. One that was cut into MIG devices, or MIG devices that were put
-together again, are not lost but replaced.
+bursts, and a pod that starts between two of them is lost. So is it when its probe fails time and again. A card that the
+driver no longer lists stays in the list, out, for as long as the agent runs: pods may hold it. One that was cut into
+MIG devices, or MIG devices that were put together again, are not lost but replaced.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class CardHealth:
         self._policy = policy
         self._known: dict[str, Device] = {}  # UUID -> the card as it was last listed
         self._faults: dict[str, tuple[float, str]] = {}  # UUID, or "" for all cards -> time and text of the last fault
+        self._failing: set[str] = set()  # UUIDs of cards whose probe failed at the last look
+        self._returned_s: dict[str, float] = {}  # UUID -> when its probe passed again, after it had failed
 
     def take(self, fault: Fault, now_s: float) -> bool:
         """Remember a fault; tell whether it counts, which is a reason to look at once."""
@@ -54,6 +56,7 @@ class CardHealth:
     def judge(self, snapshot: Snapshot, now_s: float) -> Snapshot:
         """Return the snapshot with the reason of every card that is out, and with those that have vanished."""
         self._forget_old_faults(now_s)
+        self._note_probes(snapshot, now_s)
         listed = {device.uuid for device in snapshot.devices}
         replaced = listed | {device.parent_uuid for device in snapshot.devices}
         self._known = {uuid: device for uuid, device in self._known.items() if _lost(device, replaced)}
@@ -74,6 +77,19 @@ class CardHealth:
     def _forget_old_faults(self, now_s: float) -> None:
         quiet_s = self._policy.fault_quiet_s
         self._faults = {uuid: (at, text) for uuid, (at, text) in self._faults.items() if now_s < at + quiet_s}
+
+    def _note_probes(self, snapshot: Snapshot, now_s: float) -> None:
+        """Take a probe that fails again soon after it passed for a fault: such a card must not come and go."""
+        quiet_s = self._policy.fault_quiet_s
+        self._returned_s = {uuid: at for uuid, at in self._returned_s.items() if now_s < at + quiet_s}
+        for device in snapshot.devices:
+            if device.fault:
+                self._failing.add(device.uuid)
+                if device.uuid in self._returned_s:
+                    self._faults[device.uuid] = (now_s, device.fault)
+            elif device.uuid in self._failing:
+                self._failing.remove(device.uuid)
+                self._returned_s[device.uuid] = now_s
 
     def _fault_of(self, device: Device) -> str:
         for uuid in (device.uuid, device.parent_uuid or device.uuid, ""):

@@ -132,9 +132,11 @@ STEPS = st.lists(
 def test_a_card_is_out_exactly_while_there_is_a_reason(
     steps: list[tuple[float, str | None, set[Device], set[str]]],
 ) -> None:
-    """By an arithmetic of its own: the times of all faults, and the cards that were ever listed."""
+    """By an arithmetic of its own: the times of all faults, of failed probes too, and the cards that were ever listed."""
     health, now_s = CardHealth(POLICY), 0.0
     times: dict[str, list[float]] = {"GPU-a": [], "GPU-b": []}
+    failed: set[str] = set()  # whose probe failed when it was last listed
+    returned: dict[str, float] = {}  # when it passed again after that
     seen: set[str] = set()
     for pause_s, fault, listed, failing in steps:
         now_s += pause_s
@@ -146,7 +148,27 @@ def test_a_card_is_out_exactly_while_there_is_a_reason(
         found = faults(health, now_s, *devices)
         present = {device.uuid for device in listed}
         seen |= present
+        for uuid in present & failing:
+            if uuid in returned and now_s < returned[uuid] + QUIET_S:
+                times[uuid].append(now_s)
+        returned |= dict.fromkeys(failed & present - failing, now_s)
+        failed = (failed - present) | (present & failing)
         assert set(found) == seen
         for uuid in seen:
             recent = any(now_s < at + QUIET_S for at in times[uuid])
             assert bool(found[uuid]) == (uuid not in present or uuid in failing or recent)
+
+
+def test_a_card_whose_probe_fails_time_and_again_does_not_come_and_go() -> None:
+    """The first time it is back at once; whoever fails again soon has to be quiet for as long as after a fault."""
+    health = CardHealth(HealthPolicy(fault_quiet_s=300))
+    good = Device("GPU-1", 0, "A100", 81920)
+    bad = replace(good, fault="it does not answer")
+
+    def looks(device: Device, now_s: float) -> str:
+        return health.judge(Snapshot((device,)), now_s).devices[0].fault
+
+    assert [looks(bad, 0), looks(good, 30)] == ["it does not answer", ""]
+    assert [looks(device, 60 + 30 * n) for n, device in enumerate([bad, good] * 3)] == ["it does not answer"] * 6
+    assert looks(good, 60 + 30 * 4 + 299) == "it does not answer"
+    assert looks(good, 60 + 30 * 4 + 300) == ""
