@@ -132,7 +132,7 @@ STEPS = st.lists(
 def test_a_card_is_out_exactly_while_there_is_a_reason(
     steps: list[tuple[float, str | None, set[Device], set[str]]],
 ) -> None:
-    """By an arithmetic of its own: the times of all faults, of failed probes too, and the cards that were ever listed."""
+    """By an arithmetic of its own: the times of all faults, failed probes too, and the cards that were ever listed."""
     health, now_s = CardHealth(POLICY), 0.0
     times: dict[str, list[float]] = {"GPU-a": [], "GPU-b": []}
     failed: set[str] = set()  # whose probe failed when it was last listed
