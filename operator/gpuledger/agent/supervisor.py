@@ -128,10 +128,12 @@ class Supervisor:
             if self._status is None:
                 time.sleep(REAP_INTERVAL_S)
         self._signal(signal.SIGKILL)
+        pause_s = REAP_INTERVAL_S
         while self._status is None:
             self._reap()
-            if self._status is None:
-                time.sleep(REAP_INTERVAL_S)
+            if self._status is None:  # at the latest when the driver lets go of it
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._silence_s)
         return self._status
 
     def _reap(self) -> None:

@@ -145,7 +145,10 @@ class SlotOwners:
                         f"and has noted them for {identity}"
                     )
                 return pod
-        raise StartRefused(f"the pod with UID {uid}, whose container should start, is gone")
+        raise StartRefused(
+            f"the pod with UID {uid}, whose container should start, is gone; or it is a static pod, which no scheduler "
+            "places: it can have no GPU of this node"
+        )
 
     async def _without_checkpoint(self, row: ContainerSlots | None, resource: str, slots: frozenset[str]) -> Owner:
         name = self._answers.get((resource, slots))
