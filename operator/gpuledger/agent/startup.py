@@ -70,6 +70,7 @@ class Agent:
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
         self._driver_up = False
+        self._versions = ("", "")  # of the driver, and of CUDA, as they were told last
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
@@ -123,6 +124,10 @@ class Agent:
             self._slots.withdraw()
         else:
             self._driver_up = True
+            versions = snapshot.driver_version, snapshot.cuda_version
+            if versions != self._versions:
+                logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
+            self._versions = versions
             self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
             self._slots.offer(self.cards)
         if self.cards or snapshot is not None:
@@ -222,6 +227,7 @@ class Agent:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
         yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
+        yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
         uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]

@@ -30,3 +30,10 @@ async def test_a_driver_that_tells_no_version_is_up_all_the_same(tmp_path: Path)
     agent._take_in(None)
     assert value(agent, "gpuledger_agent_driver_up") == 0
     assert value(agent, "gpuledger_agent_slots") == 0
+
+
+async def test_the_versions_of_the_driver_are_shown(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path)
+    agent._take_in(Snapshot((Device("GPU-0", 0, "A100", 81920),), "580.95.05", "13.0"))
+    (family,) = (each for each in agent._metrics() if each.name == "gpuledger_agent_driver_info")
+    assert [sample.labels for sample in family.samples] == [{"driver": "580.95.05", "cuda": "13.0"}]
