@@ -20,6 +20,9 @@ from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)
 
+ASK_AGAIN_S = 300.0
+"""After this, it is asked again whose a container is that was in no pod."""
+
 TELL_AGAIN_S = 3600.0
 """Who uses a card without a share, pauses and begins again is told again after this: a pod could do it all day."""
 
@@ -52,7 +55,8 @@ class Usage:
         self._tell = tell  # shows a sentence as an event of this node
         self._proc = proc
         self._containers = containers  # returns the id of each container of this node -> UID of its pod
-        self._pods: dict[str, str] = {}  # id of a container -> UID of its pod, empty for a container of no pod
+        self._pods: dict[str, str] = {}  # id of a container -> UID of its pod
+        self._of_no_pod: dict[str, float] = {}  # id of a container -> when it was found in no pod
         self._told: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
         self.uses: tuple[Use, ...] = ()
 
@@ -84,13 +88,16 @@ class Usage:
         return pod_uid(groups) or (await self._pod_of_container(container) if container else "")
 
     async def _pod_of_container(self, container: str) -> str:
-        if container not in self._pods and self._containers is not None:
+        now_s = asyncio.get_running_loop().time()
+        self._of_no_pod = {each: at for each, at in self._of_no_pod.items() if now_s < at + ASK_AGAIN_S}
+        if container not in self._pods and container not in self._of_no_pod and self._containers is not None:
             try:
                 self._pods = {**await self._containers()}
             except ApiError as error:
                 logger.info("whose container %s is can't be asked: %s", container, error)
                 return ""
-            self._pods.setdefault(container, "")
+            if container not in self._pods:  # or its kubelet has not told yet
+                self._of_no_pod[container] = now_s
         return self._pods.get(container, "")
 
     async def _may(self, uid: str, uuid: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.agent.usage import TELL_AGAIN_S, Usage, Use
+from gpuledger.agent.usage import ASK_AGAIN_S, TELL_AGAIN_S, Usage, Use
 from gpuledger.model.errors import BadInput, Unreachable
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
@@ -119,3 +119,25 @@ async def test_a_container_does_not_choose_whose_it_is(machine: Machine) -> None
     await machine.usage.compare([process])
     assert [use.pod_uid for use in machine.usage.uses] == [OTHER]
     assert len(machine.told) == 1
+
+
+async def test_a_container_is_looked_up_where_the_kubelet_keeps_no_groups_for_pods(machine: Machine) -> None:
+    """Once for all, and one that is in no pod again after some minutes: its kubelet may not have told yet."""
+    known, asked = {"a" * 64: UID}, []
+
+    async def containers() -> dict[str, str]:
+        asked.append(True)
+        return dict(known)
+
+    usage = Usage(lambda: machine.grants, machine._holds, machine.told.append, machine.proc, containers)
+    processes = [machine.process(pid) for pid in (1, 2, 3)]
+    for pid, container in {1: "a" * 64, 2: "b" * 64, 3: "c" * 64}.items():
+        (machine.proc / str(pid) / "cgroup").write_text(f"5:pids:/k8s.io/{container}\n")
+    for _ in range(3):
+        await usage.compare(processes)
+    assert usage.uses == (Use("GPU-1", "", 200, 2, True), Use("GPU-1", UID, 100, 1, True))
+    assert len(asked) == 3
+    known["b" * 64] = OTHER
+    await asyncio.sleep(ASK_AGAIN_S)
+    await usage.compare(processes)
+    assert Use("GPU-1", OTHER, 100, 1, False) in usage.uses
