@@ -59,7 +59,7 @@ def agent_plan(
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
         node_name=node_name,
-        resources=_resources(words),
+        resources={vendor: words.counts(of=vendor) for vendor in {each.vendor for each in words.vocabularies}},
         poll_interval_s=FILE_INTERVAL_S if settings.devices_file else DRIVER_INTERVAL_S,
         config=replace(config, mode=mode),
         isolation=isolation,
@@ -73,14 +73,6 @@ def agent_plan(
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )
-
-
-def _resources(words: Words) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for each in words.vocabularies:
-        if each.count and each.count not in found.get(each.vendor, ()):
-            found[each.vendor] = (*found.get(each.vendor, ()), each.count)
-    return found
 
 
 def device_source(settings: Settings) -> DeviceSource:

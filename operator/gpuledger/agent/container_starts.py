@@ -106,15 +106,11 @@ class ContainerStarts:
         except TimeoutError as error:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
-    def remove_left_overs(self, resources: Collection[str]) -> None:
+    def remove_left_overs(self) -> None:
         """Remove what was made for containers that never came. To be called before anybody serves the kubelet."""
-        used: set[str] = set()
-        for resource in resources:
-            entries = self._owners.entries(resource)
-            if entries is None:
-                return
-            used.update(filter(None, map(answered_name, entries)))
-        self._directories.remove_unused(used)
+        entries = self._owners.all_entries()
+        if entries is not None:
+            self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
 
     async def rebuild(self, resources: Collection[str]) -> None:
         """Have the files of all containers that the kubelet knows, as far as they can be told."""

@@ -35,7 +35,7 @@ from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
 from gpuledger.formats.event import node_event
-from gpuledger.formats.node import register_of
+from gpuledger.formats.node import NVIDIA, register_of
 from gpuledger.formats.pod import container_ids
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
@@ -45,8 +45,6 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
-
-NVIDIA = "nvidia"
 
 LOOK_INTERVAL_S = 30.0
 """How often processes are compared, and pods looked for that are gone. This only reads, on the node."""
@@ -99,8 +97,7 @@ class Agent:
     async def run(self, beat: int | None = None) -> None:
         """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
         self._grants.load()
-        resources = [name for names in self._plan.resources.values() for name in names]
-        self._starts.remove_left_overs(resources)
+        self._starts.remove_left_overs()
         async with contextlib.AsyncExitStack() as sites:
             await self._serve_health(sites)
             async with asyncio.TaskGroup() as group:

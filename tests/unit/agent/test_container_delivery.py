@@ -123,7 +123,7 @@ async def test_without_cdi_a_container_reads_its_directory(tmp_path: Path) -> No
     node.kubelet._update()
     node.kubelet.write_checkpoint()
     node.start_agent()
-    node.starts.remove_left_overs((GPU,))
+    node.starts.remove_left_overs()
     assert [path.name for path in (tmp_path / "shares").iterdir()] == [name]
     node.starts.forget(lambda grant: grant.pod_uid == "uid-a")
     assert list((tmp_path / "shares").iterdir()) == []

@@ -7,10 +7,10 @@ from typing import Any
 
 from gpuledger.agent.delivery.isolation import GrantedCard
 from gpuledger.formats.cdi import VendorDevices, joined
+from gpuledger.formats.node import NVIDIA
 
 Json = dict[str, Any]
 
-NVIDIA = "nvidia"
 VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
 """Vendor -> kind of the CDI devices that its own tools write."""
 

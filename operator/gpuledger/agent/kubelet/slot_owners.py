@@ -110,17 +110,22 @@ class SlotOwners:
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
+        found = self.all_entries()
+        return None if found is None else [entry for entry in found if entry.resource == resource]
+
+    def all_entries(self) -> tuple[CheckpointEntry, ...] | None:
+        """Return what the kubelet's checkpoint says of all resources, None if it can't be read."""
         try:
             found = read_checkpoint(self._checkpoint.read_bytes())
         except FileNotFoundError:  # a kubelet that has given out nothing yet has none
-            return []
+            return ()
         except (OSError, BadInput) as error:
             if self._readable:
                 logger.warning("the kubelet's checkpoint can't be used: %s", error)
             self._readable = False
             return None
         self._readable = True
-        return [entry for entry in found if entry.resource == resource]
+        return found
 
     def _noted(self, resource: str, slots: frozenset[str]) -> list[CheckpointEntry] | None:
         """Return what the checkpoint says of exactly these slots, None if it can't be read."""
