@@ -55,13 +55,18 @@ lint: $(READY) ## check style, types and the direction of imports
 	$(BIN)/ruff format --check
 	echo "==> mypy"
 	$(BIN)/mypy
-	$(BIN)/mypy tools/*.py
+	$(BIN)/mypy tools/*.py tools/benchmark
 	echo "==> import-linter"
 	$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(READY) control-plane ## measure pods per second and API writes on a real control plane
-	@$(BIN)/python tools/bench.py
+bench: $(READY) control-plane ## measure speed and cost on a real control plane (FULL=1: all sizes; BENCH="--nodes 1000 ...")
+	@$(BIN)/python tools/bench.py $(if $(FULL),--full) $(BENCH)
+
+.PHONY: bench-filter
+bench-filter: $(READY) ## measure Filter and the ledger's memory without a cluster (PROFILE=file: collapsed stacks)
+	@$(BIN)/python tools/bench.py filter $(if $(PROFILE),--profile $(PROFILE)) $(BENCH)
+	$(BIN)/python tools/bench.py memory
 
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: the CRD, the policies in manifests/admission/, gRPC

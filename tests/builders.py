@@ -1,6 +1,6 @@
 """Cards, shares, ledgers and requests with good defaults, so that a test names only what it is about."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuledger.ledger.book import Ledger
@@ -43,6 +43,22 @@ def cards_of(
 ) -> list[Card]:
     """Return the equal cards of one node."""
     return [a_card(index, node_name, memory_mib=memory_mib, number=number) for index in range(count)]
+
+
+def linked_cards(
+    scores: Sequence[Sequence[int]], numa_nodes: Sequence[int | None] = (), node_name: str = "node-a"
+) -> list[Card]:
+    """Return the cards of one node, with a row of the table each as links; and on which NUMA nodes they are."""
+    cards = cards_of(node_name, len(scores))
+    uuids = [card.uuid for card in cards]
+    return [
+        replace(
+            card,
+            links={peer: score for peer, score in zip(uuids, scores[card.index], strict=True) if score},
+            numa_node=numa_nodes[card.index] if numa_nodes else None,
+        )
+        for card in cards
+    ]
 
 
 def a_pod(uid: str) -> Pod:

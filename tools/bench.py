@@ -1,236 +1,128 @@
-"""Pods per second, in one run on one machine: kube-scheduler by itself, and with gpuledger.
+"""How fast gpuledger is, and what it costs, beside kube-scheduler by itself and the API server by itself.
 
-    python tools/bench.py                      a table
-    python tools/bench.py -o json              the same for scripts
+    python tools/bench.py                         a table, in some five minutes
+    python tools/bench.py --full                  all sizes, an hour
+    python tools/bench.py compare A.json B.json   two runs beside each other
+    python tools/bench.py show A.json             a run that was kept
+    python tools/bench.py filter                  Filter alone, without a cluster
 
-Both schedule the same number of pods onto the same nodes; plain kube-scheduler schedules pods without GPUs, looking at
-every node as gpuledger does. Absolute figures mean little, for everything shares the machine; the ratio is the result.
+Absolute figures mean little, for everything shares the machine; ratios within one run are the result.
+docs/performance.md says what each figure means.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import platform
-import statistics
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import yaml
-from rich.console import Console
-from rich.table import Table
+from benchmark.compare import show_comparison
+from benchmark.filter_alone import Sizes, measure_filters
+from benchmark.ledger_memory import measure_memory
+from benchmark.plan import CASES, Plan, begin, carry_out
+from benchmark.results import Run
+from benchmark.table import show
+from control_plane import ControlPlaneError
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.placement.policy import Preference
+from installation import REPOSITORY
 
-from control_plane import ControlPlane
-from gpuledger.agent.fake_nodes import fake_nodes, register_node
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.errors import NotFound
-from installation import NO_KUBELET, USER, Installation
-
-IN_FLIGHT = 32
-WATCH_SILENCE_S = 600.0
-CLIENT_LIMITS = {"qps": 5000, "burst": 10000}
-PLAIN_CONFIG = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "leaderElection": {"leaderElect": False},
-    "clientConnection": CLIENT_LIMITS,
-    "profiles": [{"schedulerName": "plain", "percentageOfNodesToScore": 100}],
-}
-SHAPES = {
-    "quarter card": {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "25", "nvidia.com/gpucores": "25"},
-    "whole card": {"nvidia.com/gpu": "1"},
-    "8 cards": {"nvidia.com/gpu": "8"},
-}
-PODS_PER_CARD = {"quarter card": 4, "whole card": 1, "8 cards": 1 / 8}
-CARDS_PER_NODE = 8
-
-progress = Console(stderr=True)
+KEPT = REPOSITORY / "build" / "bench"
+QUICK_NODES, FULL_NODES = (200,), (200, 1000, 5000)
+QUICK_PODS, FULL_PODS = 500, 2000
+QUICK_ROUNDS, FULL_ROUNDS = 2, 3
 
 
-@dataclass(frozen=True)
-class Result:
-    """One row: `pods` pods of a shape on `nodes` nodes."""
-
-    scheduler: str
-    shape: str
-    nodes: int
-    pods: int
-    seconds: float
-    latency_p50_s: float
-    latency_p99_s: float
-    ledger_writes_per_pod: float
-    filter_ms: float
-
-    @property
-    def pods_per_s(self) -> float:
-        """Throughput, from the first creation to the last binding."""
-        return self.pods / self.seconds
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
-class Bench:
-    """One installation with its nodes, and what is measured on it."""
-
-    def __init__(self, plane: ControlPlane, client: KubeClient, installation: Installation, nodes: int) -> None:
-        self.plane, self.client, self.installation, self.nodes = plane, client, installation, nodes
-
-    async def prepare(self) -> None:
-        """Register the nodes and wait until every card is in the ledger."""
-        progress.print(f"registering {self.nodes} nodes with {CARDS_PER_NODE} cards each ...")
-        for node in fake_nodes("bench", self.nodes, CARDS_PER_NODE, "A100-40GB"):
-            await register_node(self.client, node, ["nvidia.com/gpu"])
-        cards = self.nodes * CARDS_PER_NODE
-        await self._until(lambda: self.installation.metrics()["gpuledger_ledger_patches_total"] >= cards)
-
-    async def _until(self, done: Callable[[], bool]) -> None:
-        while not await asyncio.to_thread(done):  # noqa: ASYNC110 - what is waited for is in another process
-            await asyncio.sleep(0.2)
-
-    async def measure(self, scheduler: str, shape: str, limits: dict[str, str], count: int) -> Result:
-        """Create pods and wait until all are bound; then delete them."""
-        progress.print(f"{scheduler}: {count} pods, {shape}, {self.nodes} nodes ...")
-        before, offset = self.installation.metrics(), self.plane.audit_offset()
-        bound: dict[str, float] = {}
-        watching = asyncio.Event()
-        watcher = asyncio.create_task(self._watch(bound, count, watching))
-        await watching.wait()
-        places = asyncio.Semaphore(IN_FLIGHT)
-        created: dict[str, float] = {}
-
-        async def create(position: int) -> None:
-            async with places:
-                name = f"pod-{position}"
-                created[name] = time.monotonic()
-                await self.client.request("POST", PODS, _pod(name, scheduler, limits))
-
-        begin = time.monotonic()
-        await asyncio.gather(*(create(position) for position in range(count)))
-        await asyncio.wait_for(watcher, 600)
-        seconds = max(bound.values()) - begin
-        after = self.installation.metrics()
-        await self._delete_all()
-        latencies = sorted(bound[name] - created[name] for name in created)
-        filters = after.get("gpuledger_filter_seconds_count", 0) - before.get("gpuledger_filter_seconds_count", 0)
-        filter_s = after.get("gpuledger_filter_seconds_sum", 0) - before.get("gpuledger_filter_seconds_sum", 0)
-        written = Counter(
-            (event.resource, event.subresource) for event in self.plane.api_writes(offset) if event.user == USER
-        )
-        return Result(
-            scheduler,
-            shape,
-            self.nodes,
-            count,
-            seconds,
-            statistics.median(latencies),
-            latencies[int(len(latencies) * 0.99)],
-            written["gpuallocations", "status"] / count / 2,  # every share is entered once and removed once
-            1000 * filter_s / filters if filters else 0.0,
-        )
-
-    async def _watch(self, bound: dict[str, float], count: int, watching: asyncio.Event) -> None:
-        version = (await self.client.request("GET", PODS, parameters={"limit": "1"}))["metadata"]["resourceVersion"]
-        while len(bound) < count:  # the server may close a watch at any time
-            async with self.client.stream(PODS, {"watch": "1", "resourceVersion": version}, WATCH_SILENCE_S) as lines:
-                watching.set()
-                async for line in lines:
-                    pod = json.loads(line)["object"]
-                    version = pod["metadata"]["resourceVersion"]
-                    if pod["spec"].get("nodeName"):
-                        bound.setdefault(pod["metadata"]["name"], time.monotonic())
-                        if len(bound) == count:
-                            return
-
-    async def _delete_all(self) -> None:
-        await self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout_s=300)
-        await self._until(lambda: not self.plane.kubectl("get", "pods", "-o", "name"))
-        await self._until(lambda: not self.installation.metrics()["gpuledger_holders"])
+def _cases(text: str) -> frozenset[str]:
+    chosen = frozenset(text.split(","))
+    if not chosen <= set(CASES):
+        raise argparse.ArgumentTypeError(f"cases are {', '.join(CASES)}")
+    return chosen
 
 
-PODS = "/api/v1/namespaces/default/pods"
-
-
-def _pod(name: str, scheduler: str, limits: dict[str, str]) -> dict[str, Any]:
-    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
-    spec = {"schedulerName": scheduler, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-async def run(plane: ControlPlane, nodes: int, pods: int) -> list[Result]:
-    """Measure everything on one control plane."""
-    installation = Installation(plane, NO_KUBELET)
-    installation.start()
-    plain = plane.directory / "plain.yaml"
-    plain.write_text(yaml.safe_dump(PLAIN_CONFIG))
-    plane.start_scheduler(plain, plane.kubeconfig, name="plain-scheduler")
-    client = await KubeClient.connect(plane.kubeconfig)
-    try:
-        bench = Bench(plane, client, installation, nodes)
-        await bench.prepare()
-        results = [await bench.measure("plain", "no card", {}, pods)]
-        for shape, limits in SHAPES.items():
-            room = int(nodes * CARDS_PER_NODE * PODS_PER_CARD[shape])
-            results.append(await bench.measure("gpuledger", shape, limits, min(pods, room)))
-        results.append(await bench.measure("plain", "no card", {}, pods))
-        return results
-    except NotFound as error:
-        raise SystemExit(f"the control plane lost something: {error}") from error
-    finally:
-        await client.close()
-
-
-def show(results: list[Result]) -> None:
-    """Print the table."""
-    plain = statistics.mean(result.pods_per_s for result in results if result.scheduler == "plain")
-    table = Table(title=f"pods per second, {results[0].nodes} nodes x {CARDS_PER_NODE} cards")
-    for column in (
-        "scheduler",
-        "shape",
-        "pods",
-        "pods/s",
-        "to plain",
-        "p50 s",
-        "p99 s",
-        "ledger writes/pod",
-        "filter ms",
-    ):
-        table.add_column(column, justify="left" if column in ("scheduler", "shape") else "right")
-    for result in results:
-        numbers = (
-            f"{result.pods}",
-            f"{result.pods_per_s:.0f}",
-            f"{result.pods_per_s / plain:.2f}",
-            f"{result.latency_p50_s:.2f}",
-            f"{result.latency_p99_s:.2f}",
-        )
-        ours = (f"{result.ledger_writes_per_pod:.2f}", f"{result.filter_ms:.2f}")
-        table.add_row(result.scheduler, result.shape, *numbers, *(ours if result.scheduler != "plain" else ("", "")))
-    Console().print(table)
-
-
-def main() -> None:
-    """Parse the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--nodes", type=int, default=200)
-    parser.add_argument("--pods", type=int, default=1000)
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--full", action="store_true", help="all sizes, more pods and rounds")
+    parser.add_argument("--nodes", type=_numbers, help="sizes, such as 200,1000; each node has 8 cards")
+    parser.add_argument("--pods", type=int, help="pods in a burst, if they fit; a quarter of that from 5,000 nodes on")
+    parser.add_argument("--rounds", type=int, help="how often each is measured")
+    parser.add_argument("--only", type=_cases, default=frozenset(CASES), help=", ".join(CASES))
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    parser.add_argument("--save", type=Path, help="also write the JSON to this file")
-    arguments = parser.parse_args()
-    with ControlPlane.run() as plane:
-        results = asyncio.run(run(plane, arguments.nodes, arguments.pods))
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.release()}
-    content = json.dumps({"machine": machine, "results": [asdict(result) for result in results]}, indent=2)
-    if arguments.save:
-        arguments.save.write_text(content)
+    parser.add_argument("--save", type=Path, help="where the JSON is kept; by default in build/bench/")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    comparing = commands.add_parser("compare", help="print two runs beside each other")
+    comparing.add_argument("first", type=Path)
+    comparing.add_argument("second", type=Path)
+    comparing.add_argument("--all", action="store_true", help="all figures")
+    showing = commands.add_parser("show", help="print the table of a run that was kept")
+    showing.add_argument("run", type=Path)
+    filtering = commands.add_parser("filter", help="measure Filter alone, in this process")
+    filtering.add_argument("--nodes", type=_numbers, default=FULL_NODES)
+    filtering.add_argument("--filters", type=int, default=2000, help="questions at each size")
+    filtering.add_argument("--policy", type=Preference, default=Preference.BINPACK, choices=list(Preference))
+    filtering.add_argument("--profile", type=Path, help="sample, print the top, and write collapsed stacks here")
+    filtering.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    memory = commands.add_parser("memory", help="measure the memory of a ledger, in this process")
+    memory.add_argument("--nodes", type=int, default=5000)
+    memory.add_argument("--holders", type=int, default=20_000)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    full = arguments.full
+    plan = Plan(
+        nodes=arguments.nodes or (FULL_NODES if full else QUICK_NODES),
+        pods=arguments.pods or (FULL_PODS if full else QUICK_PODS),
+        rounds=arguments.rounds or (FULL_ROUNDS if full else QUICK_ROUNDS),
+        cases=arguments.only,
+    )
+    kept = arguments.save or KEPT / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    run = begin()
+    try:
+        asyncio.run(carry_out(plan, run))
+    finally:
+        if run.rows:
+            run.save(kept)
+            print(f"kept in {kept}", file=sys.stderr)
     if arguments.output == "json":
-        sys.stdout.write(content + "\n")
+        sys.stdout.write(run.json() + "\n")
     else:
-        show(results)
+        show(run)
+
+
+def main() -> int:
+    """Parse the arguments and run; return the exit status."""
+    arguments = _parser().parse_args()
+    try:
+        match arguments.command:
+            case "compare":
+                show_comparison(Run.load(arguments.first), Run.load(arguments.second), arguments.all)
+            case "show":
+                show(Run.load(arguments.run))
+            case "filter":
+                sizes = Sizes(arguments.nodes, arguments.filters, arguments.policy)
+                asyncio.run(measure_filters(sizes, arguments.profile, arguments.output == "json"))
+            case "memory":
+                measure_memory(arguments.nodes, arguments.holders)
+            case _:
+                _run(arguments)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except (ControlPlaneError, GpuledgerError, TimeoutError, ValueError, OSError, ExceptionGroup) as error:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup):  # of several requests at once; the first tells enough
+            cause = cause.exceptions[0]
+        print(f"error: {type(cause).__name__}: {cause}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

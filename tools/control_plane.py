@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,6 +91,8 @@ class AuditEvent:
     name: str
     code: int
     timestamp: datetime
+    agent: str = ""
+    """The program, as it names itself: two of them can have one account."""
 
 
 class ManagedProcess:
@@ -308,6 +311,12 @@ class ControlPlane:
         """Return the status of a GET as admin on this machine, whatever the certificate, None where nobody answers."""
         return _http_status(url, self._token)
 
+    def metrics_of(self, url: str) -> dict[str, float]:
+        """Return what a program's /metrics says to an admin: sample name with its labels -> value."""
+        request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=_trust_all()) as answer:  # noqa: S310
+            return samples(answer.read().decode())
+
     def start_program(
         self,
         name: str,
@@ -415,6 +424,11 @@ class ControlPlane:
         self.start_etcd()
 
     # ---- the components ----
+
+    @property
+    def api_server(self) -> ManagedProcess:
+        """The API server that runs, or ran last."""
+        return self._api_server
 
     @property
     def _audit_log(self) -> Path:
@@ -588,6 +602,7 @@ def _audit_event(record: dict[str, Any]) -> AuditEvent:
         name=target.get("name", ""),
         code=record.get("responseStatus", {}).get("code", 0),
         timestamp=datetime.fromisoformat(record["stageTimestamp"]),
+        agent=record.get("userAgent", ""),
     )
 
 
@@ -609,6 +624,12 @@ def _http_status(url: str, token: str | None = None, trust: ssl.SSLContext | Non
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return None
+
+
+def samples(text: str) -> dict[str, float]:
+    """Read metrics in Prometheus' text format: sample name with its labels -> value."""
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, value in lines}
 
 
 def _trust_all() -> ssl.SSLContext:

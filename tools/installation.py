@@ -12,10 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, samples
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
@@ -50,6 +51,7 @@ class Installation:
         self._settings = dict(settings or {})
         self._suffix = f"-{name}" if name else ""
         self.settings_file = plane.directory / f"settings{self._suffix}.yaml"
+        self._scheduler_config_file = plane.directory / f"scheduler-config{self._suffix}.yaml"
 
     def install(self) -> None:
         """Apply CRD and manifests, and take the service account's token. Raises ControlPlaneError."""
@@ -76,20 +78,28 @@ class Installation:
                 *(["--host", self._host] if self._host else ["--no-leader-elect"]),
                 *self._files(kubeconfig or self.kubeconfig),
             ],
-            ready=(lambda: self._get("/readyz") is not None) if wait else None,
+            ready=self.is_ready if wait else None,
         )
         return self.operator
 
-    def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:
-        """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
-        config = self.plane.directory / f"scheduler-config{self._suffix}.yaml"
+    def is_ready(self) -> bool:
+        """Tell whether the operator has read the ledger."""
+        return self._get("/readyz") is not None
+
+    def scheduler_config(self) -> dict[str, Any]:
+        """Return kube-scheduler's configuration, as the settings give it."""
+        config = self._scheduler_config_file
         render = [
             *(sys.executable, "-m", "gpuledger", "scheduler-config"),
             "--leader-elect" if self._host else "--no-leader-elect",
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
         _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render), timeout_s=20)
-        content = yaml.safe_load(config.read_text())
+        return dict(yaml.safe_load(config.read_text()))
+
+    def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:
+        """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
+        content, config = self.scheduler_config(), self._scheduler_config_file
         if extender_url:
             content["extenders"][0]["urlPrefix"] = extender_url
         if kubeconfig:  # something in between reads along
@@ -99,7 +109,7 @@ class Installation:
             config,
             kubeconfig or self.kubeconfig,
             name=f"kube-scheduler{self._suffix}",
-            flags=_scheduler_flags(),
+            flags=scheduler_flags(),
             host=self._host,
         )
         return self.scheduler
@@ -132,9 +142,7 @@ class Installation:
 
     def metrics(self) -> dict[str, float]:
         """Return the operator's metrics: sample name with its labels -> value."""
-        lines = (self._get("/metrics") or "").splitlines()
-        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
+        return samples(self._get("/metrics") or "")
 
     def _files(self, kubeconfig: Path) -> list[str]:
         return ["--settings", str(self.settings_file), "--kubeconfig", str(kubeconfig)]
@@ -157,7 +165,7 @@ def _wait_for_success(process: ManagedProcess, timeout_s: float) -> None:
         raise ControlPlaneError(f"{process.name} failed:\n{process.log_text()}")
 
 
-def _scheduler_flags() -> list[str]:
+def scheduler_flags() -> list[str]:
     """Return the flags of the Deployment's kube-scheduler, without those that only say where things are."""
     documents = yaml.safe_load_all((MANIFESTS / "deployment.yaml").read_text())
     containers = {c["name"]: c for document in documents for c in document["spec"]["template"]["spec"]["containers"]}

@@ -62,8 +62,18 @@ class Settings:
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
     default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.")
 
-    node_policy: str = option("binpack", "Which fitting node to prefer: binpack (fullest first) or spread.")
-    card_policy: str = option("binpack", "Which fitting card of the node to prefer: binpack or spread.")
+    node_policy: str = option(
+        "binpack",
+        "Which fitting node to prefer: binpack (fullest first), spread, topology (smallest first), fragmentation (what "
+        "costs the expected pods least).",
+    )
+    card_policy: str = option(
+        "binpack", "Which fitting cards of the node to prefer: binpack, spread, topology (by links), fragmentation."
+    )
+
+    nodes_offered: int = option(
+        1, "Nodes that fit between which kube-scheduler chooses by a pod's soft preferences, 10 at most; 1: by none."
+    )
 
     hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
     bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
@@ -136,8 +146,10 @@ class Settings:
 
     def _check(self) -> None:
         for name in ("node_policy", "card_policy"):
-            if getattr(self, name) not in ("binpack", "spread"):
-                raise ValueError(f"settings: {name} must be binpack or spread, not {getattr(self, name)!r}")
+            if getattr(self, name) not in POLICIES:
+                raise ValueError(f"settings: {name} must be one of {', '.join(POLICIES)}, not {getattr(self, name)!r}")
+        if not 1 <= self.nodes_offered <= 10:
+            raise ValueError("settings: nodes_offered is 1 at least and 10 at most, as many as there are scores")
         if self.default_cores > 100:
             raise ValueError("settings: default_cores is a percentage of a card, 100 at most")
         if self.bind_timeout_s >= self.extender_timeout_s:
@@ -180,6 +192,9 @@ class Settings:
                 "settings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
             )
 
+
+POLICIES = ("binpack", "spread", "topology", "fragmentation")
+"""How to choose among nodes, and among cards: docs/placement.md."""
 
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 

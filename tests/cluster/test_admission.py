@@ -93,6 +93,7 @@ def wait_until_in_force(cluster: Cluster) -> None:
     ]
     for attempt in attempts:
         cluster.wait(lambda attempt=attempt: is_refused(attempt), "a policy refuses")  # type: ignore[misc]
+    cluster.wait(lambda: not is_refused(lambda: create(user, bare({COUNT: 1}))), "the scheduler is filled in")
     cluster.wait(lambda: LABEL in create(user, bare({COUNT: 1}))["metadata"].get("labels", {}), "pods are filled in")
     cluster.delete("probe")
     cluster.request("DELETE", f"{NODES}/probe")
@@ -536,9 +537,9 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
         plane.kubectl("apply", "-f", str(file))
         connection = as_user(plane, "user")
         deadline = time.monotonic() + DEADLINE_S
-        while not (
-            create(connection, bare({MEMORY: 1}))["spec"]["schedulerName"] == "own"
-            and is_refused(lambda: create(connection, pod("p", {COUNT: 1}, schedulerName="nobody")))
+        while not (  # the second one is refused as long as its scheduler is not filled in
+            is_refused(lambda: create(connection, pod("p", {COUNT: 1}, schedulerName="nobody")))
+            and not is_refused(lambda: create(connection, bare({MEMORY: 1})))
         ):
             assert time.monotonic() < deadline, "the policies are not in force"
             time.sleep(0.05)

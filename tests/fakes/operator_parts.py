@@ -26,10 +26,12 @@ from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
 HOLD_TTL_S = 30.0
@@ -52,13 +54,15 @@ class OperatorParts:
     told_pods: list[tuple[str, bool, str, str]] = field(default_factory=list)
     """UID of the pod, whether it is a warning, reason and sentence, for each that was told to a pod."""
     start_timeout_s: float = START_TIMEOUT_S
+    nodes_offered: int = 1
+    policy: Policy = field(default_factory=Policy)
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.ledger, self.api.store)
-        self.chooser = Chooser(self.ledger, Policy())
+        self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
@@ -97,6 +101,7 @@ class OperatorParts:
         )
         self.journal.on_lost = self.inventory.recheck
         self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, adopt_pods=False)
+        self.learner = Learner(self.ledger, self.chooser, settings.request)
         self.observer = ClusterObserver(
             self.ledger,
             self.inventory,
@@ -106,6 +111,7 @@ class OperatorParts:
             self.turns,
             self.adopter,
             self.starts,
+            self.learner,
             self.api.store,
             settings.request,
             WORDS,
@@ -119,7 +125,7 @@ class OperatorParts:
         room_has_changed, kopf_lists = asyncio.Event(), KopfLists()
         kopf_lists.first.set()
         self.agents.listed.set()
-        self.ledger.on_change = room_has_changed.set
+        self.ledger.on_change = self.waiting.on_newcomer = room_has_changed.set
         return Operator(
             client=cast(Any, None),
             kopf_lists=kopf_lists,
@@ -128,8 +134,10 @@ class OperatorParts:
             agents=self.agents,
             placer=self.placer,
             waiting=self.waiting,
+            unlinked=UnlinkedNodes(self.ledger, self.policy),
             room_has_changed=room_has_changed,
             counts=self.counts,
+            garbage=cast(Any, None),
             server=cast(Any, None),
             settings=Settings(),
         )

@@ -48,6 +48,18 @@ class Held:
     node_name: str
     shares: list[Share]
     deadline_s: float
+    spares: dict[str, list[Share]] = field(default_factory=dict)
+    """Name of another node -> what is kept there, too."""
+
+    def all_shares(self) -> list[Share]:
+        return self.shares + [share for shares in self.spares.values() for share in shares]
+
+    def choose(self, name: str) -> None:
+        """Keep what is on one node."""
+        if name in self.spares:
+            self.node_name, self.shares = name, self.spares[name]
+        if name == self.node_name:
+            self.spares = {}
 
 
 class Naive:
@@ -58,13 +70,14 @@ class Naive:
         self.holds: dict[str, Held] = {}
         self.ready: list[str] = []
 
-    def counted(self, uuid: str, but: str = "") -> list[Share]:
+    def counted(self, uuid: str, but: str = "", spares: bool = True) -> list[Share]:
         """Return the shares on a card: all holders, and the holds of pods that are not among them."""
         holders = self.lines[uuid].holders
         shares = [share for pod, share in holders if pod != but]
         for pod, held in self.holds.items():
             if pod != but and pod not in [holder for holder, _ in holders]:
-                shares += [share for share in held.shares if share.uuid == uuid]
+                kept = held.all_shares() if spares else held.shares
+                shares += [share for share in kept if share.uuid == uuid]
         return shares
 
     def used(self, uuid: str, but: str = "") -> tuple[int, int, int]:
@@ -84,18 +97,20 @@ class Naive:
         capacity = self.lines[uuid].card.capacity
         return capacity.memory_mib, capacity.cores, capacity.number
 
-    def node_room(self, name: str) -> NodeRoom:
+    def node_room(self, name: str, spares: bool = True) -> NodeRoom:
         """Return what placement should see of a node."""
         lines = sorted(
             (line for line in self.lines.values() if line.card.node_name == name and line.reported),
             key=lambda line: (line.card.index, line.card.uuid),
         )
-        rooms = tuple(self.room(line.card) for line in lines if line.open and line.card.healthy)
+        rooms = tuple(self.room(line.card, spares) for line in lines if line.open and line.card.healthy)
         return NodeRoom(name, OFFER if name in self.ready else None, tuple(line.card for line in lines), rooms)
 
-    def room(self, card: Card) -> Room:
+    def room(self, card: Card, spares: bool = True) -> Room:
         """Return what should be left on a card."""
-        shares, used, room = self.counted(card.uuid), self.used(card.uuid), self.capacity(card.uuid)
+        shares, room = self.counted(card.uuid, spares=spares), self.capacity(card.uuid)
+        amounts = [share.amounts for share in shares]
+        used = sum(a.memory_mib for a in amounts), sum(a.cores for a in amounts), sum(a.number for a in amounts)
         free = Amounts(room[0] - used[0], room[1] - used[1], room[2] - used[2])
         return Room(card, free, idle=shares == [], shut=[s for s in shares if s.exclusive] != [])
 
@@ -247,28 +262,56 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         pod=pods,
-        name=st.sampled_from(NODES),
-        parts=st.dictionaries(uuids, st.tuples(wants, st.booleans()), min_size=1, max_size=3),
+        names=st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True),
+        parts=st.dictionaries(uuids, st.tuples(wants, st.booleans()), min_size=1, max_size=4),
         deadline_s=st.integers(0, 10),
     )
     def a_pod_is_placed(
-        self, pod: str, name: str, parts: dict[str, tuple[tuple[int, int], bool]], deadline_s: int
+        self, pod: str, names: list[str], parts: dict[str, tuple[tuple[int, int], bool]], deadline_s: int
     ) -> None:
-        """Mostly on cards of one node, as placement does; a card of another node is one that moved meanwhile."""
-        here = {uuid: part for uuid, part in parts.items() if self.is_on(uuid, name)} or parts
-        shares = [a_share(a_card(uuid=uuid), *want, exclusive=alone) for uuid, (want, alone) in here.items()]
-        fits = all(self.is_on(share.uuid, name) and self.naive.takes(pod, share) for share in shares)
+        """Mostly on cards of one node or several, as placement does; a card of another is one that moved meanwhile."""
+        shares_on: dict[str, list[Share]] = {name: [] for name in names}
+        for uuid, (want, alone) in parts.items():
+            here = next((name for name in names if self.is_on(uuid, name)), names[0])
+            shares_on[here].append(a_share(a_card(uuid=uuid), *want, exclusive=alone))
+        shares_on = {name: shares for name, shares in shares_on.items() if shares}
+        fits = all(
+            self.is_on(share.uuid, name) and self.naive.takes(pod, share)
+            for name, shares in shares_on.items()
+            for share in shares
+        )
+        preferred, *spares = (Placement(name, tuple(shares)) for name, shares in shares_on.items())
         changes = self.ledger.changes
         try:
-            self.ledger.hold(pod, Placement(name, tuple(shares)), deadline_s)
+            self.ledger.hold(pod, preferred, deadline_s, spares)
         except DoesNotFit:
             assert not fits
             assert self.ledger.changes == changes
             return
         assert fits
-        self.naive.holds[pod] = Held(name, shares, deadline_s)
-        for share in shares:
+        (name, shares), *others = shares_on.items()
+        self.naive.holds[pod] = Held(name, shares, deadline_s, dict(others))
+        for share in self.naive.holds[pod].all_shares():
             self.nothing_is_over_allocated(pod, share)
+
+    @rule(pod=pods, name=st.sampled_from(NODES))
+    def one_of_the_nodes_is_chosen(self, pod: str, name: str) -> None:
+        held, changes = self.naive.holds.get(pod), self.ledger.changes
+        kept = self.ledger.keep(pod, name)
+        if held is None or name not in (held.node_name, *held.spares):
+            assert kept is None
+            assert self.ledger.changes == changes
+            return
+        held.choose(name)
+        assert kept == Placement(name, tuple(held.shares))
+
+    @rule()
+    def the_spares_are_taken_back(self) -> None:
+        rooms = {name: self.ledger.room_without_spares(name) for name in NODES}
+        assert self.ledger.take_back_spares() == any(held.spares for held in self.naive.holds.values())
+        for held in self.naive.holds.values():
+            held.choose(held.node_name)
+        assert {name: self.ledger.node_room(name) for name in NODES} == rooms
 
     def is_on(self, uuid: str, name: str) -> bool:
         line = self.naive.lines.get(uuid)
@@ -322,10 +365,10 @@ class LedgerMachine(RuleBasedStateMachine):
             hold, held = self.ledger.hold_of(pod), self.naive.holds.get(pod)
             assert (hold is None) == (held is None)
             if hold and held:
-                assert (hold.placement, hold.deadline_s) == (
-                    Placement(held.node_name, tuple(held.shares)),
-                    held.deadline_s,
-                )
+                assert hold.placement == Placement(held.node_name, tuple(held.shares))
+                assert hold.spares == tuple(Placement(name, tuple(shares)) for name, shares in held.spares.items())
+                assert hold.deadline_s == held.deadline_s
+                assert self.ledger.first_deadline_s <= held.deadline_s
 
     @invariant()
     def every_node_looks_as_if_worked_out_anew_and_changes_are_named(self) -> None:
@@ -334,6 +377,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(named) == len(set(named))
         for name, room in rooms.items():
             assert self.ledger.node_room(name) == room
+            assert self.ledger.room_without_spares(name) == self.naive.node_room(name, spares=False)
             assert name in named or room == self.before[name]
         assert set(self.ledger.node_names()) == {line.card.node_name for line in self.naive.lines.values()}
         self.before, self.seen = rooms, self.ledger.changes

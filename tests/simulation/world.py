@@ -27,6 +27,9 @@ LEAK_S = 60.0
 PATIENCE_S = 1_500.0
 """How long a world has to come to order after the last choice: several comparisons with full lists, and flushes."""
 
+LOOK_S = 5.0
+"""The clock goes no further at once: nothing may happen for minutes, and who waits meanwhile has to be noticed."""
+
 STEPS_LIMIT = 20_000
 """More steps than any world needs: whoever takes them goes round in circles."""
 
@@ -251,7 +254,7 @@ class World:
         next_s = min(loop.next_timer_s() for loop in loops)
         if next_s == float("inf"):
             raise Violation("nothing will ever happen any more: " + "; ".join(self.checker.unmet()))
-        self.clock.now_s = max(next_s, self.clock.now_s)
+        self.clock.now_s = max(min(next_s, self.clock.now_s + LOOK_S), self.clock.now_s)
         for loop in loops:
             loop.wake()
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuledger.settings import Settings
+from gpuledger.placement.policy import Preference
+from gpuledger.settings import POLICIES, Settings
 
 
 def test_values_replace_the_defaults_and_leave_the_rest() -> None:
@@ -52,8 +53,10 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"node_policy": "random"}, "node_policy must be binpack or spread, not 'random'"),
-        ({"card_policy": "Binpack"}, "card_policy must be binpack or spread, not 'Binpack'"),
+        ({"nodes_offered": 0}, "nodes_offered is 1 at least"),
+        ({"nodes_offered": 11}, "10 at most"),
+        ({"node_policy": "random"}, "must be one of binpack, spread, topology, fragmentation, not 'random'"),
+        ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
         ({"bind_timeout_s": 5}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"default_number": -1}, "no number may be negative"),
@@ -65,6 +68,12 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
 def test_values_that_contradict_are_refused(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Settings().changed(values)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nodes_and_cards_have_a_policy_each(policy: str) -> None:
+    changed = Settings().changed({"node_policy": policy, "card_policy": policy})
+    assert changed.node_policy == changed.card_policy == Preference(policy)
 
 
 def test_the_extender_is_where_it_listens() -> None:

@@ -54,10 +54,11 @@ class ExtenderServer:
         return application
 
     async def _filter(self, request: web.Request) -> web.Response:
+        body = await request.read()
         with self._metrics.filter_seconds.time():
             try:
                 self._check_ready()
-                arguments = extender.filter_arguments(await _json(request))
+                arguments = extender.filter_arguments(body)
                 result = self._placer.filter(arguments)
             except GpuledgerError as error:
                 return _answer(extender.filter_error(self._told(error)))
@@ -66,7 +67,7 @@ class ExtenderServer:
     async def _prioritize(self, request: web.Request) -> web.Response:
         try:
             self._check_ready()
-            arguments = extender.filter_arguments(await _json(request))
+            arguments = extender.filter_arguments(await request.read())
             return _answer(extender.priorities(self._placer.prioritize(arguments)))
         except GpuledgerError as error:
             return web.Response(status=400, text=self._told(error))
@@ -75,7 +76,7 @@ class ExtenderServer:
         with self._metrics.bind_seconds.time():
             try:
                 self._check_ready()
-                await self._placer.bind(extender.bind_arguments(await _json(request)))
+                await self._placer.bind(extender.bind_arguments(await request.read()))
             except GpuledgerError as error:
                 return _answer(extender.bind_answer(self._told(error)))
             return _answer(extender.bind_answer())
@@ -99,14 +100,6 @@ class ExtenderServer:
         if isinstance(error, BadInput):
             self._counts.bad_input["request"] += 1
         return f"gpuledger: {error}"
-
-
-async def _json(request: web.Request) -> object:
-    try:
-        found: object = orjson.loads(await request.read())
-    except orjson.JSONDecodeError as error:
-        raise BadInput(f"the request is not JSON: {error}") from error
-    return found
 
 
 def _answer(content: object) -> web.Response:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 
 from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.documents import read_documents
 from gpuledger.formats.inspection import inspected
-from gpuledger.formats.vendors import UNREADABLE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
@@ -22,13 +21,7 @@ Json = dict[str, Any]
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
     """Return what is understood of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
     words = words_of(settings)
-    try:
-        documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
-    except UNREADABLE as error:
-        raise BadInput(f"{where} can't be read as YAML: {error}") from None
-    if not documents:
-        raise BadInput(f"{where} is empty: give the YAML of a Node or a Pod")
-    return [found for document in documents for found in inspected(document, words)]
+    return [found for document in read_documents(text, where) for found in inspected(document, words)]
 
 
 async def inspect_live(names: Iterable[str], namespace: str, kubeconfig: Path | None, settings: Settings) -> list[Json]:
@@ -55,20 +48,6 @@ def as_json(found: list[Json]) -> str:
 def has_problems(found: Iterable[Json]) -> bool:
     """Tell whether something would not be taken as it is."""
     return any(each["problems"] for each in found)
-
-
-class _Loader(yaml.SafeLoader):
-    """Keeps timestamps as text, as Kubernetes has them, and makes Unicode of what JSON may escape in two halves."""
-
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        value = super().construct_scalar(node)
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _path(name: str, namespace: str) -> tuple[str, str]:

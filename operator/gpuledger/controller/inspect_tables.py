@@ -32,6 +32,8 @@ def _shown(found: Json) -> Iterator[RenderableType]:
     for name, value in found.get("selectors", {}).items():
         shown = ", ".join(value) if isinstance(value, list) else str(value)
         yield Text(f"  {name}: {shown}")
+    for note in found.get("notes", ()):
+        yield Text(f"  note: {note}")
     for warning in found.get("warnings", ()):
         yield Text(f"  warning: {warning}", style="yellow")
     for problem in found["problems"]:

@@ -1,5 +1,7 @@
-"""Kopf: watches on Nodes, Pods and GPUAllocations, and nothing else of it.
+"""Kopf: watches on Nodes and bound Pods, and nothing else of it.
 
+Not on GPUAllocations: a cluster has eight times as many as nodes, and Kopf needs ten times the CPU of a plain watch for
+each event, and for each object as much memory again as the ledger.
 Only `on.event` handlers, which return None: all other kinds make Kopf write annotations or finalizers to the objects
 that they watch. What a watch may miss, a resync finds.
 """
@@ -7,26 +9,22 @@ that they watch. What a watch may miss, a resync finds.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
 import kopf
+from kopf._cogs.structs.bodies import RawBody
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory  # what the parameter of kopf.operator wants
 
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.kopf_watches import KopfWatches
-from gpuledger.formats.gpu_allocation import GROUP, PLURAL, VERSION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import pods_of
-from gpuledger.model.errors import BadInput
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.observe_cluster import ClusterObserver
 
 RETRY_S = 1.0
 """Pause before a request of Kopf's is repeated."""
-
-logger = logging.getLogger(__name__)
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
@@ -42,6 +40,14 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
         """Write nothing."""
+
+
+class NoMemories(ResourceMemories):
+    """Keeps nothing: Kopf remembers each object for kinds of handlers that are not used here, in a kilobyte each."""
+
+    async def recall(self, raw_body: RawBody, **other: Any) -> ResourceMemory:
+        """Return an object's memory as if the object had never been seen."""
+        return await super().recall(raw_body, **{**other, "ephemeral": True})
 
 
 def build_settings(scheduler_names: Sequence[str]) -> kopf.OperatorSettings:
@@ -62,9 +68,7 @@ def build_settings(scheduler_names: Sequence[str]) -> kopf.OperatorSettings:
     return settings
 
 
-def build_registry(
-    client: KubeClient, observer: ClusterObserver, counts: Counts, lists: KopfLists
-) -> kopf.OperatorRegistry:
+def build_registry(client: KubeClient, observer: ClusterObserver, lists: KopfLists) -> kopf.OperatorRegistry:
     """Return the handlers. Each takes one object in and returns None."""
     registry = kopf.OperatorRegistry()
 
@@ -79,14 +83,6 @@ def build_registry(
     @kopf.on.event("", "v1", "pods", registry=registry)
     async def pod(event: kopf.RawEvent, **_: Any) -> None:
         observer.pod(dict(event["object"]), gone=event["type"] == "DELETED")
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def allocation(event: kopf.RawEvent, **_: Any) -> None:
-        try:
-            observer.allocation(dict(event["object"]), gone=event["type"] == "DELETED")
-        except BadInput as error:
-            counts.bad_input["allocation"] += 1
-            logger.error("%s", error)
 
     return registry
 

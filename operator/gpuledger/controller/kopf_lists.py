@@ -1,4 +1,4 @@
-"""Notices when Kopf lists anew what it watches.
+"""Notices when Kopf lists anew what it watches, and when the plain watch of the cards does.
 
 A watch can break in a way that makes Kopf list everything again. What was deleted in between is in no list and gets no
 event, and Kopf says nothing of it. So each of its lists is followed by a comparison of our own.
@@ -7,6 +7,7 @@ event, and Kopf says nothing of it. So each of its lists is followed by a compar
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import aiohttp
@@ -17,7 +18,7 @@ LISTED_KINDS = ("nodes", "pods", PLURAL)
 
 
 class KopfLists:
-    """Which lists Kopf has read. `first` is set when it has read each kind once, `again` after any later one."""
+    """Which lists have been read. `first` is set when each kind was read once, `again` after any later one."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -34,8 +35,14 @@ class KopfLists:
         self, session: aiohttp.ClientSession, context: SimpleNamespace, ended: aiohttp.TraceRequestEndParams
     ) -> None:
         kind = ended.url.name
-        if kind not in LISTED_KINDS or "watch" in ended.url.query or ended.response.status != 200:
-            return
+        if kind in LISTED_KINDS and "watch" not in ended.url.query and ended.response.status == 200:
+            self._read(kind)
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Note that the cards are being listed by a plain watch; return what notes that they have been."""
+        return lambda _: self._read(PLURAL)
+
+    def _read(self, kind: str) -> None:
         if self.first.is_set():
             self.again.set()
         self._missing.discard(kind)

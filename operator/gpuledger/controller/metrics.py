@@ -14,9 +14,15 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+FILTER_SECONDS = (
+    *(float(f"{figure}e{power}") for power in (-5, -4, -3, -2) for figure in (1, 1.5, 2, 3, 4, 5, 6, 8)),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+"""Fine steps: while a Filter is answered, everything else waits."""
 
 
 class Metrics:
@@ -32,14 +38,24 @@ class Metrics:
         journal: JournalCounts,
         waiting: WaitingPods,
         adopter: Adopter,
+        unlinked: UnlinkedNodes,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting, adopter))
+        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting, adopter, unlinked))
         self.filter_seconds = Histogram(
-            "gpuledger_filter_seconds", "Time to answer a Filter", buckets=SECONDS, registry=self._registry
+            "gpuledger_filter_seconds",
+            "Time to answer a Filter, from its body to the answer's",
+            buckets=FILTER_SECONDS,
+            registry=self._registry,
         )
         self.bind_seconds = Histogram(
             "gpuledger_bind_seconds", "Time to answer a Bind", buckets=SECONDS, registry=self._registry
+        )
+        self.garbage_seconds = Histogram(
+            "gpuledger_garbage_seconds",
+            "Time in which Python looked for garbage, and nothing else ran",
+            buckets=SECONDS,
+            registry=self._registry,
         )
 
     def text(self) -> bytes:
@@ -56,6 +72,7 @@ class _Collector(Collector):
         journal: JournalCounts,
         waiting: WaitingPods,
         adopter: Adopter,
+        unlinked: UnlinkedNodes,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -63,6 +80,7 @@ class _Collector(Collector):
         self._journal = journal
         self._waiting = waiting
         self._adopter = adopter
+        self._unlinked = unlinked
 
     def collect(self) -> Iterator[Metric]:
         counts, journal = self._counts, self._journal
@@ -97,3 +115,5 @@ class _Collector(Collector):
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
         text = "Bound pods that lack shares in the ledger, as of the last comparison with full lists"
         yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(self._adopter))
+        text = "Nodes whose cards report no links, if the cluster's policy is topology"
+        yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in self._unlinked))

@@ -14,18 +14,19 @@ from aiohttp import web
 
 from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
-from gpuledger.controller.kopf_handlers import build_registry, build_settings
+from gpuledger.controller.garbage import Garbage
+from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import PODS, KubeReads, pods_of
+from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import Unreachable
+from gpuledger.model.errors import BadInput, Unreachable
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
@@ -33,13 +34,15 @@ from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AGENT_SELECTOR, AgentPods
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.journal import GATHER_S, Journal
 from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
@@ -51,9 +54,6 @@ LEASE_SILENCE_S = 20.0
 
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
-
-HOLDS_CHECKED_S = 1.0
-"""How often holds are looked at whose time may be over."""
 
 
 class KubeStore(KubeReads, KubeWrites):
@@ -71,8 +71,10 @@ class Operator:
     agents: AgentPods
     placer: PodPlacer
     waiting: WaitingPods
+    unlinked: UnlinkedNodes
     room_has_changed: asyncio.Event
     counts: Counts
+    garbage: Garbage
     server: ExtenderServer
     settings: Settings
 
@@ -83,12 +85,13 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     leadership = Leadership(host)
     policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
     chooser = Chooser(ledger, policy)
-    journal = Journal(ledger, store)
+    journal = Journal(ledger, store, GATHER_S)
     waiting = WaitingPods(ledger, chooser, store, counts, leadership.is_active)
     placement = PlacementSettings(
         words=words_of(settings),
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_timeout_s,
+        nodes_offered=settings.nodes_offered,
     )
     clock = asyncio.get_running_loop().time
     agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
@@ -109,17 +112,32 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         turns,
         adopter,
         starts,
+        Learner(ledger, chooser, placement.request),
         store,
         placement.request,
         placement.words,
         settings.scheduler_names,
     )
-    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter)
+    unlinked = UnlinkedNodes(ledger, policy)
+    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter, unlinked)
+    garbage = Garbage(metrics.garbage_seconds.observe)
     server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
     room_has_changed = asyncio.Event()
-    ledger.on_change = room_has_changed.set
+    ledger.on_change = waiting.on_newcomer = room_has_changed.set
     return Operator(
-        client, KopfLists(), leadership, observer, agents, placer, waiting, room_has_changed, counts, server, settings
+        client,
+        KopfLists(),
+        leadership,
+        observer,
+        agents,
+        placer,
+        waiting,
+        unlinked,
+        room_has_changed,
+        counts,
+        garbage,
+        server,
+        settings,
     )
 
 
@@ -131,6 +149,8 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
     client = await KubeClient.connect(kubeconfig)
     try:
         operator = build_operator(client, settings, host)
+        operator.garbage.start()
+        operator.observer.on_compared = lambda: _after_comparing(operator)
         async with contextlib.AsyncExitStack() as sites:
             # Started before Kopf, which ends every task that began after its own.
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
@@ -138,7 +158,7 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             logger.info("extender at %s", settings.extender_url)
             sites.push_async_callback(operator.waiting.stop)
             parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
-            parts.append(_follow_agents(operator))
+            parts += [_follow_cards(operator), _follow_agents(operator)]
             if host is not None:
                 parts.append(_follow_lease(operator))
             await _first_to_end(*parts)
@@ -156,7 +176,7 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
 
-    What Kopf watches is read after its lists: else what changes in between would be seen by nobody.
+    What is watched is read after the lists of these watches: else what changes in between would be seen by nobody.
     """
     await operator.kopf_lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
@@ -167,6 +187,7 @@ async def _keep_in_sync(operator: Operator) -> None:
             logger.info("the ledger is read; ready to take over")
             await operator.leadership.wait_active()
         await _until_it_works(operator.observer.take_over)
+        operator.room_has_changed.set()  # for those who wait since before
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = operator.observer.resync_every(interval_s, operator.kopf_lists.again)
@@ -189,6 +210,17 @@ async def _follow_pending_pods(operator: Operator) -> None:
     await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
 
 
+async def _follow_cards(operator: Operator) -> None:
+    def take_in(allocation: Json, gone: bool) -> None:
+        try:
+            operator.observer.allocation(allocation, gone)
+        except BadInput as error:
+            operator.counts.bad_input["allocation"] += 1
+            logger.error("%s", error)
+
+    await follow(operator.client, ALLOCATIONS, {}, take_in, operator.kopf_lists.listing)
+
+
 async def _follow_agents(operator: Operator) -> None:
     path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods"
     agents = operator.agents
@@ -202,22 +234,34 @@ async def _follow_lease(operator: Operator) -> None:
 
 
 async def _give_room(operator: Operator) -> None:
-    """Give room to those who wait as soon as there is some."""
+    """Give room to those who wait as soon as there is some: something has changed, or a hold has come to its end.
+
+    A new hold is a change, too: the next end is then looked up anew. In a cluster at rest nothing runs.
+    """
     while True:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLDS_CHECKED_S):
+            async with asyncio.timeout_at(operator.placer.next_expiry_s()):
                 await operator.room_has_changed.wait()
         operator.room_has_changed.clear()
+        operator.placer.expire_holds()
         if operator.observer.synced and operator.leadership.is_active():
-            operator.placer.expire_holds()
             operator.waiting.give_room()
+            if operator.placer.look_further():
+                operator.room_has_changed.set()
+                await asyncio.sleep(0)  # whoever asks meanwhile goes first
+
+
+def _after_comparing(operator: Operator) -> None:
+    operator.garbage.settle()
+    if operator.leadership.is_active():
+        operator.unlinked.tell()
 
 
 async def _watch(operator: Operator) -> None:
-    registry = build_registry(operator.client, operator.observer, operator.counts, operator.kopf_lists)
+    registry = build_registry(operator.client, operator.observer, operator.kopf_lists)
     settings = build_settings(operator.settings.scheduler_names)
     serve_webhook(registry, settings, operator.settings)
-    await kopf.operator(registry=registry, settings=settings, clusterwide=True)
+    await kopf.operator(registry=registry, settings=settings, memories=NoMemories(), clusterwide=True)
 
 
 async def _first_to_end(*parts: Awaitable[None]) -> None:

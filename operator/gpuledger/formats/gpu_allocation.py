@@ -82,6 +82,9 @@ class Capacity(_Part):
 class CardSpec(_Part):
     """What the card is and where it sits, taken from the node."""
 
+    # One owner, as for the status: else each link of each card has an entry of its own in metadata.managedFields.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+
     uuid: str = Field(
         min_length=1,
         max_length=253,

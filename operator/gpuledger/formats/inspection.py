@@ -5,7 +5,7 @@ The result is JSON. Problems are sentences; an object with a problem would not b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import orjson
@@ -15,13 +15,17 @@ from gpuledger.formats.device_config import device_config, node_configs
 from gpuledger.formats.node import node_facts, read_registers
 from gpuledger.formats.pod import scheduler_of
 from gpuledger.formats.request import ContainerRequest, container_requests, containers
-from gpuledger.formats.selection import selection
+from gpuledger.formats.selection import TOPOLOGY, selection
 from gpuledger.formats.words import Words
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.topology import topology_of
 
 Json = dict[str, Any]
+
+NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
+TOPOLOGY_NEEDS_LINKS = "on nodes of which no links between cards are known, topology chooses as binpack does"
 
 Name = Annotated[str, Field(min_length=1)]
 Quantity = str | int | float
@@ -34,6 +38,7 @@ class _Object(BaseModel):
 class _Metadata(_Object):
     name: str = ""
     namespace: str = ""
+    uid: str = ""
     annotations: dict[str, str] | None = None
 
 
@@ -58,6 +63,7 @@ class _PodSpec(_Object):
 class _Pod(_Object):
     metadata: _Metadata = _Metadata()
     spec: _PodSpec
+    status: dict[str, Any] | None = None
 
 
 class _NodeStatus(_Object):
@@ -76,6 +82,20 @@ def inspected(document: object, words: Words) -> Iterator[Json]:
         yield _object(each, words)
 
 
+def pod_template(document: Mapping[str, Any]) -> Json | None:
+    """Return the pods' template of a Deployment, a Job, a CronJob or their like; None if it has none."""
+    spec = document.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
+        spec = spec["jobTemplate"].get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    return template if isinstance(template, dict) and isinstance(template.get("metadata") or {}, dict) else None
+
+
+def shape_problems(document: Mapping[str, Any]) -> list[str]:
+    """Return what keeps a Node or a Pod from being read at all, a sentence for each place."""
+    return _shape_problems(_Node if document.get("kind") == "Node" else _Pod, document)
+
+
 def _object(document: object, words: Words) -> Json:
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str | None):
         return {"kind": None, "problems": ["this is no Kubernetes object"]}
@@ -86,20 +106,12 @@ def _object(document: object, words: Words) -> Json:
         return _pod(document, words)
     if kind == "ConfigMap":
         return _config_map(document)
-    template = _template(document)
+    template = pod_template(document)
     if template is not None:
         metadata = {"name": _name(document), **(template.get("metadata") or {})}
         return {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
     problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
     return {"kind": kind, "name": _name(document), "problems": [problem]}
-
-
-def _template(document: Mapping[str, Any]) -> Json | None:
-    spec = document.get("spec")
-    if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
-        spec = spec["jobTemplate"].get("spec")
-    template = spec.get("template") if isinstance(spec, dict) else None
-    return template if isinstance(template, dict) and isinstance(template.get("metadata") or {}, dict) else None
 
 
 def _config_map(config_map: Json) -> Json:
@@ -147,12 +159,19 @@ def _node(node: Json, words: Words) -> Json:
     except BadInput as error:
         return {**_node_head(facts.name, None), "gpus": [], "problems": [str(error)]}
     dialect = facts.registers[0][0].dialect.value if facts.registers else None
+    cards = sorted(inventory.cards, key=lambda card: card.place)
     return {
         **_node_head(facts.name, dialect),
         "serves": sorted(facts.offer.resources) if facts.offer else [],
-        "gpus": [_gpu(card) for card in sorted(inventory.cards, key=lambda card: card.place)],
+        "gpus": [_gpu(card) for card in cards],
+        "notes": [NO_LINKS] if _lacks_links(cards) else [],
         "problems": list(inventory.problems),
     }
+
+
+def _lacks_links(cards: Sequence[Card]) -> bool:
+    topology = topology_of(cards)
+    return len(cards) > 1 and (topology is None or not topology.linked)
 
 
 def _node_head(name: str, dialect: str | None) -> Json:
@@ -208,6 +227,7 @@ def _pod(pod: Json, words: Words) -> Json:
         "schedulerName": scheduler_of(pod) or None,
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
+        "notes": [TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else [],
         "warnings": [*warnings, *chosen.warnings],
         "problems": problems,
     }

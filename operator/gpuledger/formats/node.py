@@ -9,12 +9,14 @@ from typing import Any
 import orjson
 
 from gpuledger.formats.gpu_allocation import MAX_LINE, CardSpec
+from gpuledger.formats.host import host_capacity
 from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
 from gpuledger.formats.words import RegisterWords, Words
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
@@ -41,6 +43,8 @@ class NodeFacts:
     """Count resources of which some amount is allocatable; the kubelet sets it to 0 when the device plugin is gone."""
     offer: NodeOffer | None
     """What its device plugin serves; None while it does not answer."""
+    host: HostAmounts | None = None
+    """What it offers to pods of CPU and memory, if it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
         scores=None if native else annotations.get(SCORES_ANNOTATION),
         offered=offered,
         offer=_offer(chosen, offered, words),
+        host=host_capacity(node),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import intern
 from typing import Any
 
 import orjson
@@ -23,7 +24,8 @@ def pod_identity(pod: Json) -> Pod:
     try:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         priority = spec.get("priority") or 0
-        return Pod(str(metadata["uid"]), str(metadata["namespace"]), str(metadata["name"]), int(priority))
+        uid, namespace, name = (intern(str(metadata[key])) for key in ("uid", "namespace", "name"))
+        return Pod(uid, namespace, name, int(priority))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities that stand for whole numbers, and Go's words for true and false.
+"""Kubernetes quantities, most of which stand for whole numbers here, and Go's words for true and false.
 
 Source: the API server's canonical form. It stores `4000` as `"4k"` and `1000000` as `"1M"`, so plain digits are not
 enough to read back what a person wrote.
@@ -7,6 +7,7 @@ enough to read back what a person wrote.
 from __future__ import annotations
 
 import re
+from decimal import ROUND_CEILING, Decimal
 
 from gpuledger.model.errors import BadInput
 
@@ -44,6 +45,26 @@ def whole_number(quantity: object) -> int:
     if rest:
         raise BadInput(f"{text} is not a whole number")
     return value
+
+
+_UNITS = {
+    **{suffix: Decimal(10) ** exponent for suffix, exponent in _DECIMAL.items()},
+    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGTPE", 1)},
+}
+_AMOUNT = re.compile(r"^(?P<number>\d+\.?\d*|\.\d+)(?P<suffix>[KMGTPE]i|[kMGTPEmun]?|[eE][+-]?\d{1,2})$")
+
+
+def amount(text: str, per_unit: int) -> int:
+    """Return a quantity such as "500m", "1.5" or "4Gi" in parts of which `per_unit` make one, rounded up.
+
+    Raises BadInput for what is none, or negative.
+    """
+    match = _AMOUNT.match(text) if len(text) <= MAX_LENGTH else None
+    if not match:
+        raise BadInput(f"{text[:MAX_LENGTH]!r} is not an amount")
+    suffix = match["suffix"]
+    unit = _UNITS[suffix] if suffix in _UNITS else Decimal(f"1{suffix}")
+    return int((Decimal(match["number"]) * unit * per_unit).to_integral_value(ROUND_CEILING))
 
 
 # Go's strconv.ParseBool.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.host import host_request
 from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.selection import Selection, selection
 from gpuledger.formats.words import Several, Vocabulary, Words, in_use
@@ -49,6 +50,7 @@ def pod_request(pod: Json, words: Words) -> PodRequest | None:
         init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
         node_policy=chosen.node_policy,
         card_policy=chosen.card_policy,
+        host=host_request(pod),
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
     )
 

@@ -8,15 +8,25 @@ from typing import Any
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.words import Words
 
+PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+"""In-tree plugins whose scores would weigh against the policy, and that no pod has asked for: emptier nodes first."""
+
 
 def scheduler_configuration(
-    scheduler_names: Sequence[str], words: Words, extender_url: str, http_timeout_s: int, leader_elect: bool
+    scheduler_names: Sequence[str],
+    words: Words,
+    extender_url: str,
+    http_timeout_s: int,
+    leader_elect: bool,
+    nodes_offered: int = 1,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
     All resources are ignored by the scheduler itself, the count too: it would count slots where cards matter, and its
     preemption would evict pods for them. Every node is looked at, because a sample could miss the only one with room.
+    Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
     """
+    scores = _scores() if nodes_offered > 1 else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -26,7 +36,7 @@ def scheduler_configuration(
             "resourceNamespace": LEASE_NAMESPACE,
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
-        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100} for name in scheduler_names],
+        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],
         "extenders": [
             {
                 "urlPrefix": extender_url,
@@ -41,4 +51,13 @@ def scheduler_configuration(
                 "managedResources": [{"name": name, "ignoredByScheduler": True} for name in words.resources()],
             }
         ],
+    }
+
+
+def _scores() -> dict[str, Any]:
+    """Return what in a profile keeps scores to the pods' own preferences: no default spreading either."""
+    spreading = {"defaultingType": "List", "defaultConstraints": []}
+    return {
+        "plugins": {"score": {"disabled": [{"name": name} for name in PLACED_BY_US]}},
+        "pluginConfig": [{"name": "PodTopologySpread", "args": spreading}],
     }

@@ -33,8 +33,16 @@ CARD_POLICY = tuple(f"{prefix}/gpu-scheduler-policy" for prefix in PREFIXES)
 MAX_ENTRIES = 256
 """Models or UUIDs of one pod: no honest pod names more, and each is compared with every card."""
 
-POLICIES = {"binpack": "binpack", "spread": "spread", "topology-aware": "topology", "topology": "topology"}
+POLICIES = {
+    "binpack": "binpack",
+    "spread": "spread",
+    "topology-aware": "topology",
+    "topology": "topology",
+    "fragmentation": "fragmentation",
+}
 """As users write them -> as ours are called."""
+
+TOPOLOGY = "topology"
 
 OTHER_POLICIES = {
     "mutex": "to have a card alone, ask for all of its cores",
@@ -73,6 +81,8 @@ def selection(pod: Json) -> Selection:
         return NOTHING_CHOSEN
     node_policy, node_warnings = _policy(annotations, NODE_POLICY)
     card_policy, card_warnings = _policy(annotations, CARD_POLICY)
+    if card_policy == TOPOLOGY and not node_policy:  # as HAMi's guide says: its nodes are chosen by it, too
+        node_policy = TOPOLOGY
     return Selection(
         cards=CardFilter(
             use_models=_entries(annotations, USE_MODEL),
@@ -121,8 +131,6 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
     for name in names:
         for word in _entries(annotations, (name,)):
             if word in POLICIES:
-                if POLICIES[word] == "topology":
-                    warnings.append(f"annotation {name}: {word} has no effect yet; the cluster's policy is used")
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
                 raise BadInput(f"annotation {name}: {word[:64]!r} is no policy; there are {', '.join(POLICIES)}")

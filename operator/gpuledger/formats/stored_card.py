@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from sys import intern
 from typing import Any
 
 from gpuledger.formats.gpu_allocation import API_VERSION, KIND
@@ -17,34 +19,43 @@ NODE_LABEL = "gpuledger.dev/node"
 LABEL_LENGTH = 63
 """Kubernetes' limit for a label's value; a node's name can be longer, and then its cards carry no such label."""
 
+KINDS_SHARED = 4096
+"""Different amounts, and parts of containers, of which all equal ones are one object. Pods come from few templates."""
+
+_amounts = lru_cache(KINDS_SHARED)(Amounts)
+_container_share = lru_cache(KINDS_SHARED)(ContainerShare)
+
 PODS_LENGTH = 256
 PODS_NAMED = 2
 """Pods that the printer column PODS names before it counts the rest."""
 
 
 def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
-    """Return a card with its holders. Raises BadInput if a required field is missing: then the CRD is not ours."""
+    """Return a card with its holders. Raises BadInput if a required field is missing: then the CRD is not ours.
+
+    What many cards have in common is one object in memory: thousands of nodes have tens of thousands of cards.
+    """
     try:
         spec, status = allocation["spec"], allocation.get("status")
         capacity = spec["capacity"]
         card = Card(
-            uuid=spec["uuid"],
-            node_name=spec["nodeName"],
+            uuid=intern(spec["uuid"]),
+            node_name=intern(spec["nodeName"]),
             index=spec["index"],
-            capacity=Amounts(capacity["memoryMiB"], capacity["cores"], capacity["number"]),
-            vendor=spec["vendor"],
-            model=spec["model"],
-            mode=spec["mode"],
+            capacity=_amounts(capacity["memoryMiB"], capacity["cores"], capacity["number"]),
+            vendor=intern(spec["vendor"]),
+            model=intern(spec["model"]),
+            mode=intern(spec["mode"]),
             numa_node=spec.get("numaNode"),
             healthy=spec["healthy"],
-            links=spec.get("links") or {},
+            links={intern(uuid): score for uuid, score in (spec.get("links") or {}).items()},
         )
         return StoredCard(
             card=card,
             resource_version=int(allocation["metadata"]["resourceVersion"]),
             holders=None if status is None else tuple(_holder(card.uuid, entry) for entry in status["holders"]),
-            phase="" if status is None else status["phase"],
-            reason="" if status is None else status.get("reason") or "",
+            phase="" if status is None else intern(str(status["phase"])),
+            reason="" if status is None else intern(status.get("reason") or ""),
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -121,12 +132,12 @@ def pods_column(holders: Iterable[Holder]) -> str:
 
 def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
     return Holder(
-        pod=Pod(entry["podUID"], entry["namespace"], entry["pod"], entry["priority"]),
+        pod=Pod(intern(entry["podUID"]), intern(entry["namespace"]), intern(entry["pod"]), entry["priority"]),
         share=Share(
             uuid=uuid,
-            amounts=Amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
+            amounts=_amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
             exclusive=entry["exclusive"],
-            containers=tuple(ContainerShare(c["name"], c["memoryMiB"], c["cores"]) for c in entry["containers"]),
+            containers=tuple(_container_share(c["name"], c["memoryMiB"], c["cores"]) for c in entry["containers"]),
         ),
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),

@@ -16,6 +16,7 @@ import orjson
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
+from gpuledger import __version__
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
 
 PAGE_SIZE = 500
@@ -41,7 +42,10 @@ class KubeClient:
         rest = self._api_client.rest_client
         # Its connections, but not its session: that one looks for ~/.netrc and proxies before every single request.
         self._session = aiohttp.ClientSession(
-            connector=rest.pool_manager.connector, connector_owner=False, read_bufsize=READ_BUFFER_BYTES
+            connector=rest.pool_manager.connector,
+            connector_owner=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            headers={"User-Agent": f"gpuledger/{__version__}"},  # the name in metadata.managedFields, too
         )
 
     @classmethod

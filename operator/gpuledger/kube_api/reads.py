@@ -45,6 +45,11 @@ class KubeReads:
         """Yield the pods of these scheduler profiles that have no node, page by page; others may be among them."""
         return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=False)})
 
+    def running_pods(self) -> AsyncIterator[list[Json]]:
+        """Yield the pods of all schedulers that have a node and have not ended, page by page."""
+        selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+        return self._client.pages(PODS, {"fieldSelector": selector})
+
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")

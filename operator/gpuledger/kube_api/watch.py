@@ -22,6 +22,10 @@ SILENCE_S = 320.0
 """Longer than the longest watch: when nothing has come for so long, nothing will."""
 
 
+EVENTS_AT_ONCE = 32
+"""Events that are taken in before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
+
+
 class _TooOld(GpuledgerError):  # noqa: N818 - reads as what it is
     """The server has forgotten what came after our last event: everything has to be listed again."""
 
@@ -90,7 +94,11 @@ async def _watch(
     query = {**parameters, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
     try:
         async with client.stream(path, query, silence_s) as lines:
+            taken = 0
             async for line in lines:
+                taken += 1
+                if taken % EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 event = orjson.loads(line)
                 found = event["object"]
                 if event["type"] == "ERROR":

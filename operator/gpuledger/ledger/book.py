@@ -2,17 +2,19 @@
 
 Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so
 (`load`). *Holds* are shares that were chosen a moment ago and are on their way there; they end with a deadline, unless
-they are pinned because a write is in flight. Placement asks for `node_room`, and for the nodes touched since it last
-looked.
+they are pinned because a write is in flight. A hold can have *spares*, the pod's shares on other nodes: somebody else
+still chooses between them. Placement asks for `node_room`, and for the nodes touched since it last looked.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from gpuledger.ledger.entry import CardEntry, NodeRoom
+from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
+from gpuledger.ledger.hosts import Hosts
+from gpuledger.ledger.topologies import Topologies
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
 from gpuledger.model.node_offer import NodeOffer
@@ -30,6 +32,13 @@ class Hold:
     pod_uid: str
     placement: Placement
     deadline_s: float
+    spares: tuple[Placement, ...] = ()
+    """The same on other nodes, the preferred first, while one of them can still be chosen instead."""
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """All that is kept, the preferred first."""
+        return (self.placement, *self.spares)
 
 
 class Ledger:
@@ -41,11 +50,15 @@ class Ledger:
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
+        self._with_spares: set[str] = set()  # UIDs of the pods whose hold has spares
+        self._first_deadline_s = PINNED  # no hold ends before; it may be that of one that is gone
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
+        self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
+        self.hosts = Hosts(self._touch)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the room on a node."""
 
@@ -63,9 +76,14 @@ class Ledger:
         """Return the lines of one node's cards, by index."""
         return sorted(self._by_node.get(node_name, {}).values(), key=lambda entry: entry.card.place)
 
-    def node_names(self) -> Iterable[str]:
+    def node_names(self) -> Collection[str]:
         """Return the nodes that have a card in the ledger."""
         return self._by_node.keys()
+
+    def known_nodes(self) -> Iterable[str]:
+        """Return the nodes of which anything is known, the latest changed first; others have been here and are gone."""
+        known = self._by_node.keys() | self._offers.keys() | self.hosts.node_names()
+        return (name for name in reversed(self._touched) if name in known)
 
     def offer(self, node_name: str) -> NodeOffer | None:
         """Return what the node's device plugin serves, None while it does not answer."""
@@ -92,15 +110,14 @@ class Ledger:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
         room = self._rooms.get(node_name)
         if room is None:
-            reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
-            room = self._rooms[node_name] = NodeRoom(
-                name=node_name,
-                offer=self._offers.get(node_name),
-                cards=tuple(entry.card for entry in reported),
-                rooms=tuple(entry.room() for entry in reported if entry.open and entry.card.healthy),
-                hangs=node_name in self._hanging,
-            )
+            room = self._rooms[node_name] = self._view(node_name, CardEntry.room)
         return room
+
+    def room_without_spares(self, node_name: str) -> NodeRoom:
+        """Return the node as placement would see it if all spares were taken back."""
+        if not self._with_spares:
+            return self.node_room(node_name)
+        return self._view(node_name, lambda entry: entry.room_without(self._spares_on(entry)))
 
     @property
     def changes(self) -> int:
@@ -132,7 +149,9 @@ class Ledger:
         else:
             before = (entry.open, entry.room())
         self._by_node.setdefault(node_name, {})[uuid] = entry
-        entry.card, entry.resource_version, entry.stored = stored.card, stored.resource_version, True
+        if entry.card != stored.card:  # else the object that others know stays, and is found equal at a glance
+            entry.card = stored.card
+        entry.resource_version, entry.stored = stored.resource_version, True
         entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
         if stored.holders is not None:
             entry.misfits = stored.misfits
@@ -206,49 +225,116 @@ class Ledger:
 
     # Holds.
 
-    def hold(self, pod_uid: str, placement: Placement, deadline_s: float) -> None:
-        """Keep a placement for a pod, in place of any earlier hold of it.
+    def hold(self, pod_uid: str, placement: Placement, deadline_s: float, spares: Collection[Placement] = ()) -> None:
+        """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it.
 
         Raises DoesNotFit, and changes nothing, when a card has no room for it or is not there.
         """
-        for share in placement.shares:
-            entry = self._entries.get(share.uuid)
-            if entry is None or entry.card.node_name != placement.node_name or not entry.takes(share, but=pod_uid):
-                raise DoesNotFit(f"card {share.uuid} has no room for {share.amounts}")
+        hold = Hold(pod_uid, placement, deadline_s, tuple(spares))
+        for each in hold.placements:
+            for share in each.shares:
+                entry = self._entries.get(share.uuid)
+                if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, but=pod_uid):
+                    raise DoesNotFit(f"card {share.uuid} has no room for {share.amounts}")
         self.drop_hold(pod_uid)
-        self._holds[pod_uid] = Hold(pod_uid, placement, deadline_s)
-        for share in placement.shares:
-            entry = self._entries[share.uuid]
-            entry.holds[pod_uid] = share
-            entry.known_room = None
-        self._touch(placement.node_name)
+        self._holds[pod_uid] = hold
+        self._first_deadline_s = min(self._first_deadline_s, deadline_s)
+        if spares:
+            self._with_spares.add(pod_uid)
+        for each in hold.placements:
+            for share in each.shares:
+                entry = self._entries[share.uuid]
+                entry.holds[pod_uid] = share
+                entry.known_room = None
+        self.hosts.hold(pod_uid, placement.node_name, placement.host)
+        for each in hold.placements:
+            self._touch(each.node_name)
+
+    def keep(self, pod_uid: str, node_name: str) -> Placement | None:
+        """Keep of a pod's hold what is on one node, and give back the rest; None, and no change, if that is nothing."""
+        hold = self._holds.get(pod_uid)
+        kept = next((each for each in hold.placements if each.node_name == node_name), None) if hold else None
+        if hold is None or kept is None:
+            return None
+        if hold.spares:
+            self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
+            self._with_spares.remove(pod_uid)
+            for each in hold.placements:
+                if each is not kept:
+                    self._take_off(pod_uid, each)
+            self.hosts.hold(pod_uid, node_name, kept.host)
+        return kept
+
+    def take_back_spares(self) -> bool:
+        """Leave every pod only the preferred placement of those on hold for it; tell whether there were others."""
+        pod_uids = list(self._with_spares)
+        for uid in pod_uids:
+            self.keep(uid, self._holds[uid].placement.node_name)
+        return bool(pod_uids)
 
     def pin_hold(self, pod_uid: str) -> None:
         """Take the deadline away from a pod's hold: a write in flight decides about it."""
-        hold = self._holds[pod_uid]
-        self._holds[pod_uid] = Hold(pod_uid, hold.placement, PINNED)
+        self._holds[pod_uid] = replace(self._holds[pod_uid], deadline_s=PINNED)
 
     def drop_hold(self, pod_uid: str) -> bool:
         """Give back what is on hold for a pod. What it holds at the API server stays. Idempotent."""
         hold = self._holds.pop(pod_uid, None)
         if hold is None:
             return False
-        for share in hold.placement.shares:
-            entry = self._entries.get(share.uuid)
-            if entry is not None:
-                entry.holds.pop(pod_uid, None)
-                entry.known_room = None
-                self._touch(entry.card.node_name)  # where the card is now: it may have moved since
+        self._with_spares.discard(pod_uid)
+        self.hosts.give_up(pod_uid)
+        for placement in hold.placements:
+            self._take_off(pod_uid, placement)
         return True
 
     def expire_holds(self, now_s: float) -> list[str]:
         """Drop the holds whose deadline has passed; return their pods' UIDs."""
+        if now_s < self._first_deadline_s:
+            return []
         late = [uid for uid, hold in self._holds.items() if hold.deadline_s <= now_s]
         for uid in late:
             self.drop_hold(uid)
+        self._first_deadline_s = min((hold.deadline_s for hold in self._holds.values()), default=PINNED)
         return late
 
+    @property
+    def first_deadline_s(self) -> float:
+        """Before this time `expire_holds` has nothing to do."""
+        return self._first_deadline_s
+
     # Inside.
+
+    def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
+        reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
+        cards = tuple(entry.card for entry in reported)
+        return NodeRoom(
+            name=node_name,
+            offer=self._offers.get(node_name),
+            cards=cards,
+            rooms=tuple(room(entry) for entry in reported if entry.open and entry.card.healthy),
+            hangs=node_name in self._hanging,
+            host=self.hosts.free(node_name),
+            topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
+        )
+
+    def _spares_on(self, entry: CardEntry) -> list[str]:
+        """Return the UIDs of the pods for which the card is only a spare."""
+        with_spares = [self._holds[uid] for uid in entry.holds if uid in self._with_spares]
+        return [
+            hold.pod_uid
+            for hold in with_spares
+            if all(share.uuid != entry.card.uuid for share in hold.placement.shares)
+        ]
+
+    def _take_off(self, pod_uid: str, placement: Placement) -> None:
+        for share in placement.shares:
+            entry = self._entries.get(share.uuid)
+            if entry is None:
+                continue
+            entry.holds.pop(pod_uid, None)
+            if pod_uid not in entry.holders:  # else it has arrived, and nothing changes for others
+                entry.known_room = None
+                self._touch(entry.card.node_name)  # where the card is now: it may have moved since
 
     def _replace_holders(self, entry: CardEntry, holders: Iterable[Holder]) -> None:
         uuid = entry.card.uuid
@@ -263,7 +349,11 @@ class Ledger:
     def _holds_on(self, uuid: str) -> dict[str, Share]:
         """Return what was on hold for a card that went away and comes back."""
         return {
-            uid: share for uid, hold in self._holds.items() for share in hold.placement.shares if share.uuid == uuid
+            uid: share
+            for uid, hold in self._holds.items()
+            for placement in hold.placements
+            for share in placement.shares
+            if share.uuid == uuid
         }
 
     def _forget_if_unheld(self, entry: CardEntry) -> None:
@@ -277,6 +367,7 @@ class Ledger:
         del cards[entry.card.uuid]
         if not cards:
             del self._by_node[node_name]
+            self._topologies.forget(node_name)
         self._touch(node_name)
 
     def _touch(self, node_name: str) -> None:

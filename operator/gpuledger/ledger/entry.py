@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.amounts import Amounts, total
 from gpuledger.model.card import Card
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Share
 from gpuledger.model.stored_card import Misfit
+from gpuledger.model.topology import Topology
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
     """Return what keeps a share from a card beside these others, None if it fits: "the card ..."."""
     if others and (share.exclusive or any(other.exclusive for other in others)):
         return "is not free"
-    if not sum((other.amounts for other in others), share.amounts).fits_in(capacity):
+    if not (share.amounts + total(other.amounts for other in others)).fits_in(capacity):
         return "has no room for the pod"
     return None
 
@@ -46,6 +48,10 @@ class NodeRoom:
     """The cards on which something can be placed."""
     hangs: bool = False
     """Its kubelet does not start the pods that it has."""
+    host: HostAmounts | None = None
+    """What is free of its CPU and memory, as far as is known."""
+    topology: Topology | None = None
+    """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
 
 @dataclass(slots=True)
@@ -74,28 +80,32 @@ class CardEntry:
     known_room: Room | None = None
     """What `room` found last; None after a change."""
 
-    def shares(self, but: str = "") -> list[Share]:
-        """Return every share that counts on the card, leaving out one pod's."""
-        held = [holder.share for uid, holder in self.holders.items() if uid != but]
-        return held + [share for uid, share in self.holds.items() if uid not in self.holders and uid != but]
+    def shares(self, but: Collection[str] = ()) -> list[Share]:
+        """Return every share that counts on the card, leaving out those of some pods."""
+        held = [holder.share for uid, holder in self.holders.items() if uid not in but]
+        return held + [share for uid, share in self.holds.items() if uid not in self.holders and uid not in but]
 
     def used(self) -> Amounts:
         """Return what is taken, holds included."""
-        return sum((share.amounts for share in self.shares()), NOTHING)
+        return total(share.amounts for share in self.shares())
 
     def stored_use(self) -> Amounts:
         """Return what the API server counts: holders alone."""
-        return sum((holder.share.amounts for holder in self.holders.values()), NOTHING)
+        return total(holder.share.amounts for holder in self.holders.values())
 
     def takes(self, share: Share, but: str = "") -> bool:
         """Tell whether one more share fits beside the others, leaving out one pod's own."""
-        return why_not(share, self.shares(but), self.card.capacity) is None
+        return why_not(share, self.shares((but,)), self.card.capacity) is None
 
     def room(self) -> Room:
         """Return what placement needs to know of the card."""
         if self.known_room is None:
-            shares = self.shares()
-            used = sum((share.amounts for share in shares), NOTHING)
-            shut = any(share.exclusive for share in shares)
-            self.known_room = Room(self.card, self.card.capacity - used, idle=not shares, shut=shut)
+            self.known_room = self.room_without(())
         return self.known_room
+
+    def room_without(self, pod_uids: Collection[str]) -> Room:
+        """Return the same, leaving out what is on hold for some pods."""
+        shares = self.shares([uid for uid in pod_uids if uid not in self.holders])
+        used = total(share.amounts for share in shares)
+        shut = any(share.exclusive for share in shares)
+        return Room(self.card, self.card.capacity - used, idle=not shares, shut=shut)

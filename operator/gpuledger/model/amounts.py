@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -31,3 +32,13 @@ class Amounts:
 
 
 NOTHING = Amounts()
+
+
+def total(parts: Iterable[Amounts]) -> Amounts:
+    """Return the sum, without an object for each step."""
+    memory_mib = cores = number = 0
+    for part in parts:
+        memory_mib += part.memory_mib
+        cores += part.cores
+        number += part.number
+    return Amounts(memory_mib, cores, number)

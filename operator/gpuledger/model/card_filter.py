@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuledger.model.card import Card
 
@@ -30,12 +30,12 @@ class CardFilter:
     modes: tuple[str, ...] = ()
     """A card that says nothing of its mode meets this, too."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Tell whether only the vendor matters, as for most pods."""
-        return not (
-            self.model or self.use_models or self.avoid_models or self.use_uuids or self.avoid_uuids or self.modes
-        )
+    is_plain: bool = field(init=False, compare=False, repr=False)
+    """Only the vendor matters, as for most pods."""
+
+    def __post_init__(self) -> None:
+        conditions = (self.model, self.use_models, self.avoid_models, self.use_uuids, self.avoid_uuids, self.modes)
+        object.__setattr__(self, "is_plain", not any(conditions))
 
     def names(self, card: Card) -> bool:
         """Tell whether the card is wanted by its UUID, or by its mode."""

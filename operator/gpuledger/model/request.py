@@ -9,6 +9,7 @@ from functools import cached_property
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.card_filter import MIG, CardFilter
+from gpuledger.model.host import NO_HOST, HostAmounts
 
 ANY_NVIDIA = CardFilter()
 
@@ -93,6 +94,8 @@ class PodRequest:
     node_policy: str = ""
     """How to choose among nodes, as the pod wishes; empty: as the cluster does."""
     card_policy: str = ""
+    host: HostAmounts = NO_HOST
+    """What the whole pod asks for of the node's CPU and memory."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """Sentences on words that are understood, though hardly meant."""
 

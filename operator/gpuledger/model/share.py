@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
-from gpuledger.model.request import PodRequest, phases
+from gpuledger.model.host import NO_HOST, HostAmounts
+from gpuledger.model.request import PodRequest, Shape, phases
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
@@ -76,6 +77,17 @@ class Placement:
 
     node_name: str
     shares: tuple[Share, ...]
+    host: HostAmounts = NO_HOST
+    """What the pod takes of the node beside its cards."""
+
+
+def part_of_card(share: Share, card: Card) -> float:
+    """Return which part of a card a share is: of its memory or of its cores, whichever is more; 1 is the whole card."""
+    if share.exclusive:
+        return 1.0
+    capacity, amounts = card.capacity, share.amounts
+    memory = amounts.memory_mib / max(capacity.memory_mib, 1)
+    return min(1.0, max(memory, amounts.cores / max(capacity.cores, 1)))
 
 
 def covers(shares: Sequence[Share], request: PodRequest) -> bool:
@@ -93,18 +105,26 @@ def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]
     return tuple(_share_of(request, assignment, card) for card in cards if any(card.uuid in a for a in assignment))
 
 
+def peak_on(shape: Shape, assignment: Assignment, card: Card) -> Amounts:
+    """Return what a pod takes of a card: the largest sum over the containers that run at the same time."""
+    if len(shape) == 1:
+        return shape[0].amounts_on(card.capacity)
+    peak = NOTHING
+    for phase in phases(shape):
+        there = (shape[position] for position in phase if card.uuid in assignment[position])
+        peak = peak.peak(total(demand.amounts_on(card.capacity) for demand in there))
+    return peak
+
+
 def _share_of(request: PodRequest, assignment: Assignment, card: Card) -> Share:
     taken = {
         position: demand.amounts_on(card.capacity)
         for position, demand in enumerate(request.shape)
         if card.uuid in assignment[position]
     }
-    peak = NOTHING
-    for phase in phases(request.shape):
-        peak = peak.peak(sum((taken[position] for position in phase if position in taken), NOTHING))
     return Share(
         uuid=card.uuid,
-        amounts=peak,
+        amounts=peak_on(request.shape, assignment, card),
         exclusive=any(request.shape[position].exclusive for position in taken),
         containers=tuple(
             ContainerShare(request.names[position], amounts.memory_mib, amounts.cores)

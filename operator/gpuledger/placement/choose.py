@@ -1,22 +1,48 @@
-"""Which node for a request: per shape of request the set of fitting nodes, kept up to date where something changed."""
+"""Which node for a request: per kind of request the set of fitting nodes, kept up to date where something changed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
+from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
+from gpuledger.placement.decide import Decider, Decision
 from gpuledger.placement.fit import choose_cards, refuse_alone
-from gpuledger.placement.policy import NODE_RANKS, NodeRank, Policy
+from gpuledger.placement.fragmentation.mix import Mix
+from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference
+from gpuledger.placement.pricers import Pricers
+from gpuledger.placement.ways import Ask
 
-SHAPES_KEPT = 256
-"""Shapes whose sets are kept; a cluster's pods come from few templates. The least recently asked one is dropped."""
+SETS_KEPT = 256
+"""Asks whose sets are kept; a cluster's pods come from few templates. The least recently asked one is dropped."""
+
+ENTRIES_KEPT = 100_000
+"""Nodes in all of these sets together, 0.3 kB each: for 5,000 nodes 20 asks are kept, for 200 all of them."""
+
+RANKED_AGAIN = 16
+"""Of the nodes whose ranks are older than the prices, so many of the best and so many in turn are ranked again at each
+question. The others are out of the running meanwhile, unless nothing else fits: ranks by different prices can't be
+compared, and nobody waits for thousands of nodes."""
+
+
+ALL_AT_ONCE = 1_000
+"""Up to so many nodes, all that are new or have changed are looked at: for an ask that is new that takes some 50 ms."""
+
+LOOKED_AT = 16
+"""In a larger cluster, nodes that are looked at per question, those first that have changed last. If some fit, that is
+enough for now: the others are out of the running until they are looked at between the questions, or with the next
+ones. A pod is refused only when all were looked at."""
+
+Ranked = tuple[NodeRank, str]
+"""A node's rank and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,101 +53,204 @@ class Choice:
     refusals: dict[str, Refusal]
 
 
-class ShapeSet:
-    """The nodes on which pods of one shape fit, ranked. Costs what has changed since the last look."""
+class FittingNodes:
+    """The nodes on which pods with one ask fit, ranked. Costs what has changed since the last look."""
 
-    def __init__(self, shape: Shape, policy: Policy) -> None:
-        self._shape = shape
-        self._policy = policy
-        self._seen = 0  # number of the ledger's last change that is taken into account
-        self._ranked: list[NodeRank] = []
-        self._fitting: dict[str, tuple[NodeRank, Assignment]] = {}  # node name -> its rank and cards
-        self._refused: dict[str, Refusal] = {}  # node name -> why not; nodes of the ledger only
+    def __init__(self, decider: Decider, ledger: Ledger, order: Iterable[str]) -> None:
+        self._decider = decider
+        self._ledger = ledger
+        self._edition = decider.edition
+        self._seen = ledger.changes  # number of the last change that is taken into account
+        self._unseen = dict.fromkeys(chain(order, ledger.known_nodes()))  # names of nodes that are to be looked at
+        self._ranked: list[Ranked] = []
+        self._old: list[Ranked] = []  # the same for the nodes whose rank is older than the prices
+        self._turns: deque[str] = deque()  # names of these nodes, and maybe of others that were among them
+        self._fitting: dict[str, Decision] = {}  # node name -> its rank and cards
+        self.refused: dict[str, Refusal] = {}  # node name -> why not; nodes of the ledger only
+        self._reasons: dict[Refusal, Refusal] = {}  # each reason once: thousands of nodes share a few
         self.evaluations = 0
 
-    def update(self, ledger: Ledger) -> None:
-        """Evaluate the nodes that were touched since the last time."""
-        for name in ledger.touched_since(self._seen):
-            self._evaluate(ledger.node_room(name))
-        self._seen = ledger.changes
+    @property
+    def unseen(self) -> int:
+        """How many nodes were not looked at since they have changed."""
+        return len(self._unseen)
 
-    def fitting(self) -> Iterator[tuple[str, Assignment]]:
+    @property
+    def at_once(self) -> int:
+        """How many nodes may be looked at while somebody waits."""
+        nodes = len(self._fitting) + len(self.refused) + len(self._unseen)
+        return nodes if nodes <= ALL_AT_ONCE else LOOKED_AT
+
+    def update(self, at_once: int) -> int:
+        """Look at nodes that were touched since the last time, and rank some again whose rank is old.
+
+        Returns how many it has looked at, which are not more than `at_once`.
+        """
+        if self._edition != self._decider.edition:
+            self._edition = self._decider.edition
+            self._old = sorted(self._old + self._ranked)
+            self._ranked = []
+            self._turns = deque(name for _, name in self._old)
+        touched, changes = list(self._ledger.touched_since(self._seen)), self._ledger.changes
+        self._set_aside(touched[at_once:])
+        self._decide(touched[:at_once])
+        self._seen = changes  # not before: what is not looked at must not count as seen
+        if self._old:
+            in_turn = [self._turns.popleft() for _ in range(min(RANKED_AGAIN, len(self._turns)))]
+            best = [name for _, name in self._old[:RANKED_AGAIN]]
+            self._rank_again(dict.fromkeys(best + in_turn))
+        return len(touched[:at_once])
+
+    def look_further(self, number: int) -> None:
+        """Look at so many of the nodes that are to be looked at."""
+        self._decide(list(islice(self._unseen, number)))
+
+    def in_order(self) -> Iterator[tuple[str, Assignment]]:
         """Yield the nodes that fit with the cards of each container, the preferred first."""
-        for _, name in self._ranked:
-            yield name, self._fitting[name][1]
+        for _, name in chain(self._ranked, self._old):
+            yield name, self._fitting[name].assignment
 
-    def refusal(self, node_name: str) -> Refusal | None:
-        """Return why a node of the ledger does not fit."""
-        return self._refused.get(node_name)
+    def _set_aside(self, names: list[str]) -> None:
+        """Forget what is known of these nodes, and have them looked at later."""
+        for name in names:
+            self._drop(name)
+            self.refused.pop(name, None)
+            self._unseen[name] = None
 
-    def _evaluate(self, node: NodeRoom) -> None:
-        self.evaluations += 1
-        before = self._fitting.pop(node.name, None)
-        if before:
-            del self._ranked[bisect_left(self._ranked, before[0])]
-        self._refused.pop(node.name, None)
-        found = choose_cards(self._shape, node, self._policy.cards)
-        if isinstance(found, Refusal):
-            if node.cards:  # a node without cards may be gone for good: nothing is kept of it
-                self._refused[node.name] = found
-        else:
-            rank = NODE_RANKS[self._policy.nodes](node)
-            insort(self._ranked, rank)
-            self._fitting[node.name] = (rank, found)
+    def _decide(self, names: list[str]) -> None:
+        if not names:  # as a rule there are none to look further at
+            return
+        nodes = [self._ledger.node_room(name) for name in names]
+        self.evaluations += len(nodes)
+        for node, decision in zip(nodes, self._decider.decide(nodes), strict=True):
+            self._unseen.pop(node.name, None)
+            self._drop(node.name)
+            self.refused.pop(node.name, None)
+            if not isinstance(decision, Refusal):
+                self._add(node.name, decision)
+            elif node.cards:  # a node without cards may be gone for good: nothing is kept of it
+                self.refused[node.name] = self._reasons.setdefault(decision, decision)
+
+    def _rank_again(self, names: Iterable[str]) -> None:
+        """Rank those of these nodes again whose rank is old."""
+        old = [name for name in names if name in self._fitting and _place(self._old, self._rank_of(name)) is not None]
+        for name, decision in zip(old, self._decider.rank_again([self._fitting[name] for name in old]), strict=True):
+            self._drop(name)
+            self._add(name, decision)
+
+    def _rank_of(self, name: str) -> Ranked:
+        return (self._fitting[name].rank, name)
+
+    def _drop(self, name: str) -> None:
+        if name in self._fitting:
+            ranked = self._rank_of(name)
+            for nodes in (self._ranked, self._old):
+                place = _place(nodes, ranked)
+                if place is not None:
+                    del nodes[place]
+            del self._fitting[name]
+
+    def _add(self, name: str, decision: Decision) -> None:
+        insort(self._ranked, (decision.rank, name))
+        self._fitting[name] = decision
+
+
+def _place(nodes: list[Ranked], ranked: Ranked) -> int | None:
+    """Return where a node is in a sorted list, None if it is not there."""
+    place = bisect_left(nodes, ranked)
+    return place if place < len(nodes) and nodes[place] == ranked else None
 
 
 class Chooser:
-    """Answers requests from the ledger, remembering a set of nodes for each shape."""
+    """Answers requests from the ledger, remembering a set of nodes for each ask; learns what pods come."""
 
-    def __init__(self, ledger: Ledger, policy: Policy) -> None:
+    def __init__(
+        self, ledger: Ledger, policy: Policy, mix: Mix | None = None, entries_kept: int = ENTRIES_KEPT
+    ) -> None:
         self._ledger = ledger
         self._policy = policy
-        # (shape, policy) -> set, least recently asked first
-        self._sets: OrderedDict[tuple[Shape, Policy], ShapeSet] = OrderedDict()
+        self._entries_kept = entries_kept
+        self._mix = mix or Mix()
+        self._pricers = Pricers(ledger, self._mix)
+        # (ask, policy) -> set, least recently asked first
+        self._sets: OrderedDict[tuple[Ask, Policy], FittingNodes] = OrderedDict()
         self._dropped_evaluations = 0
 
     @property
     def evaluations(self) -> int:
-        """How often a node was compared with a shape so far."""
+        """How often a node was compared with an ask so far."""
         return self._dropped_evaluations + sum(known.evaluations for known in self._sets.values())
 
-    def choose(self, request: PodRequest, node_names: list[str], count: int) -> Choice:
-        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why."""
-        known = self._set_of(request)
-        known.update(self._ledger)
-        wanted = set(node_names)
-        placements: list[Placement] = []
-        for name, assignment in known.fitting():
-            if name in wanted:
-                placements.append(self._placement(request, name, assignment))
-                if len(placements) == count:
-                    break
-        if placements:
-            return Choice(tuple(placements), {})
-        return Choice((), {name: known.refusal(name) or self._unknown_node(request, name) for name in node_names})
+    def arrived(self, request: PodRequest) -> None:
+        """Take in that a new pod has come, before it is asked for."""
+        self._mix.arrived(Ask(request.shape, request.host))
 
-    def best(self, request: PodRequest, node_names: frozenset[str] | None) -> Placement | None:
+    def given_out(self, cards: float) -> None:
+        """Take in that a pod has got cards, or parts of cards."""
+        self._mix.given_out(cards)
+
+    def given_back(self, cards: float) -> None:
+        """Take in that a pod has ended that had cards."""
+        self._mix.given_back(cards)
+
+    def taken_over(self) -> None:
+        """Take in that the ledger has had holders before it was looked at here."""
+        self._mix.taken_over()
+
+    def choose(self, request: PodRequest, node_names: Collection[str], count: int) -> Choice:
+        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why."""
+        wanted = set(node_names) if isinstance(node_names, Sequence) else node_names
+        placements = tuple(islice(self._placements(request, wanted), count))
+        if placements:
+            return Choice(placements, {})
+        refused = self._set_of(request).refused
+        try:  # quickly, for there can be thousands
+            return Choice((), dict(zip(node_names, map(refused.__getitem__, node_names), strict=True)))
+        except KeyError:
+            return Choice((), {name: refused.get(name) or self._unknown_node(request, name) for name in node_names})
+
+    def best(self, request: PodRequest, node_names: Container[str] | None) -> Placement | None:
         """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any."""
-        known = self._set_of(request)
-        known.update(self._ledger)
-        for name, assignment in known.fitting():
-            if node_names is None or name in node_names:
-                return self._placement(request, name, assignment)
-        return None
+        return next(self._placements(request, node_names), None)
 
     def fits(self, shape: Shape, node_name: str) -> bool:
-        """Tell whether a pod of this shape fits on a node now."""
-        return not isinstance(choose_cards(shape, self._ledger.node_room(node_name), self._policy.cards), Refusal)
+        """Tell whether a pod of this shape fits on a node now, once spares are taken back."""
+        room = self._ledger.room_without_spares(node_name)
+        return not isinstance(choose_cards(shape, room, Preference.BINPACK), Refusal)
 
     def choose_on(self, request: PodRequest, node_name: str) -> Placement | Refusal:
         """Return the pod's cards on one given node, or why it does not fit."""
-        policy = self._policy.wished(request)
-        found = choose_cards(request.shape, self._ledger.node_room(node_name), policy.cards)
-        return found if isinstance(found, Refusal) else self._placement(request, node_name, found)
+        decider = Decider(*self._key(request), self._pricers)
+        [decision] = decider.decide([self._ledger.node_room(node_name)])
+        if isinstance(decision, Refusal):
+            return decision
+        return self._placement(request, node_name, decision.assignment)
+
+    def _placements(self, request: PodRequest, node_names: Container[str] | None) -> Iterator[Placement]:
+        known = self._set_of(request)
+        self._pricers.tick()
+        number, found = known.at_once, False
+        number -= known.update(number)
+        while not found:
+            known.look_further(number)
+            number = max(2 * number, LOOKED_AT)
+            for name, assignment in known.in_order():
+                if node_names is None or name in node_names:
+                    found = True
+                    yield self._placement(request, name, assignment)
+            if not known.unseen:
+                return
+
+    def look_further(self) -> bool:
+        """Look at some nodes for an ask that is new, in a moment that nobody waits for; tell whether there are any."""
+        known = next((known for known in reversed(self._sets.values()) if known.unseen), None)
+        if known is not None:
+            known.look_further(LOOKED_AT)
+        return known is not None
 
     def _placement(self, request: PodRequest, node_name: str, assignment: Assignment) -> Placement:
         cards = self._ledger.node_room(node_name).cards
-        return Placement(node_name, shares_of(request, assignment, cards))
+        return Placement(node_name, shares_of(request, assignment, cards), request.host)
 
     def _unknown_node(self, request: PodRequest, node_name: str) -> Refusal:
         refusal = refuse_alone(request.shape[0], NodeRoom(node_name, offer=None, cards=(), rooms=()))
@@ -129,12 +258,24 @@ class Chooser:
             raise AssertionError("a node without cards can't fit")
         return refusal
 
-    def _set_of(self, request: PodRequest) -> ShapeSet:
-        key = (request.shape, self._policy.wished(request))
+    def _key(self, request: PodRequest) -> tuple[Ask, Policy]:
+        policy = self._policy.wished(request)
+        priced = policy.nodes not in NODE_RANKS or policy.cards not in CARD_RANKS
+        return Ask(request.shape, request.host if priced else NO_HOST), policy
+
+    def _may_keep_all(self) -> bool:
+        """Tell whether the sets are few enough; each comes to have an entry for every node."""
+        nodes = len(self._ledger.node_names())
+        return len(self._sets) <= min(SETS_KEPT, self._entries_kept // max(nodes, 1))
+
+    def _set_of(self, request: PodRequest) -> FittingNodes:
+        key = self._key(request)
         known = self._sets.get(key)
         if known is None:
-            known = self._sets[key] = ShapeSet(*key)
-            if len(self._sets) > SHAPES_KEPT:
+            alike = next((known for (_, policy), known in reversed(self._sets.items()) if policy == key[1]), None)
+            order = (name for name, _ in alike.in_order()) if alike else ()
+            known = self._sets[key] = FittingNodes(Decider(*key, self._pricers), self._ledger, order)
+            while len(self._sets) > 1 and not self._may_keep_all():
                 self._dropped_evaluations += self._sets.popitem(last=False)[1].evaluations
         self._sets.move_to_end(key)
         return known

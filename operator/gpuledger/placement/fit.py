@@ -8,11 +8,12 @@ from itertools import chain, combinations
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
-from gpuledger.placement.policy import CARD_RANKS, CardRank, Preference
+from gpuledger.placement.card_order import CardOrder
+from gpuledger.placement.policy import Preference
 
 SEARCH_LIMIT = 512
 """Different ways to give a container its cards that are tried for one pod on one node, before it counts as not
@@ -29,16 +30,25 @@ def choose_cards(shape: Shape, node: NodeRoom, preference: Preference) -> Assign
     Depth-first over the containers, the most demanding first and init containers last, so that these find the cards
     that the main ones have. The first descent is the preferred placement; the search goes on only when it fails.
     """
+    if takes_pods(node, shape):
+        search = _Search(shape, node.rooms, CardOrder(node, preference))
+        if search.place(0):
+            return search.assignment()
     for demand in shape:
         refusal = refuse_alone(demand, node)
         if refusal:
             return refusal
-    if node.offer is not None and node.offer.dialect is Dialect.VOLCANO and not _volcano_serves(shape):
+    if node.offer is not None and not _plugin_serves(node.offer, shape):
         return Refusal(Reason.PLUGIN_LIMIT, "Volcano's device plugin serves only one container, and no init container")
-    search = _Search(shape, node.rooms, CARD_RANKS[preference])
-    if search.place(0):
-        return search.assignment()
     return Refusal(Reason.CONTAINERS_TOGETHER, "no cards that hold all containers of the pod at once")
+
+
+def takes_pods(node: NodeRoom, shape: Shape) -> bool:
+    """Tell whether a node takes such pods at all, whatever is free on its cards."""
+    offer = node.offer
+    if offer is None or node.hangs:
+        return not shape
+    return _plugin_serves(offer, shape) and all(offer.serves(demand.resource) for demand in shape)
 
 
 def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
@@ -62,7 +72,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     rooms = [room for room in node.rooms if demand.admits(room.card)]
     if len(rooms) < demand.cards:
         return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
-    fitting = [room for room in rooms if _fits(demand, room)]
+    fitting = [room for room in rooms if fits(demand, room)]
     if len(fitting) < demand.cards:
         return _refuse_for_now(demand, rooms)
     if demand.one_numa_node and not any(len(group) >= demand.cards for group in _by_numa_node(fitting)):
@@ -107,13 +117,13 @@ def _memory_text(demand: Demand) -> str:
     return f"{demand.memory_percent} percent memory" if demand.memory_mib is None else f"{demand.memory_mib} MiB"
 
 
-def _volcano_serves(shape: Shape) -> bool:
-    """Tell whether Volcano's device plugin finds the cards of such a pod.
+def _plugin_serves(offer: NodeOffer, shape: Shape) -> bool:
+    """Tell whether the node's device plugin finds the cards of such a pod; Volcano's does not for all.
 
     Source: volcano-vgpu-device-plugin, pkg/util/util.go. It compares the number that the kubelet asks for, which is one
     container's, with the number of the whole pod; and it counts the main containers alone.
     """
-    return len(shape) == 1 and shape[0].lifetime is Lifetime.MAIN
+    return offer.dialect is not Dialect.VOLCANO or (len(shape) == 1 and shape[0].lifetime is Lifetime.MAIN)
 
 
 def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:
@@ -125,7 +135,7 @@ def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:
     return list(groups.values())
 
 
-def _fits(demand: Demand, room: Room) -> bool:
+def fits(demand: Demand, room: Room) -> bool:
     """Tell whether the card takes the container, if nothing else of its pod is there."""
     if room.shut or (demand.exclusive and not room.idle) or _all_cores_promised(demand, room):
         return False
@@ -143,9 +153,10 @@ def _all_cores_promised(demand: Demand, room: Room) -> bool:
 class _Search:
     """Depth-first search for the cards of all containers of a pod."""
 
-    def __init__(self, shape: Shape, rooms: Sequence[Room], rank: Callable[[Room], CardRank]) -> None:
+    def __init__(self, shape: Shape, rooms: Sequence[Room], card_order: CardOrder) -> None:
         self.shape = shape
-        self.rooms = sorted(rooms, key=rank)
+        self.card_order = card_order
+        self.rooms = card_order.sorted(rooms)
         self.chosen: list[tuple[Room, ...]] = [()] * len(shape)
         self.phases = phases(shape)
         self.phases_of = [tuple(p for p, members in enumerate(self.phases) if c in members) for c in range(len(shape))]
@@ -188,9 +199,14 @@ class _Search:
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
         last = len(self.order) == 1
         seen: set[tuple[object, ...]] = set()
-        groups = _by_numa_node(fitting) if demand.one_numa_node else [fitting]
+        groups = _by_numa_node(fitting) if demand.one_numa_node and demand.cards > 1 else [fitting]
         kinds = {} if last else {room.card.uuid: self._kind(room) for room in fitting}
-        for rooms in chain.from_iterable(combinations(group, demand.cards) for group in groups):
+        ways = [combinations(group, demand.cards) for group in groups]
+        best: Sequence[tuple[Room, ...]] = ()
+        if demand.cards > 1 and self.card_order.tells_sets_apart:
+            first = self.taken if demand.lifetime is Lifetime.INIT else ()
+            best = self.card_order.best_sets(groups, demand.cards, first)
+        for rooms in chain(best, *ways):
             self.looks -= 1
             if self.looks < 0:
                 return
@@ -211,7 +227,7 @@ class _Search:
     def _fits_beside(self, container: int, room: Room) -> bool:
         """Tell whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
-        if not demand.admits(room.card) or not _fits(demand, room):
+        if not demand.admits(room.card) or not fits(demand, room):
             return False
         taken = self.taken.get(room.card.uuid)
         if taken is None:

@@ -1,4 +1,9 @@
-"""Which of several fitting nodes and cards to prefer. Two independent choices, each a row in a table."""
+"""Which of several fitting nodes and cards to prefer. Two independent choices, each a row in a table.
+
+docs/placement.md says of each row what it is good for. Some preferences need nothing but the node and the cards that
+were found on it: they rank. Others ask what the choice costs the pods that are still to come: they price
+(`placement.fragmentation`).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,29 @@ from enum import StrEnum
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Assignment
+from gpuledger.placement.topology import connectivity
 
 
 class Preference(StrEnum):
-    """Fill what is in use first, or use what is empty first."""
+    """What to prefer, among nodes or among the cards of a node."""
 
     BINPACK = "binpack"
+    """What is in use first, the fullest."""
     SPREAD = "spread"
+    """What is empty first, the emptiest."""
+    TOPOLOGY = "topology"
+    """The smallest node; on it the cards that reach each other best, and for one card alone the worst connected."""
+    FRAGMENTATION = "fragmentation"
+    """What costs the expected pods least."""
+    FGD = "fgd"
+    """The published policy that the one above is measured by."""
+    BEST_FIT = "best-fit"
+    """The tightest node, CPU counted too: another one to compare with."""
+
+
+FALLBACK = Preference.BINPACK
+"""Chooses the cards in place of `topology` on a node of which no links are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +55,31 @@ def _known(wish: str, otherwise: Preference) -> Preference:
     return Preference(wish) if wish in {each.value for each in Preference} else otherwise
 
 
-CardRank = tuple[int, int, int, int]
-NodeRank = tuple[int, str]
+CardRank = tuple[int, ...]
+NodeRank = tuple[float, ...]
+"""The lowest is preferred. The node's name breaks ties."""
 
 
 def _tightest_card(room: Room) -> CardRank:
-    return (room.free.memory_mib, room.free.cores, room.free.number, room.card.index)
+    return (room.free.memory_mib, room.free.cores, room.free.number)
 
 
 def _emptiest_card(room: Room) -> CardRank:
-    return (-room.free.memory_mib, -room.free.cores, -room.free.number, room.card.index)
+    return (-room.free.memory_mib, -room.free.cores, -room.free.number)
+
+
+def _any_card(room: Room) -> CardRank:
+    return ()
 
 
 CARD_RANKS: dict[Preference, Callable[[Room], CardRank]] = {
     Preference.BINPACK: _tightest_card,
     Preference.SPREAD: _emptiest_card,
+    Preference.TOPOLOGY: _any_card,
+    Preference.BEST_FIT: _tightest_card,
 }
-"""Rank of a card on its node, the lowest first. The index breaks ties, so the choice is deterministic."""
+"""Rank of a card on its node by what is free on it, the lowest first. Among equals the topology decides, whatever the
+preference, and then the index: see `card_order`. What is not in this table has prices."""
 
 
 def load_permille(node: NodeRoom, added: Amounts = NOTHING) -> int:
@@ -62,8 +91,30 @@ def load_permille(node: NodeRoom, added: Amounts = NOTHING) -> int:
     return 1000 - (500 * free_memory // max(memory, 1) + 500 * free_cores // max(cores, 1))
 
 
-NODE_RANKS: dict[Preference, Callable[[NodeRoom], NodeRank]] = {
-    Preference.BINPACK: lambda node: (-load_permille(node), node.name),
-    Preference.SPREAD: lambda node: (load_permille(node), node.name),
+def _fullest_node(node: NodeRoom, assignment: Assignment) -> NodeRank:
+    return (-load_permille(node),)
+
+
+def _emptiest_node(node: NodeRoom, assignment: Assignment) -> NodeRank:
+    return (load_permille(node),)
+
+
+def _smallest_node(node: NodeRoom, assignment: Assignment) -> NodeRank:
+    return (len(node.cards), -connectivity_of(node, assignment), -load_permille(node))
+
+
+def connectivity_of(node: NodeRoom, assignment: Assignment) -> int:
+    """Return how well chosen the cards of each container are, summed up; 0 where no links are known."""
+    topology = node.topology
+    if topology is None or not topology.linked:
+        return 0
+    position_of = {card.uuid: position for position, card in enumerate(node.cards)}
+    return sum(connectivity(topology, tuple(position_of[uuid] for uuid in uuids)) for uuids in assignment if uuids)
+
+
+NODE_RANKS: dict[Preference, Callable[[NodeRoom, Assignment], NodeRank]] = {
+    Preference.BINPACK: _fullest_node,
+    Preference.SPREAD: _emptiest_node,
+    Preference.TOPOLOGY: _smallest_node,
 }
-"""Rank of a node that fits, the lowest first. The name breaks ties."""
+"""Rank of a node on which a pod would get these cards, the lowest first. What is not in this table has prices."""

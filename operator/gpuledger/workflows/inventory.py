@@ -98,7 +98,7 @@ class InventoryKeeper:
         self._counts.nodes_examined += 1
         self._facts[facts.name] = facts
         self._open_or_close(facts)
-        if before is None or replace(before, offer=facts.offer) != facts:
+        if before is None or replace(before, offer=facts.offer, host=facts.host) != facts:
             self._read(facts)
         if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
             self.worker.mark(facts.name)
@@ -109,6 +109,7 @@ class InventoryKeeper:
         self._give_up_claims(node_name)
         self._told.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
+        self._ledger.hosts.set_capacity(node_name, None)
         self._ledger.set_hangs(node_name, False)
         self.recheck(node_name)
 
@@ -156,6 +157,7 @@ class InventoryKeeper:
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
         self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
+        self._ledger.hosts.set_capacity(facts.name, facts.host if facts.registers else None)
         self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
 
     def _read(self, facts: NodeFacts) -> None:
@@ -183,7 +185,10 @@ class InventoryKeeper:
                 self._left_out.setdefault(card.uuid, set()).add(node_name)
                 problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
             else:
-                cards[card.uuid] = card
+                entry = self._ledger.entry(card.uuid)
+                alike = entry is not None and entry.card == card and not card.fault  # which is not compared
+                known = entry.card if entry is not None and alike else card
+                cards[known.uuid] = known  # one object for both: large clusters have tens of thousands
         self._tell(node_name, tuple(problems))
         return cards
 

@@ -40,6 +40,10 @@ WRITES_AT_ONCE = 32
 """Requests in flight, over all cards. More make the API server no faster, only each answer later; what waits for its
 turn meanwhile gathers more entries."""
 
+GATHER_S = 0.03
+"""While pods come faster than this one after the other, the first share on a card waits so long for the next ones: most
+go to the same card. A pod that comes by itself does not wait."""
+
 GROUP_LIMIT = 64
 """Changes in one PATCH: bounds the time and the size of a single request."""
 
@@ -84,13 +88,18 @@ class Entered:
 
 
 class Journal:
-    """Writes holders into the ledger and out of it. Each call returns when the API server has it."""
+    """Writes holders into the ledger and out of it. Each call returns when the API server has it.
 
-    def __init__(self, ledger: Ledger, store: LedgerStore) -> None:
+    In a burst of pods, a card's first PATCH waits `gather_s` for more.
+    """
+
+    def __init__(self, ledger: Ledger, store: LedgerStore, gather_s: float = 0.0) -> None:
         self._ledger = ledger
         self._store = store
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._gather_s = gather_s
+        self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
         self.counts = JournalCounts()
         self.on_lost: Callable[[str], None] = lambda _: None
         """Called with a node's name when the API server does not have one of its cards that memory knows."""
@@ -104,7 +113,8 @@ class Journal:
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
         """
         entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
-        self._submit(holder.share.uuid, entry)
+        in_a_burst = self._comes_in_a_burst(holder.pod.uid)
+        self._submit(holder.share.uuid, entry, self._gather_s if in_a_burst and not holder.share.exclusive else 0.0)
         try:
             await asyncio.wait_for(entry.settled, timeout_s)
         except TimeoutError:
@@ -175,11 +185,19 @@ class Journal:
         self._submit(uuid, entry)
         await entry.settled
 
-    def _submit(self, uuid: str, entry: Entry) -> None:
+    def _comes_in_a_burst(self, pod_uid: str) -> bool:
+        """Tell whether another pod came just before this one."""
+        newest_uid, came_s = self._newest
+        now_s = asyncio.get_running_loop().time()
+        if newest_uid != pod_uid:
+            self._newest = (pod_uid, now_s)
+        return newest_uid != pod_uid and now_s - came_s < self._gather_s
+
+    def _submit(self, uuid: str, entry: Entry, gather_s: float = 0.0) -> None:
         writer = self._writers.get(uuid)
         if writer is None:
             writer = self._writers[uuid] = _CardWriter(
-                uuid, self._ledger, self._store, self._turns, self.counts, self.on_lost
+                uuid, self._ledger, self._store, self._turns, self.counts, self.on_lost, gather_s
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
@@ -202,6 +220,7 @@ class _CardWriter:
         turns: asyncio.Semaphore,
         counts: JournalCounts,
         on_lost: Callable[[str], None],
+        gather_s: float,
     ) -> None:
         self.uuid = uuid
         self.waiting: list[Entry] = []
@@ -212,7 +231,7 @@ class _CardWriter:
         self._counts = counts
         self._on_lost = on_lost
         self._errors = 0
-        self._pause_s = 0.0
+        self._pause_s = gather_s
         self._stale = False
         """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
 

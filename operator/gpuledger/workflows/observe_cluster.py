@@ -8,8 +8,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from gpuledger.formats.host import host_request
 from gpuledger.formats.node import node_facts
-from gpuledger.formats.pod import bound_node, created_at, is_unschedulable, pod_identity, scheduler_of
+from gpuledger.formats.pod import (
+    bound_node,
+    created_at,
+    is_finished,
+    is_unschedulable,
+    pod_identity,
+    scheduler_of,
+)
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import Ledger
@@ -18,6 +26,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.late_starts import LateStarts
+from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
@@ -61,6 +70,7 @@ class ClusterObserver:
         turns: PluginTurns,
         adopter: Adopter,
         starts: LateStarts,
+        learner: Learner,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
@@ -74,6 +84,7 @@ class ClusterObserver:
         self._turns = turns
         self._adopter = adopter
         self._starts = starts
+        self._learner = learner
         self._reader = reader
         self._read_request = read_request
         self._words = words
@@ -85,6 +96,8 @@ class ClusterObserver:
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
         """Whether everything has been taken in once: before, nothing can be decided."""
+        self.on_compared: Callable[[], None] = lambda: None
+        """Called after each comparison with full lists."""
 
     def node(self, node: Json, gone: bool) -> None:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
@@ -120,10 +133,17 @@ class ClusterObserver:
         """Take in a bound pod; one of another scheduler is not our business."""
         if scheduler_of(pod) not in self._scheduler_names:
             return
-        self._turns.observe(pod, pod["metadata"]["uid"], gone)
+        uid = pod["metadata"]["uid"]
+        self._turns.observe(pod, uid, gone)
+        if gone or is_finished(pod):
+            self._ledger.hosts.forget(uid)
+            self._learner.ended(uid)
+        elif bound_node(pod):
+            self._ledger.hosts.bound(uid, bound_node(pod), host_request(pod))
+            self._learner.bound(pod, before=not self.synced)
         if gone:
             self._releaser.forget(pod)
-            self._starts.forget(pod["metadata"]["uid"])
+            self._starts.forget(uid)
         else:
             self._releaser.observe(pod)
             self._starts.observe(pod, bound_before=not self.synced)
@@ -138,7 +158,9 @@ class ClusterObserver:
             self._maybe_refused.discard(uid)
             if self._gone_since is not None:
                 self._gone_since.add(uid)
-        elif is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
+            return
+        self._learner.came(pod)
+        if is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
 
@@ -208,6 +230,7 @@ class ClusterObserver:
         await self._resync_pods()
         self.synced = True
         await self._list_pending(take_pending)
+        self.on_compared()
 
     async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
         """Resync for ever, and soon after it is said to be needed. After an error, soon again."""
@@ -248,12 +271,14 @@ class ClusterObserver:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
         had_turn = self._turns.known_pods()
         unstarted = self._starts.known_pods()
+        counted = self._ledger.hosts.pod_uids() | self._learner.known_pods()
         async for page in self._reader.bound_pods(self._scheduler_names):
             for pod in page:
                 if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
                     suspects.discard(pod["metadata"]["uid"])
                     had_turn.discard(pod["metadata"]["uid"])
                     unstarted.discard(pod["metadata"]["uid"])
+                    counted.discard(pod["metadata"]["uid"])
                     self.pod(pod, gone=False)
                     self._adopter.observe(pod)
         self._adopter.listed()
@@ -263,3 +288,6 @@ class ClusterObserver:
             self._turns.not_listed(uid)
         for uid in unstarted:
             self._starts.forget(uid)
+        for uid in counted:
+            self._ledger.hosts.forget(uid)
+            self._learner.ended(uid)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
@@ -24,7 +25,7 @@ from gpuledger.formats.pod import (
 )
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
-from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.errors import (
     ApiError,
     BadInput,
@@ -54,6 +55,8 @@ FAILURES_FREE = 3
 
 FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 
+TEXT = attrgetter("text")
+
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
 
@@ -66,6 +69,8 @@ class PlacementSettings:
     hold_ttl_s: float
     bind_timeout_s: float
     """Until Bind answers; the task goes on. Less than the scheduler's httpTimeout."""
+    nodes_offered: int
+    """Nodes between which kube-scheduler can choose for a pod."""
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
@@ -80,7 +85,7 @@ class PlacementSettings:
 class FilterResult:
     """The nodes that a pod can go to, or why each can't take it."""
 
-    node_names: Sequence[str]
+    node_names: Collection[str]
     refused: Mapping[str, str]
 
 
@@ -167,6 +172,15 @@ class PodPlacer:
         for uid in self._ledger.expire_holds(self._clock()):
             self._held.pop(uid, None)
 
+    def next_expiry_s(self) -> float | None:
+        """Return before what time of the clock `expire_holds` has nothing to do; None: never, as far as is known."""
+        first_s = self._ledger.first_deadline_s
+        return None if first_s == PINNED else first_s
+
+    def look_further(self) -> bool:
+        """Do some work that a question has left for a quiet moment; tell whether there was any."""
+        return self._chooser.look_further()
+
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
         self._waiting.forget(pod_uid)
@@ -176,30 +190,28 @@ class PodPlacer:
             self._drop_hold(pod_uid)
 
     def prioritize(self, arguments: FilterArguments) -> list[str]:
-        """Return the nodes in the order of preference for this pod; those that do not fit come last."""
-        request = self._request(arguments.pod)
-        if request is None:
-            return arguments.node_names
-        choice = self._chooser.choose(request, arguments.node_names, len(arguments.node_names))
-        fitting = dict.fromkeys(placement.node_name for placement in choice.placements)
-        return [*fitting, *(name for name in arguments.node_names if name not in fitting)]
+        """Return the nodes in the order of preference for this pod, as Filter has found them."""
+        hold = self._ledger.hold_of(str((arguments.pod.get("metadata") or {}).get("uid")))
+        order = {placement.node_name: place for place, placement in enumerate(hold.placements)} if hold else {}
+        return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
         self._drop_hold(pod.uid)
-        choice = self._chooser.choose(request, arguments.node_names, count=1)
-        if not choice.placements and self._waiting.yield_to(pod):
-            choice = self._chooser.choose(request, arguments.node_names, count=1)
+        choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered)
+        for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
+            if not choice.placements and make_room():
+                choice = self._chooser.choose(request, arguments.node_names, count=1)
         if choice.placements:
-            placement = choice.placements[0]
-            self._ledger.hold(pod.uid, placement, self._clock() + self._settings.hold_ttl_s)
+            preferred, *spares = choice.placements
+            self._ledger.hold(pod.uid, preferred, self._clock() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request)
             self._waiting.forget(pod.uid)
-            return FilterResult([placement.node_name], {})
+            return FilterResult([placement.node_name for placement in choice.placements], {})
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
         if choice.refusals:
             self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
-        return FilterResult([], {name: refusal.text for name, refusal in choice.refusals.items()})
+        return FilterResult([], dict(zip(choice.refusals, map(TEXT, choice.refusals.values()), strict=True)))
 
     def _drop_hold(self, pod_uid: str) -> None:
         self._ledger.drop_hold(pod_uid)
@@ -223,7 +235,7 @@ class PodPlacer:
         self._releaser.recheck(pod.uid)
         raise DoesNotFit(f"shares that an earlier attempt has left to pod {pod} are being given back")
 
-    def _same_node(self, pod: Pod, node_name: str, node_names: list[str]) -> FilterResult:
+    def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
         if node_name in node_names:
             return FilterResult([node_name], {})
         if self.is_binding(pod.uid):
@@ -231,7 +243,7 @@ class PodPlacer:
         self._releaser.recheck(pod.uid)
         raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
 
-    def _refuse_all(self, node_names: Sequence[str], refusal: Refusal) -> FilterResult:
+    def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
         self._counts.refusals[refusal.reason] += 1
         return FilterResult([], dict.fromkeys(node_names, refusal.text))
 
@@ -274,6 +286,7 @@ class PodPlacer:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
         if placement is not None:  # else it is bound already
             await self._binder.bind(seen, placement)
+            self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)
@@ -291,14 +304,15 @@ class PodPlacer:
             failures.put_off_until_s = self._clock() + put_off_s
 
     def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
-        hold, seen = self._ledger.hold_of(arguments.uid), self._held.get(arguments.uid)
-        if hold is None or seen is None or hold.placement.node_name != arguments.node_name:
+        seen = self._held.get(arguments.uid)
+        placement = self._ledger.keep(arguments.uid, arguments.node_name) if seen else None
+        if seen is None or placement is None:
             return None
         self._ledger.pin_hold(arguments.uid)
-        return seen, hold.placement
+        return seen, placement
 
     async def _placement_without_hold(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None]:
-        """Choose cards on the node for a pod whose hold is gone: we restarted, or its volumes took long.
+        """Choose cards for a pod without a hold on the node: its volumes took long, we restarted, or gave others room.
 
         Returns no placement for a pod that is bound to the node already.
         """
@@ -323,6 +337,8 @@ class PodPlacer:
         self._waiting.forget(pod.uid)
         self._drop_hold(pod.uid)  # room that was kept for it until it came
         chosen = self._chooser.choose_on(request, arguments.node_name)
+        if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
+            chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal):
             raise BindFailed(f"node {arguments.node_name}: {chosen.text}")
         self._ledger.hold(pod.uid, chosen, self._clock() + self._settings.hold_ttl_s)
@@ -337,4 +353,4 @@ class PodPlacer:
         whole = covers(shares, request) and all(
             card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
         )
-        return Placement(node_name, shares) if whole else None
+        return Placement(node_name, shares, request.host) if whole else None

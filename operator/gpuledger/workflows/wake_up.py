@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.request import PodRequest, Shape
-from gpuledger.model.share import Pod
+from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pauses import pause
@@ -97,6 +97,8 @@ class WaitingPods:
         self._seen = -1  # number of the ledger's last change that was looked at
         self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
         self._calls: set[asyncio.Task[None]] = set()
+        self.on_newcomer: Callable[[], None] = lambda: None
+        """Called when a pod comes to wait for which nobody has looked at any node."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._earmarks)
@@ -110,6 +112,7 @@ class WaitingPods:
         self._add(_Waiting(pod, request, (-pod.priority, created, number), names))
         if names is None:
             self._unchecked.add(request.shape)
+            self.on_newcomer()
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod waits no more. Its hold is the caller's business."""
@@ -126,7 +129,7 @@ class WaitingPods:
             exhausted: set[tuple[Shape, int]] = set()
             for waiting in self._candidates():
                 same = (waiting.request.shape, id(waiting.node_names))
-                placement = None if same in exhausted else self._chooser.best(waiting.request, waiting.node_names)
+                placement = None if same in exhausted else self._best(waiting)
                 if placement is None:
                     exhausted.add(same)
                 else:
@@ -153,6 +156,13 @@ class WaitingPods:
         await asyncio.gather(*self._calls, return_exceptions=True)
 
     # Inside.
+
+    def _best(self, waiting: _Waiting) -> Placement | None:
+        """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
+        placement = self._chooser.best(waiting.request, waiting.node_names)
+        if placement is None and self._ledger.take_back_spares():
+            placement = self._chooser.best(waiting.request, waiting.node_names)
+        return placement
 
     def _candidates(self) -> list[_Waiting]:
         """Return those who fit where something has changed, first who goes first."""

@@ -20,6 +20,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
 from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
 Client = TestClient[web.Request, web.Application]
@@ -37,6 +38,8 @@ class StubPlacer:
         self.result = FilterResult(["node-a"], {"node-b": "no card entirely free"})
 
     def _ask(self, arguments: object) -> None:
+        if isinstance(arguments, FilterArguments):
+            arguments = FilterArguments(arguments.pod, list(arguments.node_names))
         self.asked.append(arguments)
         if self.error:
             raise self.error
@@ -47,7 +50,7 @@ class StubPlacer:
 
     def prioritize(self, arguments: FilterArguments) -> list[str]:
         self._ask(arguments)
-        return arguments.node_names
+        return list(arguments.node_names)
 
     async def bind(self, arguments: BindArguments) -> None:
         self._ask(arguments)
@@ -63,7 +66,8 @@ class World:
         ledger = Ledger()
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
-        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()))
+        unlinked = UnlinkedNodes(ledger, Policy())
+        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()), unlinked)
         self.server = ExtenderServer(cast(PodPlacer, self.placer), metrics, self.counts, lambda: self.ready)
 
 
@@ -195,6 +199,7 @@ async def test_metrics_show_the_counters(world: World, health: Client, extender:
         'gpuledger_refusals_total{reason="no-memory"} 2.0',
         "gpuledger_filter_seconds_count 1.0",
         "gpuledger_cards 0.0",
+        "gpuledger_nodes_without_links 0.0",
     ):
         assert line in text.splitlines()
 

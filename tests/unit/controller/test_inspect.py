@@ -13,6 +13,8 @@ from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, an_anno
 from fakes.objects import CORES, GPU, MEMORY, a_container, a_node_object, a_pod_object
 from gpuledger.command_line import main
 from gpuledger.controller.inspect import inspect_text
+from gpuledger.formats.inspection import NO_LINKS, TOPOLOGY_NEEDS_LINKS
+from gpuledger.formats.registers import SCORES_ANNOTATION
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
 
@@ -20,7 +22,6 @@ Json = dict[str, Any]
 
 REPORT = "GPU-f571c8f8,10,32768,NVIDIA-Tesla V100S-PCIE-32GB,true,hami-core"
 VOLCANO_NODE = a_foreign_node({VOLCANO: REPORT}, {VOLCANO_COUNT: 10})
-NOT_YET = "annotation hami.io/gpu-scheduler-policy: topology-aware has no effect yet; the cluster's policy is used"
 POD = an_annotated_pod(
     {"nvidia.com/use-gputype": "A100,V100", "hami.io/gpu-scheduler-policy": "topology-aware"},
     a_container("cuda", {GPU: 2, MEMORY: 3000}),
@@ -73,6 +74,7 @@ def test_a_node_shows_what_it_serves_and_its_cards() -> None:
                 "links": {},
             }
         ],
+        "notes": [],
         "problems": [],
     }
 
@@ -119,8 +121,9 @@ def test_a_pod_shows_what_each_container_asks_for_what_it_left_out_and_what_it_c
             },
             {"name": "web", "lifetime": "main", "readable": True, "request": None},
         ],
-        "selectors": {"useModels": ["A100", "V100"], "cardPolicy": "topology"},
-        "warnings": [NOT_YET],
+        "selectors": {"useModels": ["A100", "V100"], "nodePolicy": "topology", "cardPolicy": "topology"},
+        "notes": [TOPOLOGY_NEEDS_LINKS],
+        "warnings": [],
         "problems": [],
     }
 
@@ -134,6 +137,17 @@ def test_a_whole_card_is_shown_with_all_of_its_cores_and_memory() -> None:
 def test_a_node_without_cards_is_no_problem() -> None:
     found = shown(a_foreign_node({}, {"cpu": "1"}))
     assert (found["dialect"], found["serves"], found["gpus"], found["problems"]) == (None, [], [], [])
+
+
+def test_a_node_whose_cards_report_no_links_is_told_apart_from_one_whose_cards_do() -> None:
+    linked = {"GPU-1": {"GPU-2": "100"}, "GPU-2": {"GPU-1": "100"}}
+    scores = json.dumps([{"uuid": uuid, "score": score} for uuid, score in linked.items()])
+    report = ":".join(f"GPU-{number},10,32768,100,NVIDIA-A100,0,true" for number in (1, 2))
+    without = {HAMI: report}
+    assert shown(a_foreign_node(without, {GPU: 10}))["notes"] == [NO_LINKS]
+    with_links = shown(a_foreign_node({**without, SCORES_ANNOTATION: scores}, {GPU: 10}))
+    assert [gpu["links"] for gpu in with_links["gpus"]] == [{"GPU-2": 100}, {"GPU-1": 100}]
+    assert with_links["notes"] == []
 
 
 def test_cards_are_shown_in_the_order_of_their_index() -> None:
@@ -351,7 +365,13 @@ def test_the_table_of_a_pod_marks_defaults_and_shows_choices() -> None:
         "cuda 2 3000 MiB 0 % (default) no hami",
         "web no GPU",
     ]
-    assert lines[5:] == ["  useModels: A100, V100", "  cardPolicy: topology", f"  warning: {NOT_YET}", ""]
+    assert lines[5:] == [
+        "  useModels: A100, V100",
+        "  nodePolicy: topology",
+        "  cardPolicy: topology",
+        f"  note: {TOPOLOGY_NEEDS_LINKS}",
+        "",
+    ]
 
 
 def test_the_table_shows_warnings_and_problems() -> None:

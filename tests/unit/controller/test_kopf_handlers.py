@@ -6,17 +6,13 @@ from typing import Any, cast
 
 import kopf
 import pytest
+from kopf._cogs.structs.bodies import RawBody
 from kubernetes_asyncio.client import Configuration
 
-from builders import a_card, a_holder, a_share
-from fakes.api_server import ApiServer
 from fakes.objects import a_node_object, a_pod_object
-from fakes.operator_parts import OperatorParts
-from gpuledger.controller.kopf_handlers import NoDiffBase, build_registry, build_settings, connection
+from gpuledger.controller.kopf_handlers import NoDiffBase, NoMemories, build_registry, build_settings, connection
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.formats.stored_card import new_allocation
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.observe_cluster import ClusterObserver
 
 Json = dict[str, Any]
@@ -35,8 +31,8 @@ class StubObserver:
         self.seen.append(("pod", pod, gone))
 
 
-def registry(observer: object, counts: Counts | None = None) -> kopf.OperatorRegistry:
-    return build_registry(cast(KubeClient, None), cast(ClusterObserver, observer), counts or Counts(), KopfLists())
+def registry(observer: object) -> kopf.OperatorRegistry:
+    return build_registry(cast(KubeClient, None), cast(ClusterObserver, observer), KopfLists())
 
 
 def handlers(of: kopf.OperatorRegistry) -> dict[str, Callable[..., Any]]:
@@ -68,10 +64,18 @@ def test_nothing_is_stored_for_comparison() -> None:
     assert not patch
 
 
+async def test_kopf_keeps_nothing_of_an_object_between_its_events() -> None:
+    memories, pod = NoMemories(), RawBody(metadata={"uid": "uid"})
+    first = await memories.recall(pod, noticed_by_listing=True)
+    assert await memories.recall(pod) is not first
+    assert list(memories.iter_all_memories()) == []
+    await memories.forget(pod)
+
+
 def test_only_handlers_of_raw_events_are_registered() -> None:
     """All others make Kopf write annotations or finalizers to what they watch."""
     found = registry(StubObserver())
-    assert sorted(handlers(found)) == ["allocation", "node", "pod"]
+    assert sorted(handlers(found)) == ["node", "pod"]
     for others in (found._changing, found._spawning, found._indexing, found._webhooks):
         assert list(others.get_all_handlers()) == []
 
@@ -85,18 +89,6 @@ async def test_events_are_handed_on_and_nothing_is_returned(kind: str | None) ->
     assert await found["pod"](event={"type": kind, "object": pod}) is None
     gone = kind == "DELETED"
     assert observer.seen == [("node", node, gone), ("pod", pod, gone)]
-
-
-async def test_a_card_that_cannot_be_read_is_counted_and_stops_nothing() -> None:
-    api, counts = ApiServer(), Counts()
-    parts = OperatorParts(api)
-    found = handlers(registry(parts.observer, counts))
-    assert await found["allocation"](event={"type": "ADDED", "object": new_allocation(a_card())}) is None
-    assert counts.bad_input == {"allocation": 1}
-    card = a_card()
-    api.put_card(card, a_holder("a", a_share(card)))
-    await found["allocation"](event={"type": "ADDED", "object": api.cards[card.object_name]})
-    assert list(parts.entry(card).holders) == ["a"]
 
 
 class StubClient:

@@ -39,3 +39,15 @@ async def test_a_later_list_is_noticed_and_a_watch_or_a_failure_is_not(query: st
     await ask(lists, *PATHS)
     await ask(lists, PATHS[1] + query, status=status)
     assert lists.again.is_set() == noticed
+
+
+async def test_the_lists_of_the_plain_watch_of_cards_count_too() -> None:
+    lists = KopfLists()
+    await ask(lists, *PATHS[:-1])
+    listed = lists.listing()
+    assert not lists.first.is_set()
+    listed(set())
+    assert lists.first.is_set()
+    assert not lists.again.is_set()
+    lists.listing()(set())
+    assert lists.again.is_set()

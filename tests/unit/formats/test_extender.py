@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from gpuledger.formats.extender import (
+    SEARCHES,
     BindArguments,
-    FilterArguments,
     bind_answer,
     bind_arguments,
     filter_answer,
@@ -21,7 +22,40 @@ BIND: dict[str, Any] = {"PodName": "a", "PodNamespace": "default", "PodUID": "u"
 
 def test_a_filter_request_has_a_pod_and_node_names() -> None:
     body: dict[str, Any] = {"Pod": {"metadata": {}}, "Nodes": None, "NodeNames": ["n"]}
-    assert filter_arguments(body) == FilterArguments({"metadata": {}}, ["n"])
+    arguments = filter_arguments(orjson.dumps(body))
+    assert (arguments.pod, list(arguments.node_names)) == ({"metadata": {}}, ["n"])
+
+
+def test_other_spellings_of_the_same_are_understood() -> None:
+    for text in (b'{"NodeNames":["n"], "Nodes": null, "Pod": {"a": 1}}', b' {"Pod": {"a": 1}, "NodeNames": [ "n" ] } '):
+        arguments = filter_arguments(text)
+        assert (arguments.pod, list(arguments.node_names)) == ({"a": 1}, ["n"])
+
+
+def test_names_are_found_in_the_text_and_after_it_was_decoded() -> None:
+    names = [f"node-{number}" for number in range(30)]
+    found = filter_arguments(orjson.dumps({"Pod": {}, "Nodes": None, "NodeNames": names})).node_names
+    for name in names + names[: SEARCHES + 1]:
+        assert name in found
+        assert name + "-" not in found
+        assert name[1:] not in found
+    assert (list(found), len(found)) == (names, 30)
+
+
+def test_names_in_the_pod_are_no_names_of_nodes() -> None:
+    annotations = {"a": ',"NodeNames":["x"]', "NodeNames": "x", '"x"': "x"}
+    body = {"Pod": {"annotations": annotations}, "Nodes": None, "NodeNames": ["n"]}
+    arguments = filter_arguments(orjson.dumps(body))
+    assert arguments.pod == {"annotations": annotations}
+    assert "x" not in arguments.node_names
+    inside = filter_arguments(orjson.dumps({"Pod": {"a": 1, "NodeNames": ["x"]}, "NodeNames": ["n"]}))
+    assert (inside.pod, list(inside.node_names)) == ({"a": 1, "NodeNames": ["x"]}, ["n"])
+
+
+def test_a_list_of_names_that_is_none_is_refused_when_it_is_read() -> None:
+    arguments = filter_arguments(b'{"Pod":{},"NodeNames":["n",]}')
+    with pytest.raises(BadInput, match="not JSON"):
+        list(arguments.node_names)
 
 
 @pytest.mark.parametrize(
@@ -29,23 +63,30 @@ def test_a_filter_request_has_a_pod_and_node_names() -> None:
 )
 def test_a_filter_request_without_them_is_refused_with_a_hint(body: Any) -> None:
     with pytest.raises(BadInput, match="set nodeCacheCapable: true"):
-        filter_arguments(body)
+        filter_arguments(orjson.dumps(body))
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"Pod":{,"NodeNames":["n"]}', b"\xff"])
+def test_a_request_that_is_no_json_is_refused(text: bytes) -> None:
+    for read in (filter_arguments, bind_arguments):
+        with pytest.raises(BadInput, match="the request is not JSON"):
+            read(text)
 
 
 def test_a_bind_request_names_pod_and_node() -> None:
-    assert bind_arguments(BIND) == BindArguments("u", "default", "a", "node-a")
+    assert bind_arguments(orjson.dumps(BIND)) == BindArguments("u", "default", "a", "node-a")
 
 
 @pytest.mark.parametrize("key", BIND)
 def test_a_bind_request_that_lacks_something_is_refused_with_its_name(key: str) -> None:
     with pytest.raises(BadInput, match=key):
-        bind_arguments({name: value for name, value in BIND.items() if name != key})
+        bind_arguments(orjson.dumps({name: value for name, value in BIND.items() if name != key}))
 
 
 @pytest.mark.parametrize("body", [None, [], 3])
 def test_a_bind_request_that_is_no_object_is_refused(body: Any) -> None:
     with pytest.raises(BadInput):
-        bind_arguments(body)
+        bind_arguments(orjson.dumps(body))
 
 
 def test_a_filter_answer_refuses_nodes_for_good() -> None:

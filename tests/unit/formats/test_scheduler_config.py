@@ -49,3 +49,13 @@ def test_a_leader_is_elected_where_there_can_be_several(leader_elect: bool) -> N
     found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect)
     assert found["leaderElection"]["leaderElect"] is leader_elect
     assert found["profiles"][0]["schedulerName"] == "own"
+
+
+def test_several_nodes_are_scored_by_what_the_pods_prefer_alone() -> None:
+    found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect=True, nodes_offered=2)
+    (profile,) = found["profiles"]
+    assert profile["percentageOfNodesToScore"] == 100
+    disabled = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
+    assert profile["plugins"] == {"score": {"disabled": disabled}}
+    (spread,) = profile["pluginConfig"]
+    assert spread == {"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints": []}}

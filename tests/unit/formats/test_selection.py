@@ -94,11 +94,11 @@ def test_a_policy_is_the_first_that_is_known(text: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["topology", "topology-aware"])
-def test_the_policy_that_is_not_there_yet_is_understood_and_this_is_said(text: str) -> None:
-    found = chosen(gpu_scheduler_policy=text)
-    assert found.card_policy == "topology"
-    (warning,) = found.warnings
-    assert warning.endswith(f"gpu-scheduler-policy: {text} has no effect yet; the cluster's policy is used")
+def test_who_wants_cards_by_topology_gets_the_node_so_too_unless_another_policy_is_named(text: str) -> None:
+    assert chosen(gpu_scheduler_policy=text) == Selection(node_policy="topology", card_policy="topology")
+    assert chosen(node_scheduler_policy=text) == Selection(node_policy="topology")
+    named = chosen(gpu_scheduler_policy=text, node_scheduler_policy="spread")
+    assert named == Selection(node_policy="spread", card_policy="topology")
 
 
 @pytest.mark.parametrize("word", ["mutex", "numa", "numa-bind"])
@@ -150,7 +150,7 @@ def test_what_is_chosen_holds_for_every_container_and_each_keeps_its_kind() -> N
         CardFilter(vendor="hygon"),
     ]
     assert all(each.one_numa_node for each in request.shape)
-    assert (request.node_policy, request.card_policy) == ("", "topology")
+    assert (request.node_policy, request.card_policy) == ("topology", "topology")
 
 
 def test_warnings_of_annotations_and_of_containers_are_told_together() -> None:

@@ -6,7 +6,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
-from gpuledger.placement.choose import SHAPES_KEPT, Chooser
+from gpuledger.placement.choose import LOOKED_AT, SETS_KEPT, Chooser
 from gpuledger.placement.policy import Policy, Preference, load_permille
 
 BINPACK, SPREAD = Preference.BINPACK, Preference.SPREAD
@@ -127,6 +127,8 @@ def test_after_one_change_among_a_hundred_nodes_one_node_is_evaluated() -> None:
     ledger = a_ledger(*(a_card(0, name) for name in names))
     chooser, request = Chooser(ledger, Policy()), a_request(mib(1_000))
     chooser.choose(request, names, 1)
+    while chooser.look_further():
+        pass
     assert chooser.evaluations == 100
     occupy(ledger, "p", a_share(a_card(0, "node-050")))
     assert chooser.choose(request, names, 1).placements[0].node_name == "node-050"
@@ -154,10 +156,69 @@ def test_pods_of_one_shape_share_what_is_known_whatever_their_containers_are_cal
 def test_only_the_shapes_asked_for_lately_are_remembered() -> None:
     ledger = a_ledger(a_card())
     chooser = Chooser(ledger, Policy())
-    for memory_mib in range(1, SHAPES_KEPT + 2):
+    for memory_mib in range(1, SETS_KEPT + 2):
         chooser.choose(a_request(mib(memory_mib)), ["node-a"], 1)
-    assert chooser.evaluations == SHAPES_KEPT + 1
-    chooser.choose(a_request(mib(SHAPES_KEPT)), ["node-a"], 1)
-    assert chooser.evaluations == SHAPES_KEPT + 1
+    assert chooser.evaluations == SETS_KEPT + 1
+    chooser.choose(a_request(mib(SETS_KEPT)), ["node-a"], 1)
+    assert chooser.evaluations == SETS_KEPT + 1
     chooser.choose(a_request(mib(1)), ["node-a"], 1)
-    assert chooser.evaluations == SHAPES_KEPT + 2
+    assert chooser.evaluations == SETS_KEPT + 2
+
+
+def test_fewer_shapes_are_remembered_where_there_are_many_nodes() -> None:
+    chooser = Chooser(a_ledger(*(a_card(0, name) for name in NAMES)), Policy(), entries_kept=7)
+    for memory_mib in (1, 2, 3):
+        chooser.choose(a_request(mib(memory_mib)), NAMES, 1)
+    assert chooser.evaluations == 9
+    chooser.choose(a_request(mib(2)), NAMES, 1)
+    assert chooser.evaluations == 9
+    chooser.choose(a_request(mib(1)), NAMES, 1)
+    assert chooser.evaluations == 12
+
+
+def test_a_new_ask_is_answered_before_all_nodes_were_looked_at() -> None:
+    names = [f"node-{number:04}" for number in range(2000)]
+    chooser, request = Chooser(a_ledger(*(a_card(0, name) for name in names)), Policy()), a_request(mib(1_000))
+    assert len(chooser.choose(request, names, 1).placements) == 1
+    assert chooser.evaluations == LOOKED_AT
+    assert chooser.choose(request, ["node-0999"], 1).placements[0].node_name == "node-0999"
+
+
+def test_in_a_large_cluster_a_question_costs_little_however_much_has_changed() -> None:
+    names = [f"node-{number:04}" for number in range(2000)]
+    ledger = a_ledger(*(a_card(0, name, memory_mib=2_000) for name in names))
+    chooser, request = Chooser(ledger, Policy()), a_request(mib(2_000))
+    chooser.choose(request, names, 1)
+    while chooser.look_further():
+        pass
+    before = chooser.evaluations
+    for name in names[:-1]:
+        occupy(ledger, f"pod-on-{name}", a_share(a_card(0, name, memory_mib=2_000), 1_000))
+    # Those that have changed are out of the running until they are looked at, and not as they were.
+    assert chooser.choose(request, names, 1).placements[0].node_name == names[-1]
+    assert chooser.evaluations == before + LOOKED_AT
+    assert chooser.choose(a_request(mib(1_000)), [names[0]], 1).placements[0].node_name == names[0]
+    while chooser.look_further():
+        pass
+    assert chooser.choose(request, names[:-1], 1).refusals.keys() == set(names[:-1])
+
+
+def test_a_pod_is_refused_only_when_all_nodes_were_looked_at() -> None:
+    names = [f"node-{number:04}" for number in range(2000)]
+    ledger = a_ledger(*(a_card(0, name, memory_mib=2_000 if name == "node-0777" else 1_000) for name in names))
+    chooser = Chooser(ledger, Policy())
+    assert chooser.choose(a_request(mib(2_000)), names, 1).placements[0].node_name == "node-0777"
+    assert chooser.choose(a_request(mib(2_001)), names, 1).refusals.keys() == set(names)
+    assert chooser.evaluations <= 2 * len(names)
+
+
+def test_a_new_ask_looks_first_where_others_of_its_policy_went() -> None:
+    """Of a thousand nodes, the one in use is found by a pod that is unlike all before."""
+    names = [f"node-{number:04}" for number in range(2000)]
+    ledger = a_ledger(*(a_card(0, name) for name in names))
+    chooser = Chooser(ledger, Policy())
+    occupy(ledger, "pod", a_share(a_card(0, "node-0500"), 8_000))
+    assert chooser.choose(a_request(mib(1_000)), ["node-0500"], 1).placements
+    while chooser.look_further():
+        pass
+    assert chooser.choose(a_request(mib(1_001)), names, 1).placements[0].node_name == "node-0500"

@@ -121,10 +121,17 @@ def indexes(found: Assignment | Refusal) -> list[list[str]]:
     return [[uuid.removeprefix("GPU-node-a-") for uuid in uuids] for uuids in found]
 
 
-def test_bound_cards_are_on_one_numa_node_and_others_need_not_be() -> None:
-    cards = on_numa_nodes(0, 1, 1, 0)
-    assert indexes(chosen((together(2),), cards)) == [["0", "3"]]
-    assert indexes(chosen((whole(2),), cards)) == [["0", "1"]]
+def test_bound_cards_are_on_one_numa_node_and_others_only_where_that_costs_nothing() -> None:
+    ledger = a_ledger(*on_numa_nodes(0, 1, 1, 0))
+    both = (together(2), replace(mib(1_000, cards=2), one_numa_node=True)), (whole(2), mib(1_000, cards=2))
+    for shape in [(demand,) for demands in both for demand in demands]:
+        assert indexes(choose_cards(shape, ledger.node_room("node-a"), Preference.BINPACK)) == [["0", "3"]]
+    occupy(ledger, "other", a_share(a_card(1)))
+    bound, unbound = replace(mib(1_000, cards=2), one_numa_node=True), mib(1_000, cards=2)
+    assert indexes(choose_cards((bound,), ledger.node_room("node-a"), Preference.BINPACK)) == [["1", "2"]]
+    assert indexes(choose_cards((unbound,), ledger.node_room("node-a"), Preference.BINPACK)) == [["1", "2"]]
+    occupy(ledger, "another", a_share(a_card(0)))
+    assert indexes(choose_cards((unbound,), ledger.node_room("node-a"), Preference.BINPACK)) == [["0", "1"]]
 
 
 def test_the_numa_node_with_enough_room_is_taken() -> None:

@@ -692,3 +692,47 @@ async def test_what_the_journal_wrote_is_known_without_a_watch(api: ApiServer) -
     stale = api.changes[0].object
     parts.observer.allocation(stale, gone=False)
     assert list(parts.entry(CARD).holders) == ["a"]
+
+
+def gathering(api: ApiServer) -> OperatorParts:
+    api.put_card(CARD)
+    parts = an_operator(api)
+    parts.journal._gather_s = 0.03  # as at the start of an operator
+    return parts
+
+
+async def test_pods_in_a_burst_gather_before_the_first_patch_of_their_card(api: ApiServer) -> None:
+    parts, other = gathering(api), a_card(1)
+    api.put_card(other)
+    parts.watch()
+    await parts.add("first", a_share(other))
+    tasks = []
+    for uid in "abcd":
+        tasks.append(start(parts.add(uid, a_share(CARD))))
+        await asyncio.sleep(0.008)
+    await asyncio.gather(*tasks)
+    assert api.holders_of(CARD) == ["a", "b", "c", "d"]
+    assert len(api.patches()) == 2, "one for each card"
+
+
+async def test_a_pod_that_comes_by_itself_does_not_wait_for_others(api: ApiServer) -> None:
+    parts = gathering(api)
+    for uid in "ab":
+        before = now_s()
+        await parts.add(uid, a_share(CARD))
+        assert now_s() == before
+        await asyncio.sleep(1)
+
+
+async def test_one_pod_on_several_cards_is_no_burst_and_whole_cards_have_nothing_to_wait_for(api: ApiServer) -> None:
+    parts, other = gathering(api), a_card(1)
+    api.put_card(other)
+    parts.watch()
+    before = now_s()
+    await asyncio.gather(parts.add("a", a_share(CARD)), parts.add("a", a_share(other)))
+    assert now_s() == before
+    third = a_card(2)
+    api.put_card(third)
+    parts.watch()
+    await parts.add("b", whole_share(third))
+    assert now_s() == before

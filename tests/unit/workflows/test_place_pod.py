@@ -122,11 +122,125 @@ async def test_a_pod_without_a_gpu_request_passes_all_nodes(api: ApiServer, part
     assert parts.placer.prioritize(arguments) == ["z", "a"]
 
 
-async def test_preferred_nodes_come_first_and_those_that_do_not_fit_last(api: ApiServer, parts: OperatorParts) -> None:
-    api.put_card(ELSEWHERE, a_holder("other", a_share(ELSEWHERE, 8_000)))
+# Several nodes to choose from.
+
+
+@pytest.fixture
+async def three(api: ApiServer) -> OperatorParts:
+    """Return an operator that offers three nodes, over four with a card each; that of node-d is taken."""
+    for name in ("node-a", "node-b", "node-c"):
+        api.put_card(a_card(0, name))
+    api.put_card(a_card(0, "node-d"), a_holder("other", whole_share(a_card(0, "node-d"))))
+    for name in "abcd":
+        api.put_pod(a_pod_object(name, WHOLE))
+    parts = OperatorParts(api, nodes_offered=3)
     parts.read_cards()
-    arguments = FilterArguments(api.pods["default", "a"], ["unknown", "node-a", "node-b"])
-    assert parts.placer.prioritize(arguments) == ["node-b", "node-a", "unknown"]
+    return parts
+
+
+ABC = ["node-a", "node-b", "node-c"]
+NODES = [*ABC, "node-d"]
+
+
+def on_hold(parts: OperatorParts) -> list[str]:
+    """Return the pods and nodes of all that is on hold."""
+    entries = sorted(parts.ledger.entries(), key=lambda entry: entry.card.node_name)
+    return [f"{uid[4:]} {entry.card.node_name[5:]}" for entry in entries for uid in entry.holds]
+
+
+async def test_several_nodes_are_offered_and_all_are_on_hold(three: OperatorParts) -> None:
+    assert three.filter("a", *NODES).node_names == ABC
+    assert on_hold(three) == ["a a", "a b", "a c"]
+    assert three.filter("a", "node-d", "node-c").node_names == ["node-c"]
+    assert on_hold(three) == ["a c"]
+
+
+async def test_offered_nodes_are_preferred_in_the_order_of_the_policy(api: ApiServer, three: OperatorParts) -> None:
+    api.put_pod(a_pod_object("small"))
+    busy = a_card(0, "node-c")
+    api.put_card(busy, a_holder("x", a_share(busy, 8_000)))
+    three.read_cards()
+    assert three.filter("small", *NODES).node_names == ["node-c", "node-a", "node-b"]
+    arguments = FilterArguments(api.pods["default", "small"], ["unknown", "node-b", "node-c"])
+    assert three.placer.prioritize(arguments) == ["node-c", "node-b", "unknown"]
+
+
+async def test_a_bind_keeps_one_node_and_gives_back_the_others_at_once(api: ApiServer, three: OperatorParts) -> None:
+    three.filter("a", *NODES)
+    answer = asyncio.Event()
+    api.queue(WRITE, hold_answer(answer))
+    bind = start(three.bind("a", "node-b"))
+    await settle()
+    assert on_hold(three) == ["a b"]
+    answer.set()
+    await bind
+    assert api.node_of("a") == "node-b"
+    assert on_hold(three) == []
+    assert api.called(READ_POD) == []
+
+
+async def test_nobody_is_refused_because_of_nodes_that_others_may_not_choose(three: OperatorParts) -> None:
+    three.filter("a", *NODES)
+    assert three.filter("b", *NODES).node_names == ["node-b"]
+    assert on_hold(three) == ["a a", "b b"]
+    assert three.filter("c", *NODES).node_names == ["node-c"]
+    assert three.filter("d", *NODES).node_names == []
+    assert on_hold(three) == ["a a", "b b", "c c"]
+
+
+async def test_a_bind_to_a_node_that_was_taken_back_chooses_there_again_or_fails(
+    api: ApiServer, three: OperatorParts
+) -> None:
+    three.filter("a", *NODES)
+    three.filter("b", *NODES)
+    with pytest.raises(BindFailed, match="node node-b: no card entirely free"):
+        await three.bind("a", "node-b")
+    assert on_hold(three) == ["b b"]
+    three.filter("a", "node-a")
+    await three.bind("a", "node-c")
+    assert api.node_of("a") == "node-c"
+
+
+async def test_a_bind_without_a_hold_takes_the_room_that_is_only_offered_to_others(
+    api: ApiServer, three: OperatorParts
+) -> None:
+    three.filter("a", *NODES)
+    await three.bind("b", "node-c")
+    assert api.node_of("b") == "node-c"
+    assert on_hold(three) == ["a a"]
+
+
+async def test_all_offers_of_a_pod_end_with_its_hold(three: OperatorParts) -> None:
+    three.filter("a", *NODES)
+    await asyncio.sleep(HOLD_TTL_S)
+    three.placer.expire_holds()
+    assert on_hold(three) == []
+    three.filter("b", *NODES)
+    three.placer.forget("uid-b")
+    assert on_hold(three) == []
+
+
+async def test_a_pod_that_waits_gets_room_that_is_only_offered_to_another(api: ApiServer, three: OperatorParts) -> None:
+    """Room that appears for it and fits only with what is offered to somebody beside his best node."""
+    api.put_pod(a_pod_object("large", {GPU: "1", MEMORY: "12000"}))
+    api.put_pod(a_pod_object("small", {GPU: "1", MEMORY: "8000"}))
+    for name in ("node-a", "node-b", "node-c"):
+        api.put_card(a_card(0, name), a_holder("x", a_share(a_card(0, name), 8_000)))
+    three.read_cards()
+    assert three.filter("large", *NODES).node_names == []
+    assert three.filter("small", *NODES).node_names == ABC
+    api.put_card(a_card(0, "node-b"))  # its holder has left
+    three.read_cards()
+    three.waiting.give_room()
+    assert on_hold(three) == ["small a", "large b"]
+
+
+async def test_who_waits_in_vain_takes_no_choice_from_others(api: ApiServer, three: OperatorParts) -> None:
+    api.put_pod(a_pod_object("never", {GPU: "1", MEMORY: "99000"}))
+    assert three.filter("never", *NODES).node_names == []
+    assert three.filter("a", *NODES).node_names == ABC
+    three.waiting.give_room()
+    assert on_hold(three) == ["a a", "a b", "a c"]
 
 
 # Bind.
@@ -484,6 +598,22 @@ def is_put_off(parts: OperatorParts) -> bool:
         return not parts.filter("a", "node-a").node_names
     except BindFailed:
         return True
+
+
+async def test_a_pod_costs_one_look_at_one_node(api: ApiServer, parts: OperatorParts) -> None:
+    """The hold changes the node; that it becomes a holder, and is dropped, changes nothing for others."""
+    api.put_card(ELSEWHERE)
+    parts.read_cards()
+    for name in "bc":
+        api.put_pod(a_pod_object(name))
+    parts.filter("a", "node-a", "node-b")
+    assert parts.chooser.evaluations == 2
+    parts.filter("b", "node-b")
+    assert parts.chooser.evaluations == 3
+    await parts.bind("a", "node-a")
+    parts.watch()
+    parts.filter("c", "node-a", "node-b")
+    assert parts.chooser.evaluations == 4
 
 
 async def test_a_pod_whose_bindings_are_always_refused_is_put_off_for_longer_each_time(parts: OperatorParts) -> None:

@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
-from fakes.virtual_time import settle
+from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
 from gpuledger.formats.pod import pod_identity
 from gpuledger.model.card import Card
@@ -198,8 +198,27 @@ async def test_room_whose_pod_is_not_bound_in_time_goes_to_who_waits(parts: Oper
     wait_for_room(parts, "a")
     await asyncio.sleep(HOLD_TTL_S - 1)
     assert kept(parts) == ["slow"]
-    await asyncio.sleep(1 + startup.HOLDS_CHECKED_S)
+    await asyncio.sleep(1.001)
     assert kept(parts) == ["a"]
+
+
+async def test_nothing_is_looked_at_again_and_again_while_nothing_happens(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    expire_holds = parts.placer.expire_holds
+    monkeypatch.setattr(parts.placer, "expire_holds", lambda: (looks.append(now_s()), expire_holds()))
+    wait_for_room(parts, "a", TWO_CARDS)
+    await asyncio.sleep(3600)
+    looks.clear()
+    await asyncio.sleep(3600)
+    assert looks == []
+    await free(parts, CARD)
+    assert ask(parts, "slow")
+    begin_s = now_s()
+    await asyncio.sleep(3600)
+    assert looks[-1] == begin_s + HOLD_TTL_S
+    assert len(looks) < 10
 
 
 @pytest.mark.parametrize("room_is_there", [True, False])
@@ -211,7 +230,7 @@ async def test_pods_that_were_refused_before_anybody_looked_get_room_on_any_node
     if room_is_there:
         await free(parts, ELSEWHERE)
     await parts.observer.take_over()
-    await asyncio.sleep(startup.HOLDS_CHECKED_S)
+    await settle()
     if not room_is_there:
         await free(parts, ELSEWHERE)
     assert kept(parts) == ["a"]
@@ -261,7 +280,7 @@ async def test_a_pod_that_was_refused_before_the_start_is_called_when_there_is_r
     put_refused_pod(api, "a")
     operator = OperatorParts(api).as_operator()
     running = [asyncio.create_task(startup._keep_in_sync(operator)), asyncio.create_task(startup._give_room(operator))]
-    await asyncio.sleep(startup.HOLDS_CHECKED_S + 2 * GRACE_S)
+    await asyncio.sleep(2 * GRACE_S)
     assert called(api) == ["a"]
     for task in running:
         task.cancel()

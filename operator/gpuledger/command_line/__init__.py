@@ -13,51 +13,18 @@ import click
 import yaml
 
 from gpuledger import __version__
-from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
-from gpuledger.settings import Settings
+from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.simulate import simulate
+from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuledger.ledger.migration import Step
-
-settings_option = click.option(
-    "--settings",
-    "settings_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="GPULEDGER_SETTINGS",
-    help="YAML file with settings; what it leaves out has its default.",
-)
-kubeconfig_option = click.option(
-    "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="KUBECONFIG",
-    help="How to reach the API server; without it, as the pod's service account.",
-)
 
 
 class AuditFailed(click.ClickException):
     """An error that kept the audit from its end."""
 
     exit_code = 2  # 1 would say that the ledger is wrong
-
-
-def read_settings(file: Path | None) -> Settings:
-    """Return the settings of a file, and of the files that it names.
-
-    Ends the program with a message if it can't be used.
-    """
-    if file is None:
-        return Settings()
-    from gpuledger.controller.config_files import with_config_files
-
-    try:
-        values = yaml.safe_load(file.read_text()) or {}
-        if not isinstance(values, dict):
-            raise ValueError("settings: the file must be a list of `option: value` lines")
-        return with_config_files(Settings().changed(values), values)
-    except (ValueError, BadInput, yaml.YAMLError) as error:
-        raise click.ClickException(f"{file}: {error}") from error
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,10 +52,12 @@ def main(verbose: bool) -> None:
 @click.option("--host", help="Host name of that kube-scheduler; without it, this host's: they share a pod.")
 def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool, host: str | None) -> None:
     """Run the operator: the ledger, and the scheduler's extender."""
+    import uvloop
+
     from gpuledger.controller.startup import run as run_operator
 
     followed = (host or socket.gethostname()) if leader_elect else None
-    _until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed))
+    until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed), uvloop.new_event_loop)
 
 
 @main.command()
@@ -124,7 +93,7 @@ def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, k
         except BadInput as error:
             logging.error("%s", error)
             return 1
-        _until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
+        until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
         return 0
 
     sys.exit(Supervisor(serve).run())
@@ -166,7 +135,7 @@ def fake_nodes(
         counts = words_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
-    _until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))
+    until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))
 
 
 @main.command("scheduler-config")
@@ -185,6 +154,7 @@ def scheduler_config(settings_file: Path | None, leader_elect: bool, output: Tex
         settings.extender_url,
         settings.extender_timeout_s,
         leader_elect,
+        settings.nodes_offered,
     )
     output.write(yaml.safe_dump(configuration, sort_keys=False))
 
@@ -277,7 +247,7 @@ def audit(
         reports.append(await run_audit(read_settings(settings_file), kubeconfig, settle_s, fix, adopt))
 
     try:
-        _until_interrupted(compare)
+        until_interrupted(compare)
     except click.ClickException as error:
         raise AuditFailed(error.message) from error
     except Exception:
@@ -308,7 +278,7 @@ def migrate(
     async def move() -> None:
         steps.extend(await run_migration(read_settings(settings_file), kubeconfig, dry_run))
 
-    _until_interrupted(move)
+    until_interrupted(move)
     click.echo(as_json(steps) + "\n" if output == "json" else as_table(steps, dry_run), nl=False)
     context.exit(1 if any(step.why for step in steps) else 0)
 
@@ -349,7 +319,7 @@ def inspect(
         if names:
             found.extend(await inspect_live(names, namespace, kubeconfig, settings))
 
-    _until_interrupted(look)
+    until_interrupted(look)
     click.echo(as_json(found) + "\n" if output == "json" else as_tables(found), nl=False)
     context.exit(1 if has_problems(found) else 0)
 
@@ -362,15 +332,4 @@ def _text_of(file: str) -> str:
         raise BadInput(f"{file} is no text: {error}") from None
 
 
-def _until_interrupted(work: Callable[[], object]) -> None:
-    async def go() -> None:
-        await work()  # type: ignore[misc]
-
-    try:
-        asyncio.run(go())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except NotFound as error:
-        raise click.ClickException(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
-    except (GpuledgerError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+main.add_command(simulate)

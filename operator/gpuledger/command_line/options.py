@@ -1,0 +1,68 @@
+"""What several commands share: options, the settings, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import yaml
+
+from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+from gpuledger.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+settings_option = click.option(
+    "--settings",
+    "settings_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="GPULEDGER_SETTINGS",
+    help="YAML file with settings; what it leaves out has its default.",
+)
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="KUBECONFIG",
+    help="How to reach the API server; without it, as the pod's service account.",
+)
+
+
+def read_settings(file: Path | None) -> Settings:
+    """Return the settings of a file, and of the files that it names.
+
+    Ends the program with a message if it can't be used.
+    """
+    if file is None:
+        return Settings()
+    from gpuledger.controller.config_files import with_config_files
+
+    try:
+        values = yaml.safe_load(file.read_text()) or {}
+        if not isinstance(values, dict):
+            raise ValueError("settings: the file must be a list of `option: value` lines")
+        return with_config_files(Settings().changed(values), values)
+    except (ValueError, BadInput, yaml.YAMLError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+def until_interrupted(
+    work: Callable[[], object], new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> None:
+    """Run a coroutine to its end, on another event loop if given; what goes wrong ends the program with a message."""
+
+    async def go() -> None:
+        await work()  # type: ignore[misc]
+
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(go())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except NotFound as error:
+        raise click.ClickException(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
+    except (GpuledgerError, OSError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,85 @@
+"""CPU and memory of the nodes, as far as they are known: what nodes offer, less what our scheduler's pods ask for.
+
+A help for preferences, and no authority: pods of other schedulers are not seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from gpuledger.model.host import NO_HOST, HostAmounts
+
+
+@dataclass(slots=True)
+class _Use:
+    node_name: str
+    amounts: HostAmounts
+    bound: bool
+
+
+class Hosts:
+    """CPU and memory per node. `touch` is called with the name of a node on which something has changed."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        self._touch = touch
+        self._capacity: dict[str, HostAmounts] = {}  # node name -> what pods can have there
+        self._used: dict[str, HostAmounts] = {}  # node name -> the sum of its pods
+        self._uses: dict[str, _Use] = {}  # pod UID -> what it asks for, and where
+
+    def set_capacity(self, node_name: str, capacity: HostAmounts | None) -> None:
+        """Note what a node offers to pods, None if that is not known or the node is gone."""
+        if capacity != self._capacity.get(node_name):
+            if capacity is None:
+                del self._capacity[node_name]
+            else:
+                self._capacity[node_name] = capacity
+            self._touch(node_name)
+
+    def free(self, node_name: str) -> HostAmounts | None:
+        """Return what is left on a node, None if that is not known."""
+        capacity = self._capacity.get(node_name)
+        return None if capacity is None else capacity - self._used.get(node_name, NO_HOST)
+
+    def node_names(self) -> AbstractSet[str]:
+        """Return the nodes whose CPU and memory are known."""
+        return self._capacity.keys()
+
+    def pod_uids(self) -> set[str]:
+        """Return the UIDs of the bound pods that count."""
+        return {uid for uid, use in self._uses.items() if use.bound}
+
+    def hold(self, pod_uid: str, node_name: str, amounts: HostAmounts) -> None:
+        """Count a pod that will be bound to a node, in place of what was known of it."""
+        self._count(pod_uid, _Use(node_name, amounts, bound=False))
+
+    def give_up(self, pod_uid: str) -> None:
+        """Count a pod no more, unless it is bound."""
+        use = self._uses.get(pod_uid)
+        if use is not None and not use.bound:
+            self.forget(pod_uid)
+
+    def bound(self, pod_uid: str, node_name: str, amounts: HostAmounts) -> None:
+        """Count a bound pod until it is gone. Idempotent."""
+        self._count(pod_uid, _Use(node_name, amounts, bound=True))
+
+    def forget(self, pod_uid: str) -> None:
+        """Count a pod no more. Idempotent."""
+        use = self._uses.pop(pod_uid, None)
+        if use is not None and use.amounts != NO_HOST:
+            left = self._used[use.node_name] - use.amounts
+            if left == NO_HOST:
+                del self._used[use.node_name]
+            else:
+                self._used[use.node_name] = left
+            self._touch(use.node_name)
+
+    def _count(self, pod_uid: str, use: _Use) -> None:
+        before = self._uses.get(pod_uid)
+        if before is None or (before.node_name, before.amounts) != (use.node_name, use.amounts):
+            self.forget(pod_uid)
+            if use.amounts != NO_HOST:
+                self._used[use.node_name] = self._used.get(use.node_name, NO_HOST) + use.amounts
+                self._touch(use.node_name)
+        self._uses[pod_uid] = use

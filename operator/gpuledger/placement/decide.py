@@ -1,0 +1,130 @@
+"""One pod against some nodes: its cards on each, and how much each is preferred; or why it does not fit.
+
+First each node offers *ways*: cards for every container. Most preferences for cards know the one to take. One that asks
+for the costs gets all ways that differ, and takes the cheapest. Then the nodes are ranked by the ways that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from gpuledger.ledger.entry import NodeRoom
+from gpuledger.model.refusal import Refusal
+from gpuledger.model.share import Assignment
+from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
+from gpuledger.placement.ways import Ask, Way, differing_ways
+
+COSTS_PER_UNIT = 20
+"""Differences between costs count from a twentieth of a thousandth of a card on."""
+
+
+class Effect(NamedTuple):
+    """What a way does: the number that a pricer has given to the node, and those of what is left of its cards."""
+
+    node: int
+    changes: tuple[tuple[int, int], ...]
+    """For each card that is used, what is left of it before and after."""
+
+
+class Pricer(Protocol):
+    """Tells what a pod's placement costs the pods that are still to come."""
+
+    @property
+    def edition(self) -> int:
+        """Number of the prices that are used now; it grows when these change."""
+
+    def tick(self) -> None:
+        """Do a bit of the work on new prices, if any is to be done. Called at each question."""
+
+    def effect(self, ask: Ask, way: Way) -> Effect:
+        """Return what a way does to its node as it is now."""
+
+    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+        """Return the cost of each of these, the lowest is preferred. A node may have changed since: then it is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The way that is preferred on a node, and how the node compares with others, the lowest first."""
+
+    rank: NodeRank
+    assignment: Assignment
+    effect: Effect | None = None
+    """What the rank was made from, if it has to do with prices."""
+
+
+class Decider:
+    """Decides for all pods with the same ask and policy."""
+
+    def __init__(self, ask: Ask, policy: Policy, pricers: Mapping[Preference, Pricer]) -> None:
+        self._ask = ask
+        self._policy = policy
+        self._card_pricer = None if policy.cards in CARD_RANKS else pricers[policy.cards]
+        self._node_pricer = None if policy.nodes in NODE_RANKS else pricers[policy.nodes]
+
+    @property
+    def edition(self) -> int:
+        """Number of the prices that ranks are made from; after a change, earlier ranks are a little old."""
+        return self._node_pricer.edition if self._node_pricer else 0
+
+    def decide(self, nodes: Sequence[NodeRoom]) -> list[Decision | Refusal]:
+        """Return the decision for each node."""
+        offers = [self._ways(node) for node in nodes]
+        chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal)]))
+        return [offer if isinstance(offer, Refusal) else next(chosen) for offer in offers]
+
+    def rank_again(self, decisions: Sequence[Decision]) -> list[Decision]:
+        """Return decisions with the ranks that they have by the prices of now. Their nodes have not changed."""
+        effects = [decision.effect for decision in decisions if decision.effect is not None]
+        ranks = self._costs(self._node_pricer, effects) if self._node_pricer else []
+        return [
+            replace(decision, rank=(rank, *decision.rank[1:])) for decision, rank in zip(decisions, ranks, strict=True)
+        ]
+
+    def _ways(self, node: NodeRoom) -> Sequence[Way] | Refusal:
+        if self._card_pricer:
+            return differing_ways(self._ask.shape, node)
+        found = choose_cards(self._ask.shape, node, self._policy.cards)
+        return found if isinstance(found, Refusal) else (Way(node, found),)
+
+    def _chosen(self, offers: Sequence[Sequence[Way]]) -> list[Decision]:
+        """Return a decision for each node that offers some ways."""
+        ways = [way for offer in offers for way in offer]
+        effects, costs = self._priced(self._card_pricer, ways)
+        if self._card_pricer:
+            cheapest = _cheapest(costs, [len(offer) for offer in offers])
+            ways, effects = [ways[way] for way in cheapest], [effects[way] for way in cheapest]
+            costs = [costs[way] for way in cheapest]
+        if self._node_pricer is not self._card_pricer:
+            effects, costs = self._priced(self._node_pricer, ways)
+        return self._ranked(ways, effects, costs)
+
+    def _ranked(self, ways: Sequence[Way], effects: Sequence[Effect], costs: Sequence[float]) -> list[Decision]:
+        if not self._node_pricer:
+            rank = NODE_RANKS[self._policy.nodes]
+            return [Decision(rank(way.node, way.assignment), way.assignment) for way in ways]
+        return [
+            Decision((cost, -connectivity_of(way.node, way.assignment)), way.assignment, effect)
+            for way, effect, cost in zip(ways, effects, costs, strict=True)
+        ]
+
+    def _priced(self, pricer: Pricer | None, ways: Sequence[Way]) -> tuple[list[Effect], list[float]]:
+        """Return what the ways do and what they cost; nothing if nobody prices them."""
+        effects = [pricer.effect(self._ask, way) for way in ways] if pricer else []
+        return effects, self._costs(pricer, effects) if pricer else []
+
+    def _costs(self, pricer: Pricer, effects: Sequence[Effect]) -> list[float]:
+        """Return costs, rounded: what is nearly equal is left to the order of names, which fills node after node."""
+        return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._ask, effects)] if effects else []
+
+
+def _cheapest(costs: Sequence[float], sizes: Sequence[int]) -> list[int]:
+    """Return the position of the lowest cost of each group, the first among equals; groups follow each other."""
+    found, begin = [], 0
+    for size in sizes:
+        found.append(min(range(begin, begin + size), key=costs.__getitem__))
+        begin += size
+    return found

@@ -1,0 +1,1 @@
+"""What a placement costs the pods that are still to come."""

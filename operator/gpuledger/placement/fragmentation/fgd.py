@@ -1,0 +1,115 @@
+"""FGD, fragmentation gradient descent: a yardstick to compare with.
+
+Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent",
+USENIX ATC 2023, and the scores of its authors' simulator. A node's fragmentation is the idle GPU that a pod drawn from
+the typical ones could not use. A pod goes where that grows least. The authors make whole numbers of the scores, and the
+ties that come of it count: without them the policy is several points worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.host import HostAmounts
+from gpuledger.placement.decide import Effect
+from gpuledger.placement.fragmentation.mix import Mix
+from gpuledger.placement.fragmentation.nodes import CardSums, NodeTable, together
+from gpuledger.placement.fragmentation.typical import Floats, Needs, Typical, typical
+from gpuledger.placement.ways import Ask, Way
+
+COVERED = 0.95
+"""Typical are the most frequent kinds of pods, until they make up this part of all."""
+
+REFRESHED_EVERY = 1000
+"""Arrivals after which the typical pods are determined anew."""
+
+
+class Fgd:
+    """Prices of the yardstick: the lower, the less fragmentation grows."""
+
+    def __init__(self, ledger: Ledger, mix: Mix) -> None:
+        self._nodes = NodeTable(ledger)
+        self._mix = mix
+        self._edition = 0
+        self._next = 0  # number of arrivals at which the typical pods are determined anew
+        self._typical = _TypicalPods(self._nodes, [])
+
+    @property
+    def edition(self) -> int:
+        """Number of the set of typical pods that is used now."""
+        return self._edition
+
+    def tick(self) -> None:
+        """Determine the typical pods anew, when enough pods have come."""
+        if self._mix.arrivals >= self._next:
+            self._next = self._mix.next_look(REFRESHED_EVERY)
+            self._edition += 1
+            self._typical = _TypicalPods(self._nodes, _most_frequent(self._mix))
+
+    def effect(self, ask: Ask, way: Way) -> Effect:
+        """Return what a way does to its node."""
+        self._nodes.sync()
+        return self._nodes.effect(ask, way)
+
+    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+        """Return minus the score of each way, a whole number from 0 to 100."""
+        scores = 100.0 / (1.0 + np.exp(self._typical.growth(ask, effects) / 1000.0))
+        return [-int(score) for score in scores]
+
+
+def _most_frequent(mix: Mix) -> list[Typical]:
+    """Return the typical pods. Their memory on the node is not looked at, as with the authors."""
+    counts: dict[Ask, float] = {}
+    for each in mix.expected():
+        ask = Ask(each.ask.shape, HostAmounts(each.ask.host.cpu_milli))
+        counts[ask] = counts.get(ask, 0.0) + each.frequency
+    found: list[tuple[Ask, float]] = []
+    covered = 0.0
+    for ask, frequency in sorted(counts.items(), key=lambda item: -item[1]):
+        if covered >= COVERED:
+            break
+        found.append((ask, frequency))
+        covered += frequency
+    return [typical(ask, frequency / covered) for ask, frequency in found]
+
+
+class _TypicalPods:
+    """Fragmentation of nodes as one set of typical pods sees it."""
+
+    def __init__(self, nodes: NodeTable, pods: Sequence[Typical]) -> None:
+        # The number of cards with room for a pod must reach this; a pod without cards can use none.
+        self._cards = np.array([pod.cards or np.inf for pod in pods], dtype=np.float32)
+        self._cpu = np.array([pod.ask.host.cpu_milli for pod in pods], dtype=np.float32)
+        self._frequency = np.array([pod.frequency for pod in pods], dtype=np.float32)
+        self._nodes = nodes
+        self._needs = Needs(nodes.remnants.kinds, pods)
+        self._roomy = CardSums(nodes, self._is_roomy, len(pods))
+        self._unusable = CardSums(nodes, self._is_unusable, len(pods) + 1)
+
+    def growth(self, ask: Ask, effects: Sequence[Effect]) -> Floats:
+        """Return by how much each way lets its node's fragmentation grow, in thousandths of a card."""
+        self._nodes.sync()
+        self._roomy.sync()
+        self._unusable.sync()
+        ways = together(effects)
+        cpu, nodes = self._nodes.cpu[ways.nodes], ways.nodes
+        now = self._fragmentation(self._roomy.of(nodes), self._unusable.of(nodes), cpu)
+        roomy, unusable = self._roomy.after(ways), self._unusable.after(ways)
+        return self._fragmentation(roomy, unusable, cpu - ask.host.cpu_milli) - now
+
+    def _fragmentation(self, roomy: Floats, unusable: Floats, cpu: Floats) -> Floats:
+        """Return the fragmentation of nodes, a row each: what of their idle GPU the expected pod can't use."""
+        fits = (roomy >= self._cards) & (cpu[:, np.newaxis] >= self._cpu)
+        lost: Floats = np.where(fits, unusable[:, :-1], unusable[:, -1:]) @ self._frequency
+        return lost
+
+    def _is_roomy(self, kind: int, milli: int) -> Floats:
+        """Return 1 for each typical pod that a card takes of which so much is free, 0 for the others."""
+        return (self._needs.of(kind) <= milli).astype(np.float32)
+
+    def _is_unusable(self, kind: int, milli: int) -> Floats:
+        """Return what of the card each typical pod can't use, and then all that is free of it."""
+        return np.append(np.where(self._needs.of(kind) <= milli, 0, milli), milli).astype(np.float32)

@@ -1,0 +1,106 @@
+"""Pods arrive in random order, none leaves, until they have asked for more than the cluster has.
+
+Source: the method of Weng et al., USENIX ATC 2023. The trace's pods come in an order that the seed decides; then more
+are drawn from it at random, until the GPUs that were asked for are `load` times those of the cluster. A pod that fits
+nowhere is not tried again. The order of the nodes is the seed's, too.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gpuledger.placement.policy import Policy
+from gpuledger.simulation.cluster import TraceCluster, Why
+from gpuledger.simulation.fragmentation import FragmentationMeter
+from gpuledger.simulation.mix import History
+from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod
+
+STEPS = 100
+"""Points of the curve for as much load as the cluster has."""
+
+
+SAME_LOAD = 1e-9
+"""Loads that differ by less are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The cluster when this much was asked for. All are parts of the GPUs that it has."""
+
+    load: float
+    allocated: float
+    fragments: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalRun:
+    """One policy's run over one order of arrival."""
+
+    seed: int
+    points: tuple[Point, ...]
+    arrived: int
+    unplaced: dict[Why, int]
+    unplaced_milli: int
+
+    def allocated_at(self, load: float) -> float:
+        """Return the allocation ratio when this much had been asked for."""
+        return next(point.allocated for point in self.points if point.load >= load - SAME_LOAD)
+
+
+def arrival_order(trace: Trace, load: float, seed: int) -> Iterator[TracePod]:
+    """Yield the pods that arrive, until they have asked for `load` times the cluster's GPUs."""
+    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    pods = list(trace.pods)
+    chance.shuffle(pods)
+    wanted_milli, arrived_milli = load * trace.capacity_milli, 0
+    waiting = iter(pods)
+    while arrived_milli < wanted_milli:
+        pod = next(waiting, None) or chance.choice(trace.pods)
+        arrived_milli += pod.kind.asked_milli
+        yield pod
+
+
+def node_order(trace: Trace, seed: int) -> list[TraceNode]:
+    """Return the nodes in an order that the seed decides, and named by it: nodes that are equal are taken by name."""
+    nodes = list(trace.nodes)
+    random.Random(f"nodes {seed}").shuffle(nodes)  # noqa: S311 - not for secrets
+    return [replace(node, name=f"{place:06} {node.name}") for place, node in enumerate(nodes)]
+
+
+def replay_arrivals(
+    trace: Trace, policy: Policy, load: float, seed: int, history: History, on_step: Callable[[], None]
+) -> ArrivalRun:
+    """Place the pods of one order of arrival; `on_step` is called for each point of the curve."""
+    mix, nodes = Counter(pod.kind for pod in trace.pods), node_order(trace, seed)
+    cluster = TraceCluster(nodes, mix, policy, history)
+    meter = FragmentationMeter(nodes, mix)
+    unplaced: dict[PodKind, Why] = {}  # kinds that fit nowhere any more, for nobody leaves
+    whys: Counter[Why] = Counter()
+    arrived = arrived_milli = unplaced_milli = 0
+    last_step = math.floor((load + SAME_LOAD) * STEPS)
+    points = [Point(0.0, 0.0, meter.measure(cluster))]
+    for pod in arrival_order(trace, load, seed):
+        kind = pod.kind
+        cluster.arrived(kind)
+        arrived += 1
+        arrived_milli += kind.asked_milli
+        if kind in unplaced or cluster.place(str(arrived), kind) is None:
+            if kind not in unplaced:
+                unplaced[kind] = cluster.why_not(kind)
+            whys[unplaced[kind]] += 1
+            unplaced_milli += kind.asked_milli
+        step = min(arrived_milli * STEPS // cluster.capacity_milli, last_step)
+        if step > round(points[-1].load * STEPS):
+            points.append(_point(step / STEPS, cluster, meter))
+            on_step()
+    if points[-1].load < load - SAME_LOAD:
+        points.append(_point(load, cluster, meter))
+    return ArrivalRun(seed, tuple(points), arrived, dict(whys), unplaced_milli)
+
+
+def _point(load: float, cluster: TraceCluster, meter: FragmentationMeter) -> Point:
+    return Point(load, cluster.allocated_milli / cluster.capacity_milli, meter.measure(cluster))

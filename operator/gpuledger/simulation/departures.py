@@ -1,0 +1,228 @@
+"""Pods come and go at the times of the trace, faster: how much of what is asked for is served, and who waits.
+
+How long a pod runs is the trace's. The arrivals come `compression` times as fast, so that what would be held if nobody
+had to wait is, on average, `load` times what the cluster has. The trace is repeated, one round after the other; the
+first round fills the cluster and is not measured. A pod that does not fit waits. When pods have left, those that wait
+are tried, the oldest first, and smaller ones may pass.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+
+from gpuledger.model.errors import BadInput
+from gpuledger.placement.policy import Policy
+from gpuledger.simulation.cluster import TraceCluster
+from gpuledger.simulation.mix import History
+from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace
+
+TRACE_ORDER = 0
+"""The seed that leaves the pods in the order in which they came. Others deal the same times out to them anew."""
+
+BEFORE_PERCENT = 1
+"""Pods that are older than all but this many are there at the start: a trace begins with pods that run already."""
+
+FASTEST = 1e9
+STEPS = 50
+"""How often a run tells that it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod that comes, and how long it runs once it is placed."""
+
+    at_s: float
+    kind: PodKind
+    runs_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All arrivals in order, and the time that is measured."""
+
+    arrivals: tuple[Arrival, ...]
+    compression: float
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureRun:
+    """One policy's run: what it made of the pods that came in the measured time."""
+
+    seed: int
+    compression: float
+    accepted: float
+    """Of the GPUs that were asked for, the part whose pods had started by the end."""
+    served: float
+    """Of the GPU time that these would have had by the end if nobody had to wait, the part that they had."""
+    allocated: float
+    """Mean part of the cluster's GPUs in use."""
+    waits_s: dict[str, tuple[float, ...]]
+    """Size of pod -> how long each waited, sorted; those that wait still count with their time so far."""
+    waiting: dict[str, int]
+    """Size of pod -> how many wait still at the end."""
+
+
+def size_of(kind: PodKind) -> str:
+    """Return the group of pods whose waiting is compared: by the number of cards."""
+    return "no GPU" if not kind.cards else "share" if kind.asked_milli < CARD_MILLI else str(kind.cards)
+
+
+def plan_departures(trace: Trace, load: float, rounds: int, seed: int) -> Plan:
+    """Return the arrivals of a run. Raises BadInput if the trace can't ask for so much."""
+    oldest = sorted(trace.pods, key=lambda pod: pod.created_s)
+    start_s = oldest[len(oldest) * BEFORE_PERCENT // 100].created_s
+    times_s = [max(0, pod.created_s - start_s) for pod in oldest]
+    if not times_s[-1]:
+        raise BadInput("all pods of the trace were created at once: there is nothing to compress in time")
+    if seed != TRACE_ORDER:
+        random.Random(seed).shuffle(oldest)  # noqa: S311 - not for secrets
+    round_s = times_s[-1]
+    at_s = np.array([each * round_s + time for each in range(rounds) for time in times_s], dtype=np.float64)
+    pods = oldest * rounds
+    runs_s = np.array([pod.deleted_s - pod.created_s for pod in pods], dtype=np.float64)
+    milli = np.array([pod.kind.asked_milli for pod in pods], dtype=np.float64)
+    begin_s, end_s = float(round_s if rounds > 1 else 0), float(round_s * rounds)
+
+    def load_at(compression: float) -> float:
+        begin, end, at = begin_s / compression, end_s / compression, at_s / compression
+        held_s = np.minimum(at + runs_s, end) - np.maximum(at, begin)
+        return float((milli * np.maximum(held_s, 0)).sum()) / (end - begin) / trace.capacity_milli
+
+    compression = _smallest(load_at, load)
+    arrivals = tuple(
+        Arrival(float(at) / compression, pod.kind, int(runs)) for at, pod, runs in zip(at_s, pods, runs_s, strict=True)
+    )
+    return Plan(arrivals, compression, begin_s / compression, end_s / compression)
+
+
+def _smallest(load_at: Callable[[float], float], load: float) -> float:
+    low, high = 1e-3, FASTEST
+    if load_at(high) < load:
+        raise BadInput(
+            f"so few rounds of the trace ask for {load_at(high):.2f} times the cluster's GPUs at most, "
+            f"and {load:g} are wanted: give more --rounds"
+        )
+    while high / low > 1 + 1e-9:
+        middle = (high * low) ** 0.5
+        low, high = (middle, high) if load_at(middle) < load else (low, middle)
+    return high
+
+
+def replay_departures(
+    trace: Trace, policy: Policy, plan: Plan, seed: int, history: History, on_step: Callable[[], None]
+) -> DepartureRun:
+    """Let the pods of a plan come and go; `on_step` is called about STEPS times."""
+    mix = Counter(pod.kind for pod in trace.pods)
+    cluster = TraceCluster(trace.nodes, mix, policy, history)
+    queue = _Queue(cluster, plan.arrivals)
+    started_s: dict[int, float] = {}
+    ends: list[tuple[float, int]] = []  # time -> number of the arrival, the next one first
+    in_use = [(0.0, 0)]  # time, milli
+
+    def start(number: int, now_s: float) -> None:
+        started_s[number] = now_s
+        heappush(ends, (now_s + plan.arrivals[number].runs_s, number))
+
+    def leave_until(time_s: float) -> None:
+        while ends and ends[0][0] <= time_s:
+            now_s, freed = ends[0][0], set()
+            while ends and ends[0][0] == now_s:
+                freed.add(cluster.remove(str(heappop(ends)[1])))
+            for number in queue.retry(freed):
+                start(number, now_s)
+            in_use.append((now_s, cluster.allocated_milli))
+
+    every = max(1, len(plan.arrivals) // STEPS)
+    for number, arrival in enumerate(plan.arrivals):
+        leave_until(arrival.at_s)
+        cluster.arrived(arrival.kind)
+        if queue.arrived(number):
+            start(number, arrival.at_s)
+            in_use.append((arrival.at_s, cluster.allocated_milli))
+        if number % every == 0:
+            on_step()
+    leave_until(plan.end_s)
+    return _measured(seed, plan, started_s, in_use, trace.capacity_milli)
+
+
+class _Queue:
+    """Pods that wait, by kind. While one of a kind waits, no other of it fits."""
+
+    def __init__(self, cluster: TraceCluster, arrivals: Sequence[Arrival]) -> None:
+        self._cluster = cluster
+        self._arrivals = arrivals
+        self._waiting: dict[PodKind, deque[int]] = {}  # kind -> numbers of its arrivals, the oldest first
+
+    def arrived(self, number: int) -> bool:
+        """Place a pod, or let it wait; tell whether it is placed."""
+        kind = self._arrivals[number].kind
+        if kind not in self._waiting and self._cluster.place(str(number), kind):
+            return True
+        self._waiting.setdefault(kind, deque()).append(number)
+        return False
+
+    def retry(self, freed: set[str]) -> list[int]:
+        """Place what fits where pods have left, the oldest first; return their numbers. Elsewhere nothing has room."""
+        room = self._cluster.hosts.only(freed)
+        oldest = [(numbers[0], kind) for kind, numbers in self._waiting.items()]
+        heapify(oldest)
+        placed: list[int] = []
+        while oldest:
+            number, kind = heappop(oldest)
+            if not any(self._cluster.could_take(kind, name) for name in freed):
+                continue
+            if self._cluster.place(str(number), kind, room) is None:
+                continue
+            placed.append(number)
+            numbers = self._waiting[kind]
+            numbers.popleft()
+            if numbers:
+                heappush(oldest, (numbers[0], kind))
+            else:
+                del self._waiting[kind]
+        return placed
+
+
+def _measured(
+    seed: int, plan: Plan, started_s: Mapping[int, float], in_use: Sequence[tuple[float, int]], capacity_milli: int
+) -> DepartureRun:
+    first = bisect_left(plan.arrivals, plan.begin_s, key=lambda arrival: arrival.at_s)
+    asked = accepted = 0
+    wanted_s = served_s = 0.0
+    waits_s: dict[str, list[float]] = {}
+    waiting: Counter[str] = Counter()
+    for number, arrival in enumerate(plan.arrivals[first:], first):
+        milli, at_s, size = arrival.kind.asked_milli, arrival.at_s, size_of(arrival.kind)
+        begun_s = started_s.get(number, plan.end_s)
+        waits_s.setdefault(size, []).append(begun_s - at_s)
+        asked += milli
+        wanted_s += milli * min(arrival.runs_s, plan.end_s - at_s)
+        served_s += milli * min(arrival.runs_s, plan.end_s - begun_s)
+        if number in started_s:
+            accepted += milli
+        else:
+            waiting[size] += 1
+    end = [(plan.end_s, 0)]
+    held_s = sum(
+        milli * max(0.0, min(until_s, plan.end_s) - max(since_s, plan.begin_s))
+        for (since_s, milli), (until_s, _) in pairwise([*in_use, *end])
+    )
+    return DepartureRun(
+        seed=seed,
+        compression=plan.compression,
+        accepted=accepted / asked if asked else 1.0,
+        served=served_s / wanted_s if wanted_s else 1.0,
+        allocated=held_s / (plan.end_s - plan.begin_s) / capacity_milli,
+        waits_s={size: tuple(sorted(waits)) for size, waits in waits_s.items()},
+        waiting=dict(waiting),
+    )

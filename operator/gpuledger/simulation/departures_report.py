@@ -1,0 +1,113 @@
+"""What runs with departures come to: means over the seeds, as JSON, CSV and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from rich.table import Table
+
+from gpuledger.simulation.departures import DepartureRun
+from gpuledger.simulation.load import percent
+from gpuledger.simulation.mix import History
+
+Json = dict[str, Any]
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+CSV_HEAD = ("policy", "load", "seed", "size", "pods", "still_waiting", "wait_p50_s", "wait_p90_s", "wait_p99_s")
+CSV_RUN = ("accepted_demand", "served_demand", "allocation_ratio")
+
+
+def summary(runs_at: Mapping[float, Sequence[DepartureRun]], history: History) -> Json:
+    """Return what one policy came to, for each load. Ratios are 0 to 1, times in seconds."""
+    return {"history": history.value, "loads": {str(float(load)): _at_load(runs) for load, runs in runs_at.items()}}
+
+
+def _at_load(runs: Sequence[DepartureRun]) -> Json:
+    return {
+        "accepted_demand": fmean(run.accepted for run in runs),
+        "served_demand": fmean(run.served for run in runs),
+        "allocation_ratio": fmean(run.allocated for run in runs),
+        "spread": {
+            "accepted_demand": pstdev(run.accepted for run in runs),
+            "served_demand": pstdev(run.served for run in runs),
+            "allocation_ratio": pstdev(run.allocated for run in runs),
+        },
+        "compression": fmean(run.compression for run in runs),
+        "waits": {size: _waits(size, runs) for size in _sizes(runs)},
+        "seeds": {
+            str(run.seed): {
+                "accepted_demand": run.accepted,
+                "served_demand": run.served,
+                "allocation_ratio": run.allocated,
+            }
+            for run in runs
+        },
+    }
+
+
+def _waits(size: str, runs: Sequence[DepartureRun]) -> Json:
+    """Return the quantiles over the pods of all seeds."""
+    waits = sorted(wait for run in runs for wait in run.waits_s.get(size, ()))
+    return {
+        "pods": len(waits),
+        "still_waiting": sum(run.waiting.get(size, 0) for run in runs),
+        **{f"p{round(quantile * 100)}_s": at_quantile(waits, quantile) for quantile in QUANTILES},
+        "mean_s": fmean(waits),
+    }
+
+
+def at_quantile(ordered: Sequence[float], quantile: float) -> float:
+    """Return the value that this part of the values does not exceed."""
+    return ordered[max(0, -(-len(ordered) * round(quantile * 100) // 100) - 1)]
+
+
+def _sizes(runs: Sequence[DepartureRun]) -> list[str]:
+    """Return the sizes of pods, the smallest first."""
+    found = {size for run in runs for size in run.waits_s}
+    return sorted(found, key=lambda size: (size.isdecimal(), int(size) if size.isdecimal() else size == "share"))
+
+
+def csv_rows(runs_of: Mapping[str, Mapping[float, Sequence[DepartureRun]]]) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each run and size of pod, the names of the columns first."""
+    yield (*CSV_HEAD, *CSV_RUN)
+    for policy, runs_at in runs_of.items():
+        for load, runs in runs_at.items():
+            for run in runs:
+                whole = (f"{value:.6f}" for value in (run.accepted, run.served, run.allocated))
+                ratios = tuple(whole)
+                for size in _sizes([run]):
+                    waits = run.waits_s[size]
+                    quantiles = (f"{at_quantile(waits, quantile):.0f}" for quantile in QUANTILES)
+                    counts = (str(len(waits)), str(run.waiting.get(size, 0)))
+                    yield policy, f"{load:g}", str(run.seed), size, *counts, *quantiles, *ratios
+
+
+def table(summaries: Mapping[str, Json]) -> Table:
+    """Return one row per load and policy."""
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    loads = list(next(iter(summaries.values()))["loads"])
+    sizes = list(next(iter(summaries.values()))["loads"][loads[0]]["waits"])
+    gpus = [size for size in sizes if size != "no GPU"]
+    for column in ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus)):
+        result.add_column(column, justify="left" if column == "POLICY" else "right", no_wrap=True)
+    for load in loads:
+        for policy, found in summaries.items():
+            at = found["loads"][load]
+            result.add_row(
+                percent(load),
+                policy,
+                *(f"{at[name]:.2%}" for name in ("accepted_demand", "served_demand", "allocation_ratio")),
+                *(_minutes(at["waits"].get(size)) for size in gpus),
+            )
+    return result
+
+
+def _heading(size: str) -> str:
+    return "SHARE WAITS" if size == "share" else f"{size} GPU{'S' if size != '1' else ''}"
+
+
+def _minutes(waits: Json | None) -> str:
+    return f"{waits['p50_s'] / 60:.0f}/{waits['p90_s'] / 60:.0f} min" if waits else ""

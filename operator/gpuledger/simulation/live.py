@@ -1,0 +1,61 @@
+"""The scene of a running cluster: its nodes, its ledger, the pods that run and those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from gpuledger.formats.pod import created_at, is_being_deleted, pod_facts, scheduler_of
+from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.words import Words
+from gpuledger.model.stored_card import StoredCard
+from gpuledger.simulation.objects import Given
+from gpuledger.simulation.what_if import Scene
+
+WHERE = "cluster"
+
+Json = dict[str, Any]
+
+
+class ClusterReads(Protocol):
+    """What is read of the cluster."""
+
+    def nodes(self) -> AsyncIterator[list[Json]]:
+        """Yield all Nodes, page by page."""
+
+    def allocations(self) -> AsyncIterator[list[Json]]:
+        """Yield all GPUAllocations, page by page."""
+
+    def running_pods(self) -> AsyncIterator[list[Json]]:
+        """Yield all pods that have a node and have not ended, page by page."""
+
+    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
+
+
+async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], words: Words) -> Scene:
+    """Read the cluster; pods that wait come by priority, then by age. Raises ApiError, BadInput for another CRD."""
+    cards: dict[str, list[StoredCard]] = {}  # node name -> its cards
+    held: set[str] = set()  # UIDs of pods that the ledger has
+    async for page in reads.allocations():
+        for stored in map(stored_card, page):
+            cards.setdefault(stored.card.node_name, []).append(stored)
+            held |= {holder.pod.uid for holder in stored.holders or ()}
+    scene = Scene()
+    async for page in reads.nodes():
+        scene.nodes += [(_given("Node", node), tuple(cards.get(node["metadata"]["name"], ()))) for node in page]
+    async for page in reads.running_pods():
+        scene.running += [_given("Pod", pod) for pod in page]
+    waiting = []
+    async for page in reads.pending_pods(scheduler_names):
+        for pod in page:
+            facts = pod_facts(pod, words)
+            ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod) and facts.pod.uid not in held
+            if ours and (facts.request is not None or facts.bad_request):
+                waiting.append(((-facts.pod.priority, created_at(pod)), pod))
+    scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
+    return scene
+
+
+def _given(kind: str, content: Json) -> Given:
+    return Given(WHERE, {**content, "kind": kind})

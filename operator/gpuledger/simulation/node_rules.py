@@ -1,0 +1,192 @@
+"""What kube-scheduler asks of a node before the operator is asked, as far as it is looked at here.
+
+Looked at: `unschedulable`, taints and tolerations, `nodeSelector`, required node affinity, CPU and memory. Not looked
+at: preferences, affinity between pods, spread constraints, volumes, host ports, other resources, the number of pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gpuledger.model.errors import BadInput
+from gpuledger.model.host import HostAmounts
+
+Json = Mapping[str, Any]
+
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+"""The taint that an unschedulable node counts as having."""
+
+
+class Taint(BaseModel):
+    """What keeps pods off a node that do not tolerate it."""
+
+    key: str
+    value: str | None = None
+    effect: str
+
+
+class Toleration(BaseModel):
+    """What a pod tolerates."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+    def covers(self, taint: Taint) -> bool:
+        """Tell whether a pod with this tolerates the taint."""
+        if (self.effect and self.effect != taint.effect) or (self.key and self.key != taint.key):
+            return False
+        if self.operator == "Exists":
+            return True
+        return bool(self.key) and (self.value or "") == (taint.value or "")
+
+
+class Expression(BaseModel):
+    """A condition on a label, or on the node's name."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether labels meet it."""
+        value, wanted = labels.get(self.key), self.values or []
+        match self.operator:
+            case "In":
+                return value in wanted
+            case "NotIn":
+                return value not in wanted
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return self._compares(value, wanted)
+        return False
+
+    def _compares(self, value: str | None, wanted: Sequence[str]) -> bool:
+        try:
+            number, limit = int(value or ""), int(wanted[0])
+        except (ValueError, IndexError):
+            return False
+        return number > limit if self.operator == "Gt" else number < limit
+
+
+class Term(BaseModel):
+    """Conditions that all must hold. Without any, none is met."""
+
+    matchExpressions: list[Expression] | None = None  # noqa: N815 - Kubernetes' spelling
+    matchFields: list[Expression] | None = None  # noqa: N815
+
+    def holds(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Tell whether a node meets it."""
+        expressions, fields = self.matchExpressions or [], self.matchFields or []
+        return bool(expressions or fields) and (
+            all(each.holds(labels) for each in expressions)
+            and all(each.holds({"metadata.name": name}) for each in fields)
+        )
+
+
+class _Required(BaseModel):
+    nodeSelectorTerms: list[Term]  # noqa: N815
+
+
+class _NodeAffinity(BaseModel):
+    requiredDuringSchedulingIgnoredDuringExecution: _Required | None = None  # noqa: N815
+
+
+class _Affinity(BaseModel):
+    nodeAffinity: _NodeAffinity | None = None  # noqa: N815
+
+
+class _PodSpec(BaseModel):
+    nodeSelector: dict[str, str] | None = None  # noqa: N815
+    affinity: _Affinity | None = None
+    tolerations: list[Toleration] | None = None
+
+
+class _NodeSpec(BaseModel):
+    unschedulable: bool | None = None
+    taints: list[Taint] | None = None
+
+
+class _Labels(BaseModel):
+    labels: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What a pod demands of a node beside cards."""
+
+    selector: Mapping[str, str]
+    terms: tuple[Term, ...] | None
+    """One of these must hold; None if the pod names none."""
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What a node says of itself to schedulers."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+
+
+def pod_rules(pod: Json) -> PodRules:
+    """Read a pod's demands. Raises BadInput."""
+    try:
+        spec = _PodSpec.model_validate(pod.get("spec") or {})
+    except ValidationError as error:
+        raise BadInput(_first(error, "spec")) from None
+    affinity = spec.affinity.nodeAffinity if spec.affinity else None
+    required = affinity.requiredDuringSchedulingIgnoredDuringExecution if affinity else None
+    terms = None if required is None else tuple(required.nodeSelectorTerms)
+    return PodRules(spec.nodeSelector or {}, terms, tuple(spec.tolerations or ()))
+
+
+def node_rules(node: Json) -> NodeRules:
+    """Read what a node says. Raises BadInput."""
+    try:
+        spec = _NodeSpec.model_validate(node.get("spec") or {})
+        labels = _Labels.model_validate(node["metadata"]).labels or {}
+    except ValidationError as error:
+        raise BadInput(_first(error, "node")) from None
+    taints = [taint for taint in spec.taints or () if taint.effect in ("NoSchedule", "NoExecute")]
+    if spec.unschedulable and all(taint.key != UNSCHEDULABLE for taint in taints):
+        taints.append(Taint(key=UNSCHEDULABLE, effect="NoSchedule"))
+    return NodeRules(node["metadata"]["name"], labels, tuple(taints))
+
+
+def refused_by_rules(pod: PodRules, node: NodeRules) -> tuple[str, str] | None:
+    """Return a code and a sentence on why kube-scheduler would not take the node, or None."""
+    for taint in node.taints:
+        if not any(toleration.covers(taint) for toleration in pod.tolerations):
+            if taint.key == UNSCHEDULABLE:
+                return "unschedulable", "the node is unschedulable"
+            return "taint", f"the pod does not tolerate the taint {taint.key}"
+    selected = all(node.labels.get(key) == value for key, value in pod.selector.items())
+    if not selected or (pod.terms is not None and not any(term.holds(node.name, node.labels) for term in pod.terms)):
+        return "node-selector", "the node has not the labels that the pod asks for"
+    return None
+
+
+def refused_by_host(asked: HostAmounts, free: HostAmounts | None) -> tuple[str, str] | None:
+    """Return why a node's CPU and memory are not enough, or None; what is not known is enough."""
+    if free is None:
+        return None
+    if asked.cpu_milli > free.cpu_milli:
+        return "host-cpu", "not enough CPU on the node"
+    if asked.memory_mib > free.memory_mib:
+        return "host-memory", "not enough memory on the node"
+    return None
+
+
+def _first(error: ValidationError, where: str) -> str:
+    found = error.errors(include_url=False)[0]
+    return f"{'.'.join([where, *(str(part) for part in found['loc'])])}: {found['msg']}"

@@ -1,0 +1,178 @@
+"""Nodes and pods from files: what was given, in order, and what of it can't be used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuledger.formats.documents import read_documents
+from gpuledger.formats.inspection import pod_template, shape_problems
+from gpuledger.model.errors import BadInput
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of the files that are read in a folder."""
+
+STANDARD_INPUT = "-"
+
+MOST_PODS = 10_000
+"""Of one object that makes pods: a mistyped number must not fill the memory."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An object that can't be used, or not as it stands: where it is, which it is, and what is wrong."""
+
+    file: str
+    object: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.object}: {self.text}" if self.object else f"{self.file}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An object, and the file that it is from."""
+
+    file: str
+    content: Json
+
+    @property
+    def name(self) -> str:
+        """Return kind and name, as people write them."""
+        metadata = self.content["metadata"]
+        space = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
+        return f"{self.content['kind']} {space}{metadata['name']}"
+
+
+@dataclass(slots=True)
+class Objects:
+    """What files hold: nodes and pods in their order, what was passed over, and what can't be read."""
+
+    nodes: list[Given] = field(default_factory=list)
+    pods: list[Given] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_objects(paths: Iterable[str]) -> Objects:
+    """Read files and folders, `-` for standard input; what can't be read is a problem, and the rest goes on."""
+    found = Objects()
+    for path in paths:
+        for file, text in _texts(path, found):
+            try:
+                documents = read_documents(text, "it")
+            except BadInput as error:
+                found.problems.append(Problem(file, "", str(error)))
+                continue
+            for document in documents:
+                take_document(document, file, found)
+    return found
+
+
+def _texts(path: str, found: Objects) -> Iterator[tuple[str, str]]:
+    if path == STANDARD_INPUT:
+        yield "standard input", sys.stdin.read()
+        return
+    files = [Path(path)]
+    if files[0].is_dir():
+        files = sorted(file for file in files[0].rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        if not files:
+            found.problems.append(Problem(path, "", f"the folder has no file that ends with {', '.join(SUFFIXES)}"))
+    for file in files:
+        try:
+            yield str(file), file.read_text(encoding="utf-8")
+        except OSError as error:
+            found.problems.append(Problem(str(file), "", f"it can't be read: {error.strerror}"))
+        except UnicodeDecodeError as error:
+            found.problems.append(Problem(str(file), "", f"it is no text: {error}"))
+
+
+def take_document(document: object, file: str, found: Objects) -> None:
+    """Sort one document in: a Node, a Pod, something that makes pods, or a List of these."""
+    if isinstance(document, dict) and isinstance(document.get("items"), list):
+        for each in document["items"]:
+            take_document(_with_kind(each, document.get("kind")), file, found)
+        return
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        found.problems.append(Problem(file, "", "there is an object without a kind: this is no Kubernetes object"))
+        return
+    kind, name = document["kind"], _name_of(document) or _generated_name(document, found)
+    if kind in ("Node", "Pod"):
+        _take_one(document, file, found)
+        return
+    template = pod_template(document)
+    if template is None:
+        found.notes.append(f"{file}: {kind} {name} is passed over: it is no Node, no Pod, and makes no pods")
+        return
+    if not name:
+        found.problems.append(Problem(file, kind, "metadata.name: it is missing"))
+        return
+    try:
+        copies = _copies(document)
+    except BadInput as error:
+        found.problems.append(Problem(file, f"{kind} {name}", str(error)))
+        return
+    space = (document.get("metadata") or {}).get("namespace")
+    for number in range(copies):
+        metadata = {
+            **(template.get("metadata") or {}),
+            "name": f"{name}-{number}",
+            **({"namespace": space} if space else {}),
+        }
+        _take_one({**template, "kind": "Pod", "metadata": metadata}, file, found)
+
+
+def _take_one(document: Json, file: str, found: Objects) -> None:
+    problems = shape_problems(document)
+    name = _name_of(document) or (_generated_name(document, found) if document["kind"] == "Pod" else "")
+    if not problems and not name:
+        problems = ["metadata.name: it is missing"]
+    if problems:
+        found.problems += [Problem(file, f"{document['kind']} {_name_of(document)}".strip(), text) for text in problems]
+        return
+    if document["kind"] == "Node":
+        found.nodes.append(Given(file, document))
+        return
+    metadata = {"namespace": "default", **document["metadata"], "name": name}
+    metadata.setdefault("uid", f"{metadata['namespace']}/{metadata['name']}")
+    found.pods.append(Given(file, {**document, "metadata": metadata}))
+
+
+def _with_kind(item: object, kind_of_list: object) -> object:
+    """Return an item of a list with its kind: the API server leaves that out in a NodeList, PodList and their like."""
+    if not isinstance(item, dict) or "kind" in item or not isinstance(kind_of_list, str):
+        return item
+    kind = kind_of_list.removesuffix("List")
+    return {**item, "kind": kind} if kind else item
+
+
+def _generated_name(document: Mapping[str, Any], found: Objects) -> str:
+    """Return a name as the API server makes it of generateName, an empty text if there is none."""
+    metadata = document.get("metadata")
+    begin = metadata.get("generateName") if isinstance(metadata, dict) else None
+    return f"{begin}{len(found.pods):05}" if isinstance(begin, str) and begin else ""
+
+
+def _copies(document: Mapping[str, Any]) -> int:
+    """Return how many pods an object wants at once: replicas of a Deployment, parallelism of a Job."""
+    spec = document["spec"]
+    inner = spec["jobTemplate"]["spec"] if isinstance(spec.get("jobTemplate"), dict) else spec
+    for word in ("replicas", "parallelism"):
+        number = inner.get(word)
+        if number is not None:
+            if type(number) is not int or not 0 <= number <= MOST_PODS:
+                raise BadInput(f"spec.{word}: {str(number)[:40]!r} is no number from 0 to {MOST_PODS}")
+            return number
+    return 1
+
+
+def _name_of(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""

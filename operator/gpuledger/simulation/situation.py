@@ -1,0 +1,278 @@
+"""A cluster as Kubernetes objects describe it, in a ledger of its own, and pods that are placed there in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from uuid import NAMESPACE_DNS, uuid5
+
+from gpuledger.formats.host import host_request
+from gpuledger.formats.node import NVIDIA, NodeFacts, node_facts, read_registers
+from gpuledger.formats.pod import bound_node, is_finished, pod_facts
+from gpuledger.formats.words import Words
+from gpuledger.ledger.adoption import missing_shares
+from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput, DoesNotFit
+from gpuledger.model.node_offer import Dialect
+from gpuledger.model.refusal import Refusal
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Placement, Share
+from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.world import PodFacts
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import Policy
+from gpuledger.simulation.node_rules import (
+    NodeRules,
+    PodRules,
+    node_rules,
+    pod_rules,
+    refused_by_host,
+    refused_by_rules,
+)
+from gpuledger.simulation.objects import Given, Problem
+
+HOSTNAME = "kubernetes.io/hostname"
+"""The label with a node's own name."""
+
+
+class Status(StrEnum):
+    """What became of a pod."""
+
+    PLACED = "placed"
+    BOUND = "bound"
+    """It was there before, with the cards that its annotation names."""
+    NO_ROOM = "no-room"
+    NO_GPU = "no-gpu"
+    """It asks for none: kube-scheduler places it, and nothing is said of it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a pod is placed, or why it is not: reason and sentence -> nodes for which it holds."""
+
+    pod: str
+    status: Status
+    node_name: str = ""
+    shares: tuple[Share, ...] = ()
+    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    rules: NodeRules
+    cards: tuple[Card, ...]
+    facts: NodeFacts
+    given: Given
+
+
+class Situation:
+    """Nodes with cards, and the pods on them."""
+
+    def __init__(self, words: Words, policy: Policy) -> None:
+        self._words = words
+        self._ledger = Ledger()
+        self._chooser = Chooser(self._ledger, policy)
+        self._nodes: dict[str, _Node] = {}
+        self._seen: set[str] = set()  # UIDs of the pods that were given
+        self.problems: list[Problem] = []
+        self._taken_as_served: list[str] = []  # nodes that do not say what their device plugins serve
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what was assumed."""
+        if not self._taken_as_served:
+            return []
+        first, *others = self._taken_as_served
+        if not others:
+            return [f"{first}: its status does not say what its device plugin serves; taken as if that answered"]
+        more = f"{len(others)} more node{'s' * (len(others) != 1)}"
+        return [
+            f"{first}, and {more}: their status does not say what a device plugin serves; taken as if that answered"
+        ]
+
+    def index_of(self, uuid: str) -> int:
+        """Return a card's place on its node."""
+        entry = self._ledger.entry(uuid)
+        return entry.card.index if entry else 0
+
+    # Filling it.
+
+    def add_node(self, given: Given, stored: Sequence[StoredCard] | None = None) -> None:
+        """Add a node with the cards that its registers list; or with those that a ledger has of it, if given."""
+        try:
+            rules = node_rules(given.content)
+            facts = self._facts(given)
+            inventory = read_registers(facts)
+        except BadInput as error:
+            self.problems.append(Problem(given.file, given.name, str(error)))
+            return
+        if facts.name in self._nodes:
+            self.problems.append(Problem(given.file, given.name, "there is a node of this name already"))
+            return
+        self.problems += [Problem(given.file, given.name, problem) for problem in inventory.problems]
+        cards = [card for card in inventory.cards if stored is not None or self._is_new(card, given)]
+        self._nodes[facts.name] = _Node(rules, tuple(cards), facts, given)
+        self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards] if stored is None else stored)
+        for entry in self._ledger.entries_of_node(facts.name):
+            self._ledger.set_reported(entry.card.uuid, any(card.uuid == entry.card.uuid for card in cards))
+
+    def add_like(self, name: str, count: int) -> list[str]:
+        """Add idle nodes with the cards of another one, and UUIDs of their own; return their names. Raises BadInput."""
+        model = self._nodes.get(name)
+        if model is None:
+            known = ", ".join(sorted(self._nodes)[:5])
+            raise BadInput(f"there is no node {name!r} to copy; nodes are {known}{', ...' * (len(self._nodes) > 5)}")
+        down = model.facts.offer is None  # its device plugin does not answer; those of new nodes will
+        like = self._as_if_served(model.given, model.facts) if down else model.facts
+        added = []
+        for number in range(1, count + 1):
+            new = f"{name}-new-{number}"
+            if new in self._nodes:
+                raise BadInput(f"there is a node {new} already: copy another one")
+            cards = [_copied(card, new) for card in model.cards]
+            facts = replace(like, name=new)
+            labels = {**model.rules.labels, **({HOSTNAME: new} if HOSTNAME in model.rules.labels else {})}
+            self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given)
+            self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards])
+            added.append(new)
+        return added
+
+    def count_host(self, pod: Given) -> None:
+        """Count the CPU and memory of a bound pod whose cards the ledger has already, or that has none.
+
+        What it asks for of cards has arrived: policies learn from it, as the operator does.
+        """
+        request = pod_facts(pod.content, self._words).request
+        if request is not None:
+            self._chooser.arrived(request)
+        self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content))
+
+    # Pods.
+
+    def take(self, given: Given) -> Outcome | None:
+        """Let a bound pod have the cards that it says, and place any other.
+
+        Return None if it has ended, is bound and asks for no card, or can't be read.
+        """
+        try:
+            return self._take(given)
+        except BadInput as error:
+            self.problems.append(Problem(given.file, given.name, str(error)))
+            return None
+
+    def _take(self, given: Given) -> Outcome | None:
+        facts = pod_facts(given.content, self._words)
+        if facts.pod.uid in self._seen:
+            raise BadInput("a pod of this name was given before")
+        self._seen.add(facts.pod.uid)
+        if is_finished(given.content):
+            return None
+        if facts.bad_request:
+            raise BadInput(facts.bad_request)
+        if facts.request is None:
+            if facts.node_name:
+                self.count_host(given)
+                return None
+            return Outcome(str(facts.pod), Status.NO_GPU)
+        if facts.node_name:
+            return self._hold(facts, facts.request)
+        return self._place(facts, facts.request, pod_rules(given.content))
+
+    def _hold(self, facts: PodFacts, request: PodRequest) -> Outcome:
+        self._chooser.arrived(request)
+        if facts.node_name not in self._nodes:
+            raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
+        shares = missing_shares(facts, (), _Cards(self._ledger))
+        try:
+            self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
+        except DoesNotFit as error:
+            raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
+        return Outcome(str(facts.pod), Status.BOUND, facts.node_name, shares)
+
+    def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> Outcome:
+        reasons: Counter[tuple[str, str]] = Counter()
+        possible = []
+        for name, node in self._nodes.items():
+            free = self._ledger.hosts.free(name)
+            why = refused_by_rules(rules, node.rules) or refused_by_host(request.host, free)
+            if why:
+                reasons[why] += 1
+            else:
+                possible.append(name)
+        self._chooser.arrived(request)
+        self._chooser.best(request, possible)  # so that the ask is known
+        while self._chooser.look_further():
+            pass  # the operator does this between its questions
+        choice = self._chooser.choose(request, possible, 1)
+        if not choice.placements:
+            reasons.update(_reason(refusal) for refusal in choice.refusals.values())
+            return Outcome(str(facts.pod), Status.NO_ROOM, reasons=reasons)
+        [placement] = choice.placements
+        self._ledger.hold(facts.pod.uid, placement, PINNED)
+        return Outcome(str(facts.pod), Status.PLACED, placement.node_name, placement.shares)
+
+    # Inside.
+
+    def _facts(self, given: Given) -> NodeFacts:
+        """Return what matters of a node; one that says nothing of its device plugin counts as if that answered."""
+        facts = node_facts(given.content, self._words)
+        allocatable = (given.content.get("status") or {}).get("allocatable") or {}
+        counts = {*self._words.counts(), *(words.count for words, _ in facts.registers)}
+        if facts.offer is not None or not facts.registers or counts & {*allocatable}:
+            return facts
+        self._taken_as_served.append(f"{given.file}: {given.name}")
+        return self._as_if_served(given, facts)
+
+    def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
+        """Return what would matter of a node if the device plugins answered that have listed its cards."""
+        served = {words.count for words, _ in facts.registers}
+        if any(words.dialect is Dialect.NATIVE for words, _ in facts.registers):
+            served |= {*self._words.counts(of=NVIDIA)}
+        offered = dict.fromkeys(served, "1")
+        status = given.content.get("status") or {}
+        status = {**status, "allocatable": {**(status.get("allocatable") or {}), **offered}}
+        return node_facts({**given.content, "status": status}, self._words)
+
+    def _register(self, facts: NodeFacts, stored: Sequence[StoredCard]) -> None:
+        for card in stored:
+            self._ledger.load(card)
+        self._ledger.set_offer(facts.name, facts.offer)
+        self._ledger.hosts.set_capacity(facts.name, facts.host)
+
+    def _is_new(self, card: Card, given: Given) -> bool:
+        entry = self._ledger.entry(card.uuid)
+        if entry is not None:
+            text = f"card {card.uuid} is on node {entry.card.node_name} already; that one counts"
+            self.problems.append(Problem(given.file, given.name, text))
+        return entry is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cards:
+    """The cards of a ledger, for who reads annotations."""
+
+    ledger: Ledger
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card of this UUID."""
+        entry = self.ledger.entry(uuid)
+        return entry.card if entry else None
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        """Return a node's cards."""
+        return [entry.card for entry in self.ledger.entries_of_node(node_name)]
+
+
+def _copied(card: Card, node_name: str) -> Card:
+    def new(uuid: str) -> str:
+        return f"GPU-{uuid5(NAMESPACE_DNS, f'{uuid}.{node_name}')}"
+
+    links = {new(peer): score for peer, score in card.links.items()}
+    return replace(card, uuid=new(card.uuid), node_name=node_name, links=links, healthy=True, fault="")
+
+
+def _reason(refusal: Refusal) -> tuple[str, str]:
+    return refusal.reason.value, refusal.text

@@ -1,0 +1,96 @@
+"""Where pods would go, on nodes from files or from a cluster, and on more nodes than there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.formats.pod import bound_node
+from gpuledger.formats.words import Words
+from gpuledger.model.stored_card import StoredCard
+from gpuledger.placement.policy import Policy
+from gpuledger.simulation.objects import Given, Objects, Problem
+from gpuledger.simulation.situation import Outcome, Situation, Status
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a question is about, in the order in which it is taken into account."""
+
+    nodes: list[tuple[Given, tuple[StoredCard, ...] | None]] = field(default_factory=list)
+    """Nodes; with the cards that a ledger has of them, or None where their registers alone say it."""
+    running: list[Given] = field(default_factory=list)
+    """Bound pods whose cards the ledger has, if they have any: they count with CPU and memory."""
+    pods: list[Given] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, objects: Objects) -> None:
+        """Add what files hold. Pods that are bound already come first."""
+        self.nodes += [(node, None) for node in objects.nodes]
+        self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))
+        self.notes += objects.notes
+        self.problems += objects.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod's outcome; its cards with their places on the node."""
+
+    outcome: Outcome
+    indexes: dict[str, int]
+    on_added_node: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of each pod."""
+
+    pods: tuple[Placed, ...]
+    added: tuple[str, ...]
+    """Nodes that were thought up."""
+    like: str
+    fit_before: int | None
+    """How many of the pods would be placed without these; None if no nodes were added."""
+    notes: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def fit(self) -> int:
+        """Return how many pods were placed."""
+        return sum(pod.outcome.status is Status.PLACED for pod in self.pods)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many found no room."""
+        return sum(pod.outcome.status is Status.NO_ROOM for pod in self.pods)
+
+
+def answer(scene: Scene, words: Words, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
+    """Place the pods of a scene in turn, with more nodes if asked. Raises BadInput if there is no node to copy."""
+    before = None
+    if add_nodes:
+        outcomes = _placed(_stage(scene, words, policy), scene.pods)
+        before = sum(outcome.status is Status.PLACED for outcome in outcomes)
+    situation = _stage(scene, words, policy)
+    added = situation.add_like(like, add_nodes) if add_nodes else []
+    outcomes = _placed(situation, scene.pods)
+    placed = tuple(
+        Placed(each, {share.uuid: situation.index_of(share.uuid) for share in each.shares}, each.node_name in added)
+        for each in outcomes
+    )
+    notes, problems = (*scene.notes, *situation.notes), (*scene.problems, *situation.problems)
+    return Answer(placed, tuple(added), like, before, notes, problems)
+
+
+def _stage(scene: Scene, words: Words, policy: Policy) -> Situation:
+    situation = Situation(words, policy)
+    for node, stored in scene.nodes:
+        situation.add_node(node, stored)
+    for pod in scene.running:
+        situation.count_host(pod)
+    return situation
+
+
+def _placed(situation: Situation, pods: Sequence[Given]) -> list[Outcome]:
+    return [outcome for outcome in map(situation.take, pods) if outcome is not None]

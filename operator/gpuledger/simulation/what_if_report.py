@@ -1,0 +1,114 @@
+"""Where pods would go, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpuledger.simulation.situation import Outcome, Status
+from gpuledger.simulation.what_if import Answer, Placed
+
+Json = dict[str, Any]
+
+NO_GPU = "asks for no GPU: kube-scheduler places it"
+
+
+def as_json(answer: Answer) -> Json:
+    """Return the answer for scripts: fields may be added, and none goes."""
+    return {
+        "pods": [_pod(placed) for placed in answer.pods],
+        "fit": answer.fit,
+        "noRoom": answer.waiting,
+        "addedNodes": list(answer.added),
+        **({} if answer.fit_before is None else {"fitWithoutAddedNodes": answer.fit_before}),
+        "problems": [{"file": each.file, "object": each.object, "problem": each.text} for each in answer.problems],
+        "notes": list(answer.notes),
+    }
+
+
+def as_parts(answer: Answer) -> Iterator[RenderableType]:
+    """Yield the table, the reasons of those that found no room, and a line that sums up."""
+    if answer.pods:
+        yield _table(answer)
+    for placed in answer.pods:
+        if placed.outcome.status is Status.NO_ROOM:
+            yield ""
+            yield Text(f"{placed.outcome.pod} finds no room:")
+            for (reason, text), count in _ranked(placed.outcome.reasons):
+                yield Text(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
+    yield ""
+    yield _summary(answer)
+
+
+def _pod(placed: Placed) -> Json:
+    outcome = placed.outcome
+    return {
+        "pod": outcome.pod,
+        "status": outcome.status.value,
+        "node": outcome.node_name or None,
+        "onAddedNode": placed.on_added_node,
+        "containers": {
+            name: [
+                {"uuid": uuid, "index": placed.indexes[uuid], "memoryMiB": memory_mib, "cores": cores}
+                for uuid, memory_mib, cores in cards
+            ]
+            for name, cards in _devices(outcome).items()
+        },
+        "reasons": [
+            {"reason": reason, "text": text, "nodes": count} for (reason, text), count in _ranked(outcome.reasons)
+        ],
+    }
+
+
+def _devices(outcome: Outcome) -> dict[str, list[tuple[str, int, int]]]:
+    """Return the cards of each container: UUID, memory and cores, in the order of the cards' index."""
+    devices: dict[str, list[tuple[str, int, int]]] = {}
+    for share in outcome.shares:
+        for container in share.containers:
+            devices.setdefault(container.name, []).append((share.uuid, container.memory_mib, container.cores))
+    return devices
+
+
+def _ranked(reasons: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, str], int]]:
+    return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _table(answer: Answer) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("POD", "NODE", "CONTAINER", "GPU", "UUID", "MIB", "CORES"):
+        table.add_column(column, justify="right" if column in ("GPU", "MIB", "CORES") else "left", overflow="fold")
+    for placed in answer.pods:
+        first = (placed.outcome.pod, _node(placed))
+        for name, cards in _devices(placed.outcome).items():
+            for uuid, memory_mib, cores in cards:
+                row = (name, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else "")
+                table.add_row(*first, *row)
+                first, name = ("", ""), ""
+        if not placed.outcome.shares:
+            table.add_row(*first)
+    return table
+
+
+def _node(placed: Placed) -> Text | str:
+    match placed.outcome.status:
+        case Status.NO_ROOM:
+            return Text("no room", "red")
+        case Status.NO_GPU:
+            return Text(NO_GPU, "dim")
+        case Status.BOUND:
+            return f"{placed.outcome.node_name} (bound)"
+    return Text(placed.outcome.node_name, "green")
+
+
+def _summary(answer: Answer) -> str:
+    asked = answer.fit + answer.waiting
+    if not asked:
+        return "No pod here waits for a GPU."
+    if answer.fit_before is None:
+        return f"{answer.fit} of {asked} pods fit."
+    nodes = "1 more node" if len(answer.added) == 1 else f"{len(answer.added)} more nodes"
+    return f"{answer.fit_before} of {asked} pods fit now, {answer.fit} with {nodes} like {answer.like}."

@@ -1,0 +1,71 @@
+"""What placement has to know of the past: which pods came, and how many of those that had cards have ended.
+
+A help for preferences only. It is learned anew after a start, from the pods that are bound then.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import part_of_card
+from gpuledger.placement.choose import Chooser
+
+Json = Mapping[str, Any]
+
+PODS_REMEMBERED = 20_000
+"""UIDs of pods that have come lately: a pod that is refused asks again and again, and counts once."""
+
+
+class Learner:
+    """Tells the chooser of every pod once that it has come, and once that it has gone."""
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, read_request: Callable[[Json], PodRequest | None]) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._read_request = read_request
+        self._came: OrderedDict[str, None] = OrderedDict()  # UIDs of pods that have counted, oldest first
+        self._running: dict[str, float] = {}  # UID of a bound pod -> its cards
+
+    def came(self, pod: Json) -> None:
+        """Take in a pod that wants cards, or has got some."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._came:
+            return
+        self._came[uid] = None
+        if len(self._came) > PODS_REMEMBERED:
+            self._came.popitem(last=False)
+        with suppress(BadInput):
+            request = self._read_request(pod)
+            if request is not None:
+                self._chooser.arrived(request)
+
+    def bound(self, pod: Json, before: bool) -> None:
+        """Take in a bound pod; `before` says that it was so when this began, so that it was not given its cards now."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._running:
+            return
+        holders = self._ledger.holders_of(uid)
+        if not holders:  # asks for no card, or its shares are still to be found
+            return
+        self._running[uid] = sum(part_of_card(holder.share, card) for card, holder in holders)
+        if before:
+            self._chooser.taken_over()
+        else:
+            self._chooser.given_out(self._running[uid])
+        self.came(pod)  # if another operator has placed it, or this one before it was started again
+
+    def ended(self, pod_uid: str) -> None:
+        """Take in that a pod needs its cards no more. Idempotent."""
+        cards = self._running.pop(pod_uid, None)
+        if cards is not None:
+            self._chooser.given_back(cards)
+
+    def known_pods(self) -> set[str]:
+        """Return the UIDs of the bound pods that have cards, as far as was seen."""
+        return set(self._running)

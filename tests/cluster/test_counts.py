@@ -1,0 +1,64 @@
+"""What a pod costs the API server and the operator, in numbers that do not depend on the machine.
+
+`make bench` measures times; this fails when somebody makes a pod cost more.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from cluster.cluster import CORES, COUNT, PERCENT, Cluster, pod
+from gpuledger.model.amounts import Amounts
+from installation import USER
+
+NODES, PODS = 50, 100
+LEDGER_WRITES_PER_POD = 1.6
+CHANGES_PER_POD = 3
+"""Of the room on its node: its share is on hold, it is stored, the hold is given back."""
+
+EVALUATIONS, FILTERS = "gpuledger_shape_evaluations_total", "gpuledger_filters_total"
+
+
+def test_a_hundred_quarter_cards_cost_few_writes_and_few_evaluations(cluster: Cluster) -> None:
+    cluster.add_nodes(NODES)
+    quarter = {COUNT: 1, PERCENT: 25, CORES: 25}
+    cluster.create(pod("first", quarter))  # for the first of its shape, every node is looked at
+    cluster.wait_bound("first")
+    cluster.settle()
+    names = [f"pod-{number}" for number in range(PODS)]
+    evaluations, filters = cluster.metric(EVALUATIONS), cluster.metric(FILTERS)
+    offset = cluster.plane.audit_offset()
+    cluster.create(*(pod(name, quarter) for name in names))
+    cluster.wait_bound(*names)
+    cluster.settle()
+
+    of_the_account = [event for event in cluster.plane.api_writes(offset) if event.user == USER]
+    # kube-scheduler has the same account. All it writes is one Event for each pod, as it does for all pods.
+    ours = [event for event in of_the_account if not event.agent.startswith("kube-scheduler")]
+    assert len(ours) < len(of_the_account), "the two programs can be told apart"
+    written = Counter((event.resource, event.subresource) for event in ours)
+    bindings = Counter(event.name for event in ours if event.subresource == "binding")
+    assert set(written) == {("gpuallocations", "status"), ("pods", "binding")}, written
+    assert bindings == dict.fromkeys(names, 1)
+    # A share is entered once; the API server may refuse a group of them and want it again.
+    assert written["gpuallocations", "status"] <= LEDGER_WRITES_PER_POD * PODS
+
+    # Were all nodes looked at, it would be fifty times as many as there are questions.
+    asked = cluster.metric(FILTERS) - filters
+    assert cluster.metric(EVALUATIONS) - evaluations <= CHANGES_PER_POD * asked
+
+
+def test_cards_carry_no_list_of_who_wrote_which_field(cluster: Cluster) -> None:
+    """It would make every write of the ledger a sixth more expensive."""
+    node = cluster.add_nodes(1, gpus=2)[0]
+    cluster.create(pod("share", {COUNT: 2, PERCENT: 25}))
+    cluster.wait_bound("share")
+    assert [len(holders) for holders in cluster.holders().values()] == [1, 1]
+    assert not any("managedFields" in card["metadata"] for card in cluster.cards().values())
+
+    larger = [replace(card, capacity=card.capacity + Amounts(memory_mib=1)) for card in node.cards]
+    cluster.register(replace(node, cards=tuple(larger)))
+    wanted = [card.capacity.memory_mib for card in larger]
+    cluster.wait(
+        lambda: [card["spec"]["capacity"]["memoryMiB"] for card in cluster.cards().values()] == wanted, "a new capacity"
+    )
+    assert not any("managedFields" in card["metadata"] for card in cluster.cards().values())

@@ -1,0 +1,131 @@
+"""What the benchmark calculates from what it has measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmark.compare import compare
+from benchmark.filter_alone import Sizes, measure_filters
+from benchmark.measuring import quantile
+from benchmark.plan import CASES, Plan
+from benchmark.results import Row, Run, medians
+from benchmark.sampling import Samples
+from benchmark.shapes import SHAPES, Shape, burst, cards_of
+from benchmark.table import with_ratios
+from gpuledger.placement.policy import Preference
+
+
+def a_row(subject: str = "gpuledger", number: int = 0, **figures: float) -> Row:
+    return Row("mix", 200, subject, number, figures)
+
+
+def a_run(*rows: Row) -> Run:
+    return Run("2030-01-01T00:00:00+00:00", {"cpu": "one", "cores": 2}, {"commit": "abc"}, list(rows))
+
+
+def buckets(**counts: float) -> dict[str, float]:
+    return {f'h_seconds_bucket{{le="{le.lstrip("_").replace("_", ".")}"}}': value for le, value in counts.items()}
+
+
+def test_a_quantile_lies_within_its_bucket_as_if_that_were_evenly_filled() -> None:
+    found = buckets(_1_0=0, _2_0=100, _4_0=200) | {'h_seconds_bucket{le="+Inf"}': 200}
+    assert quantile(found, "h_seconds", 0.25) == pytest.approx(1.5)
+    assert quantile(found, "h_seconds", 0.99) == pytest.approx(3.96)
+
+
+def test_a_quantile_beyond_the_last_bucket_is_at_least_its_bound() -> None:
+    assert quantile(buckets(_1_0=1) | {'h_seconds_bucket{le="+Inf"}': 10}, "h_seconds", 0.99) == 1.0
+
+
+def test_rounds_are_summed_up_by_their_medians() -> None:
+    rows = [a_row(number=number, seconds=seconds) for number, seconds in enumerate((9.0, 1.0, 2.0))]
+    assert medians(rows) == {("mix", 200, "gpuledger"): {"seconds": 2.0}}
+
+
+def test_ratios_are_to_kube_scheduler_by_itself_of_the_same_case_and_size() -> None:
+    rows = [
+        a_row("plain", pods_per_s=200.0),
+        a_row("stock", pods_per_s=100.0),
+        a_row(pods_per_s=150.0),
+        Row("mix", 1000, "gpuledger", 0, {"pods_per_s": 1}),
+    ]
+    found = with_ratios(medians(rows))
+    ratios = {
+        who: (found["mix", 200, who].get("to_plain"), found["mix", 200, who].get("to_stock"))
+        for who in ("plain", "stock", "gpuledger")
+    }
+    assert ratios == {"plain": (None, None), "stock": (0.5, None), "gpuledger": (0.75, 1.5)}
+    assert "to_plain" not in found["mix", 1000, "gpuledger"]
+
+
+def test_a_run_is_read_as_it_was_saved(tmp_path: Path) -> None:
+    run = a_run(a_row(seconds=1.5))
+    run.save(tmp_path / "new" / "run.json")
+    assert Run.load(tmp_path / "new" / "run.json") == run
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"format": 99}), json.dumps({"format": 1, "rows": []})])
+def test_a_file_that_is_no_run_is_refused_by_name(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json is no result of this benchmark"):
+        Run.load(file)
+
+
+def test_two_runs_are_compared_where_both_have_figures() -> None:
+    first = a_run(a_row(seconds=2.0, filter_p99_ms=1.0), a_row("plain", seconds=1.0))
+    second = a_run(a_row(seconds=3.0))
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(compare(first, second))
+    rows = [line.split() for line in shown.get().splitlines() if "seconds" in line or "filter" in line]
+    assert rows == [["mix", "200", "gpuledger", "seconds", "2.00", "3.00", "1.50"]]
+
+
+def test_cases_that_are_about_one_size_run_at_the_first() -> None:
+    plan = Plan((200, 5000), pods=1000, rounds=2, cases=frozenset(CASES))
+    assert plan.cases_at(200) - plan.cases_at(5000) == {"paced", "full-cluster", "slow-writes"}
+    assert (plan.effort(200).pods, plan.effort(5000).pods) == (1000, 250)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.name)
+def test_a_burst_takes_as_many_cards_as_its_shape_says_and_fits(shape: Shape) -> None:
+    count = shape.pods_for(nodes=200, wanted=2000)
+    bodies = burst(shape, count, "gpuledger")
+    cards = [cards_of(body["spec"]["containers"][0]["resources"]["limits"]) for body in bodies]
+    assert sum(cards) == pytest.approx(count * shape.cards_per_pod, rel=0.1)
+    assert sum(cards) <= 200 * 8
+
+
+@pytest.mark.parametrize(("subject", "names"), [("plain", set()), ("stock", {"nvidia.com/gpu"})])
+def test_kube_scheduler_by_itself_has_pods_that_it_understands(subject: str, names: set[str]) -> None:
+    bodies = burst(SHAPES["mix"], 20, subject)
+    assert all(body["spec"]["schedulerName"] == "plain" for body in bodies)
+    assert all(body["spec"]["containers"][0]["resources"]["limits"].keys() == names for body in bodies)
+
+
+@pytest.mark.parametrize("policy", ["binpack", "fragmentation"])
+async def test_filter_is_measured_without_a_cluster(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await measure_filters(Sizes([3], 20, Preference(policy)), profile=None, as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["question"]: row["asked"] for row in rows} == {
+        "mix": 20,
+        "quarter-card": 20,
+        "first of its shape": 10,
+        "refused": 20,
+    }
+    assert all(0 < row["p50 ms"] <= row["p99 ms"] <= row["max ms"] for row in rows)
+
+
+def test_samples_are_taken_of_what_is_asked_for(tmp_path: Path) -> None:
+    samples = Samples()
+    with samples.taken():
+        sum(number * number for number in range(2_000_000))
+        with samples.of("sums"):
+            while not samples.stacks:
+                sum(number * number for number in range(10_000))
+    assert samples.subjects() == ["sums"]
+    samples.save(tmp_path / "folded")
+    assert (tmp_path / "folded").read_text().startswith("sums;")

@@ -1,0 +1,35 @@
+"""The watch of the cards, as start-up connects it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_holder, a_share
+from fakes.api_server import ApiServer
+from fakes.operator_parts import OperatorParts
+from gpuledger.controller import startup
+from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.formats.stored_card import new_allocation
+
+Json = dict[str, Any]
+
+
+async def test_a_card_that_cannot_be_read_is_counted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = ApiServer()
+    parts, card = OperatorParts(api), a_card()
+    api.put_card(card, a_holder("a", a_share(card)))
+
+    async def follow(
+        _: object, path: str, parameters: Json, changed: Callable[[Json, bool], None], listing: object
+    ) -> None:
+        assert path.endswith("/gpuallocations")
+        assert parameters == {}
+        changed(new_allocation(a_card(1)), False)
+        changed(api.cards[card.object_name], False)
+
+    monkeypatch.setattr(startup, "follow", follow)
+    await startup._follow_cards(replace(parts.as_operator(), kopf_lists=KopfLists()))
+    assert parts.counts.bad_input == {"allocation": 1}
+    assert list(parts.entry(card).holders) == ["a"]

@@ -1,0 +1,127 @@
+"""Costs by arrays are those that loops find, and say what a reader expects of them."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_card, a_ledger, a_request, a_share, mib, occupy, whole, whole_share
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import PodRequest
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.fragmentation.mix import Mix
+from gpuledger.placement.fragmentation.refresh import FragmentationPrices
+from gpuledger.placement.policy import Policy, Preference
+from gpuledger.placement.ways import Ask, Way
+from unit.placement.fragmentation.plain_prices import PlainNode, PlainPod, costs
+
+pods = st.builds(
+    lambda cards, milli, cpu: PlainPod(cards, milli if cards == 1 else 1000, cpu),
+    cards=st.sampled_from([0, 1, 1, 1, 2, 4]),
+    milli=st.sampled_from([90, 250, 460, 500, 810, 1000]),
+    cpu=st.sampled_from([0, 1000, 4000]),
+)
+plain_nodes = st.builds(
+    PlainNode,
+    free=st.lists(st.sampled_from([0, 190, 250, 500, 750, 1000]), min_size=1, max_size=4),
+    cpu=st.sampled_from([None, 0, 3000, 16_000]),
+)
+
+
+def request_of(pod: PlainPod) -> PodRequest:
+    demand = whole(pod.cards) if pod.milli == 1000 else mib(pod.milli)
+    return PodRequest(("main",), (demand,) if pod.cards else (), host=HostAmounts(pod.cpu))
+
+
+def ledger_of(nodes: list[PlainNode]) -> Ledger:
+    names = [f"node-{number}" for number in range(len(nodes))]
+    both = list(zip(names, nodes, strict=True))
+    ledger = a_ledger(*(a_card(i, name, memory_mib=1000) for name, node in both for i in range(len(node.free))))
+    for name, node in both:
+        if node.cpu is not None:
+            ledger.hosts.set_capacity(name, HostAmounts(node.cpu, 1 << 20))
+        for index, free in enumerate(node.free):
+            card = a_card(index, name, memory_mib=1000)
+            if free < 1000:
+                occupy(ledger, f"{name}-{index}", whole_share(card) if not free else a_share(card, 1000 - free))
+    return ledger
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    nodes=st.lists(plain_nodes, min_size=1, max_size=4),
+    kinds=st.lists(pods, min_size=1, max_size=5, unique=True),
+    turnover=st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_arrays_find_what_loops_find(nodes: list[PlainNode], kinds: list[PlainPod], turnover: float) -> None:
+    ledger, mix = ledger_of(nodes), Mix()
+    mix.fix((Ask(request_of(pod).shape, HostAmounts(pod.cpu)), pod.frequency) for pod in kinds)
+    mix.given_out(1.0)
+    mix.given_back(turnover)
+    prices = FragmentationPrices(ledger, mix)
+    prices.tick()
+    for pod in kinds:
+        ways = [
+            (number, pod, list(cards))
+            for number, node in enumerate(nodes)
+            for cards in combinations(
+                [i for i, free in enumerate(node.free) if free >= pod.milli or not pod.cards], pod.cards
+            )
+        ]
+        ask = Ask(request_of(pod).shape, HostAmounts(pod.cpu))
+        effects = []
+        for number, _, positions in ways:
+            room = ledger.node_room(f"node-{number}")
+            uuids = tuple(room.rooms[position].card.uuid for position in positions)
+            effects.append(prices.effect(ask, Way(room, (uuids,) if pod.cards else ())))
+        found = prices.costs(ask, effects) if effects else []
+        assert found == pytest.approx(costs(nodes, kinds, ways, turnover), abs=0.5, rel=1e-3)
+
+
+def chosen(ledger: Ledger, request: PodRequest, *expected: PodRequest) -> str:
+    mix = Mix()
+    mix.fix((Ask(each.shape, each.host), 1.0) for each in expected)
+    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    placement = chooser.best(request, None)
+    assert placement is not None
+    return " ".join(share.uuid.removeprefix("GPU-") for share in placement.shares)
+
+
+def test_a_small_pod_leaves_the_whole_card_to_those_who_need_it() -> None:
+    ledger = ledger_of([PlainNode([1000, 500])])
+    assert chosen(ledger, a_request(mib(250)), a_request(whole()), a_request(mib(250))) == "node-0-1"
+
+
+def test_a_share_goes_where_it_leaves_what_others_can_use() -> None:
+    """460 of 1000 leaves 540, which another 460 fits into; of 750 it leaves 290, too little for any."""
+    ledger = ledger_of([PlainNode([750, 1000])])
+    assert chosen(ledger, a_request(mib(460)), a_request(mib(460)), a_request(mib(750))) == "node-0-1"
+
+
+def test_one_card_is_taken_from_a_broken_node_and_not_from_a_whole_one() -> None:
+    ledger = ledger_of([PlainNode([1000] * 4), PlainNode([1000, 0, 0, 0])])
+    assert chosen(ledger, a_request(whole()), a_request(whole(4)), a_request(whole())) == "node-1-0"
+
+
+def test_a_node_without_cpu_for_others_is_used_up_by_who_needs_little() -> None:
+    ledger = ledger_of([PlainNode([1000, 1000], cpu=32_000), PlainNode([1000, 1000], cpu=2_000)])
+    small = PodRequest(("main",), (whole(),), host=HostAmounts(1_000))
+    large = PodRequest(("main",), (whole(),), host=HostAmounts(16_000))
+    assert chosen(ledger, small, small, large) == "node-1-0"
+
+
+def test_prices_change_with_what_comes() -> None:
+    ledger, mix = ledger_of([PlainNode([1000] * 4)]), Mix()
+    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    for _ in range(50):
+        chooser.arrived(a_request(mib(250)))
+        assert chooser.best(a_request(mib(250)), None) is not None
+    prices = FragmentationPrices(ledger, mix)
+    prices.tick()
+    before = prices.edition
+    for _ in range(200):
+        mix.arrived(Ask(a_request(whole(2)).shape, HostAmounts()))
+        prices.tick()
+    assert prices.edition > before

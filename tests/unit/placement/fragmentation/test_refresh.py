@@ -1,0 +1,90 @@
+"""Prices follow the cluster while it changes, and are never left behind for good."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, stored, whole
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.host import NO_HOST
+from gpuledger.model.request import PodRequest
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.fragmentation.mix import Mix
+from gpuledger.placement.fragmentation.refresh import REFRESHED_EVERY, FragmentationPrices
+from gpuledger.placement.policy import Policy, Preference
+from gpuledger.placement.ways import Ask, Way
+
+FRAGMENTATION = Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION)
+SHARE, WHOLE = a_request(mib(4_000)), a_request(whole())
+
+
+def ask(request: PodRequest) -> Ask:
+    return Ask(request.shape, NO_HOST)
+
+
+def nodes(count: int, cards: int = 2) -> Ledger:
+    return a_ledger(*(card for number in range(count) for card in cards_of(f"node-{number:03}", cards)))
+
+
+def cost(prices: FragmentationPrices, ledger: Ledger, name: str) -> float:
+    room = ledger.node_room(name)
+    effect = prices.effect(ask(WHOLE), Way(room, ((room.rooms[0].card.uuid,),)))
+    return prices.costs(ask(WHOLE), [effect])[0]
+
+
+def test_a_question_before_the_first_arrival_does_not_freeze_the_prices() -> None:
+    prices = FragmentationPrices(nodes(2), mix := Mix())
+    prices.tick()
+    assert prices.edition == 0
+    mix.arrived(ask(SHARE))
+    prices.tick()
+    assert prices.edition == 1
+
+
+def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> None:
+    """A card that no pod fitted on at first needs hundreds of rounds later: a refresh that is late is not dropped."""
+    cards = [replace(card, capacity=replace(card.capacity, memory_mib=40_000)) for card in cards_of("node-a", 2)]
+    cards += [replace(card, capacity=replace(card.capacity, memory_mib=80_000)) for card in cards_of("node-b", 2)]
+    prices = FragmentationPrices(a_ledger(*cards), mix := Mix())
+    mix.arrived(ask(a_request(mib(60_000))))
+    prices.tick()
+    editions = set()
+    for _ in range(20 * REFRESHED_EVERY):
+        mix.arrived(ask(SHARE))
+        prices.tick()
+        editions.add(prices.edition)
+    assert len(editions) > 5
+
+
+def test_nodes_may_come_while_prices_are_made() -> None:
+    ledger, mix = nodes(300), Mix()
+    chooser = Chooser(ledger, FRAGMENTATION, mix)
+    for number in range(400):
+        request = a_request(mib(1_000 + 10 * (number // 40)))
+        chooser.arrived(request)
+        assert chooser.best(request, None) is not None
+        if number % 7 == 0:
+            name = f"new-{number:03}"
+            ledger.load(stored(a_card(0, name)))
+            ledger.set_offer(name, OFFER)
+
+
+@pytest.mark.parametrize("filled", ["node-000", "node-299"])
+def test_a_node_that_changes_while_prices_are_made_has_its_own_worth_afterwards(filled: str) -> None:
+    """New prices cost the same as those that are made at once of the same cluster."""
+    ledger, mix = nodes(600), Mix()
+    mix.arrived(ask(SHARE))
+    prices = FragmentationPrices(ledger, mix)
+    prices.tick()
+    begun = prices.edition
+    for _ in range(2 * REFRESHED_EVERY):
+        mix.arrived(ask(WHOLE))
+    while prices.edition == begun:
+        prices.tick()
+        if ledger.hold_of("filler") is None:
+            occupy(ledger, "filler", a_share(a_card(1, filled), 16_000, 100))
+            prices.costs(ask(WHOLE), [])  # as a question does: what has changed is taken in
+    other = next(name for name in ("node-001", "node-298") if name != filled)
+    assert cost(prices, ledger, filled) != pytest.approx(cost(prices, ledger, other))
+    worth = prices._prices._worth.of(prices._slots.of(prices._nodes.changed_since(-1)))
+    assert prices._prices._now[: len(worth)] == pytest.approx(worth)

@@ -1,0 +1,68 @@
+"""What a Filter looks at: what has changed, however large the cluster is. Counts, so that no machine is too slow."""
+
+from builders import OFFER, cards_of, stored
+from fakes.api_server import ApiServer
+from fakes.objects import CORES, GPU, PERCENTAGE, a_pod_object
+from fakes.operator_parts import OperatorParts
+from gpuledger.formats.extender import FilterArguments
+from gpuledger.model.share import Holder, Pod
+
+NODES = [f"node-{number:04}" for number in range(1000)]
+PODS = 300
+SHAPES = (
+    {GPU: "1", PERCENTAGE: "25", CORES: "25"},
+    {GPU: "1"},
+    {GPU: "8"},
+)
+CHANGES_PER_POD = 3
+"""Of the room on its node: its share is on hold, it is stored, the hold is given back."""
+
+
+def large_operator() -> OperatorParts:
+    parts = OperatorParts(ApiServer())
+    for name in NODES:
+        for card in cards_of(name, 8):
+            parts.ledger.load(stored(card))
+        parts.ledger.set_offer(name, OFFER)
+    return parts
+
+
+def place(parts: OperatorParts, number: int, limits: dict[str, str]) -> None:
+    """Ask where a pod can go, and show the operator that its shares are stored."""
+    body = a_pod_object(f"pod-{number}", limits)
+    uid = body["metadata"]["uid"]
+    (node_name,) = parts.placer.filter(FilterArguments(body, NODES)).node_names
+    hold = parts.ledger.hold_of(uid)
+    assert hold is not None
+    assert hold.placement.node_name == node_name
+    for share in hold.placement.shares:
+        entry = parts.ledger.entry(share.uuid)
+        assert entry is not None
+        holders = (*entry.holders.values(), Holder(Pod(uid, "default", f"pod-{number}"), share))
+        parts.ledger.load(stored(entry.card, *holders, version=entry.resource_version + 1))
+    parts.placer.forget(uid)
+
+
+async def test_a_filter_among_a_thousand_nodes_evaluates_those_that_have_changed() -> None:
+    parts = large_operator()
+    place(parts, 0, SHAPES[0])
+    assert parts.chooser.evaluations == len(NODES)
+    for number in range(1, PODS + 1):
+        before = parts.chooser.evaluations
+        place(parts, number, SHAPES[0])
+        assert parts.chooser.evaluations - before <= 2, "the node of the last pod, and no other"
+
+
+async def test_each_shape_evaluates_each_change_once_at_most() -> None:
+    parts = large_operator()
+    for number in range(PODS):
+        place(parts, number, SHAPES[number % len(SHAPES)])
+    assert parts.chooser.evaluations <= len(SHAPES) * (len(NODES) + CHANGES_PER_POD * PODS)
+
+
+async def test_a_pod_that_fits_nowhere_is_refused_again_without_an_evaluation() -> None:
+    parts = large_operator()
+    for number in range(PODS):
+        body = a_pod_object(f"pod-{number}", {GPU: "9"})
+        assert parts.placer.filter(FilterArguments(body, NODES)).node_names == []
+    assert parts.chooser.evaluations == len(NODES)

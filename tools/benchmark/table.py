@@ -1,0 +1,94 @@
+"""The one table of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.results import Key, Run, medians
+
+WIDTH = 170
+"""Where the terminal does not say."""
+
+Figures = Mapping[str, float]
+Cell = Callable[[Figures], str]
+
+
+def numbers(names: Sequence[str], form: str, separator: str = "/") -> Cell:
+    """Return how to print these figures in one cell; what was not measured is a dash, and all of it nothing."""
+
+    def cell(figures: Figures) -> str:
+        found = [figures.get(name) for name in names]
+        if all(value is None for value in found):
+            return ""
+        return separator.join("-" if value is None else format(value, form) for value in found)
+
+    return cell
+
+
+BASES = ("plain", "stock")
+"""Who the others are compared with."""
+
+COLUMNS: dict[str, Cell] = {
+    "pods": numbers(["pods"], ".0f"),
+    "s": numbers(["seconds"], ".2f"),
+    "pods/s": numbers(["pods_per_s"], ".0f"),
+    "to plain/\nstock": numbers(["to_plain", "to_stock"], ".2f"),
+    "cards/s": numbers(["cards_per_s"], ".0f"),
+    "p50/p99 s": numbers(["bound_p50_s", "bound_p99_s"], ".2f"),
+    "tries": numbers(["attempts_per_pod"], ".2f"),
+    "writes/pod ledger/\nBinding/other": numbers(
+        ["ledger_writes_per_pod", "binding_writes_per_pod", "other_writes_per_pod"], ".2f"
+    ),
+    "CPU ms/pod\noperator/sched.": numbers(["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod"], ".1f"),
+    "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
+    "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
+    "evals": numbers(["evaluations_per_filter"], ".1f"),
+}
+"""Head of a column -> what stands in it. docs/performance.md explains them."""
+
+
+def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
+    """Add to each row how many pods per second it is to kube-scheduler's by itself, of the same case and size."""
+    found: dict[Key, dict[str, float]] = {}
+    for (case, nodes, subject), figures in rows.items():
+        found[case, nodes, subject] = dict(figures)
+        for other in BASES[: BASES.index(subject)] if subject in BASES else BASES:
+            base = rows.get((case, nodes, other), {}).get("pods_per_s")
+            if base:
+                found[case, nodes, subject][f"to_{other}"] = figures["pods_per_s"] / base
+    return found
+
+
+def show(run: Run) -> None:
+    """Print the medians of the rounds."""
+    machine, versions = run.machine, run.versions
+    title = (
+        f"{machine['cpu']}, {machine['cores']} cores, load at start {machine['load_at_start']}; "
+        f"Kubernetes {versions['kubernetes']}, Python {versions['python']}, gpuledger {versions['commit']}"
+    )
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in ("case", "nodes", "who"):
+        table.add_column(head, justify="right" if head == "nodes" else "left", no_wrap=True)
+    for head in COLUMNS:
+        table.add_column(head, justify="right")
+    rows = with_ratios(medians(run.rows))
+    order = {case: place for place, case in reversed(list(enumerate(case for case, _, _ in rows)))}
+    before = None
+    for key, figures in sorted(rows.items(), key=lambda row: (row[0][1], order[row[0][0]])):
+        case, nodes, subject = key
+        if before and before != (case, nodes):
+            table.add_section() if before[1] != nodes else None
+        shown = case if before != (case, nodes) else ""
+        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in COLUMNS.values()))
+        before = (case, nodes)
+    wide_console().print(table)
+
+
+def wide_console(stderr: bool = False) -> Console:
+    """Return the terminal, or what a file is written by: wide enough for all columns."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=WIDTH)
