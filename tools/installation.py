@@ -125,6 +125,11 @@ class Installation:
         if self.operator:
             self.operator.kill()
 
+    def restart_operator(self) -> None:
+        """Kill the operator if it still runs, and start it again."""
+        self.kill_operator()
+        self.start_operator()
+
     def fake_nodes(self, *arguments: str, name: str = "fake-nodes", stay: bool = False) -> ManagedProcess:
         """Register simulated nodes; with `stay`, leave the process running that plays their kubelet."""
         process = self.plane.start_program(

@@ -82,6 +82,12 @@ def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(installed_cluster: Cluster) -> Iterator[Cluster]:
-    """Yield a cluster without nodes and pods, and leave it so."""
+    """Yield a cluster without nodes and pods whose operator runs, and leave it so, however the test ends."""
     yield installed_cluster
-    installed_cluster.clear()
+    if not installed_cluster.installation.is_ready():  # the test has failed while it was down
+        installed_cluster.installation.restart_operator()
+    try:
+        installed_cluster.clear()
+    except AssertionError:  # what one test has broken must not fail all that follow
+        installed_cluster.installation.restart_operator()
+        raise

@@ -85,8 +85,11 @@ def free_one(cluster: WatchedCluster, order: str, name: str) -> tuple[str, float
         cluster.settle()
         assert bound(cluster) == before - {name}, "it was refused: the operator does not know yet"
     elif order == "operator first":
-        woken = wake_ups + 1
-        cluster.wait(lambda: cluster.metric("gpuledger_wake_ups_total") == woken, "the operator has woken a pod")
+        # On a busy machine kube-scheduler may still be trying pods because of the last share.
+        cluster.wait(
+            lambda: cluster.metric("gpuledger_wake_ups_total") > wake_ups or len(bound(cluster)) == len(before),
+            "the operator has woken a pod, or it has come by itself",
+        )
     begin_s = time.monotonic()
     for proxy, armed in held:
         proxy.disarm(armed)
@@ -110,6 +113,7 @@ def test_a_freed_share_is_taken_at_once_by_whom_it_is_due_and_costs_one_wake_up_
     cluster.settle()
     patched = [e.name for e in cluster.our_writes(offset, ["pods"]) if (e.verb, e.subresource) == ("patch", "")]
     assert len(patched) == len(set(patched)), "nobody is woken twice"
+    assert patched, "somebody was woken"
     assert set(patched) <= set(due[: len(orders) * FREED_EACH]), "nobody is woken in vain"
     for order, seconds_each in took_s.items():
         assert max(seconds_each) < TAKEN_WITHIN_S, (order, seconds_each)
