@@ -27,19 +27,22 @@ SETS_KEPT = 256
 ENTRIES_KEPT = 100_000
 """Nodes in all of these sets together, 0.3 kB each: for 5,000 nodes 20 asks are kept, for 200 all of them."""
 
-RANKED_AGAIN = 16
-"""Of the nodes whose ranks are older than the prices, so many of the best and so many in turn are ranked again at each
-question. The others are out of the running meanwhile, unless nothing else fits: ranks by different prices can't be
-compared, and nobody waits for thousands of nodes."""
-
-
-ALL_AT_ONCE = 1_000
-"""Up to so many nodes, all that are new or have changed are looked at: for an ask that is new that takes some 50 ms."""
+ALL_AT_ONCE = 2_000
+"""Up to so many nodes, all that are new or have changed are looked at: for an ask that is new that takes some 50 ms
+for each thousand."""
 
 LOOKED_AT = 16
 """In a larger cluster, nodes that are looked at per question, those first that have changed last. If some fit, that is
 enough for now: the others are out of the running until they are looked at between the questions, or with the next
 ones. A pod is refused only when all were looked at."""
+
+RANKED_AGAIN = 256
+"""Of the nodes whose ranks are older than the prices, so many of the best and so many in turn are ranked again at each
+question. The others are out of the running meanwhile, unless nothing else fits: ranks by different prices can't be
+compared, and nobody waits for thousands of nodes."""
+
+RANKED_AGAIN_OF_MANY = 64
+"""The same in a cluster of more than ALL_AT_ONCE nodes."""
 
 Ranked = tuple[NodeRank, str]
 """A node's rank and name."""
@@ -78,8 +81,15 @@ class FittingNodes:
     @property
     def at_once(self) -> int:
         """How many nodes may be looked at while somebody waits."""
-        nodes = len(self._fitting) + len(self.refused) + len(self._unseen)
-        return nodes if nodes <= ALL_AT_ONCE else LOOKED_AT
+        return LOOKED_AT if self._many else self._nodes
+
+    @property
+    def _nodes(self) -> int:
+        return len(self._fitting) + len(self.refused) + len(self._unseen)
+
+    @property
+    def _many(self) -> bool:
+        return self._nodes > ALL_AT_ONCE
 
     def update(self, at_once: int) -> int:
         """Look at nodes that were touched since the last time, and rank some again whose rank is old.
@@ -96,8 +106,9 @@ class FittingNodes:
         self._decide(touched[:at_once])
         self._seen = changes  # not before: what is not looked at must not count as seen
         if self._old:
-            in_turn = [self._turns.popleft() for _ in range(min(RANKED_AGAIN, len(self._turns)))]
-            best = [name for _, name in self._old[:RANKED_AGAIN]]
+            number = RANKED_AGAIN_OF_MANY if self._many else RANKED_AGAIN
+            in_turn = [self._turns.popleft() for _ in range(min(number, len(self._turns)))]
+            best = [name for _, name in self._old[:number]]
             self._rank_again(dict.fromkeys(best + in_turn))
         return len(touched[:at_once])
 
