@@ -6,7 +6,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
-from gpuledger.placement.choose import LOOKED_AT, SETS_KEPT, Chooser
+from gpuledger.placement.choose import ALL_AT_ONCE, LOOKED_AT, SETS_KEPT, Chooser
 from gpuledger.placement.policy import Policy, Preference, load_permille
 
 BINPACK, SPREAD = Preference.BINPACK, Preference.SPREAD
@@ -177,7 +177,7 @@ def test_fewer_shapes_are_remembered_where_there_are_many_nodes() -> None:
 
 
 def test_a_new_ask_is_answered_before_all_nodes_were_looked_at() -> None:
-    names = [f"node-{number:04}" for number in range(2000)]
+    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
     chooser, request = Chooser(a_ledger(*(a_card(0, name) for name in names)), Policy()), a_request(mib(1_000))
     assert len(chooser.choose(request, names, 1).placements) == 1
     assert chooser.evaluations == LOOKED_AT
@@ -185,7 +185,7 @@ def test_a_new_ask_is_answered_before_all_nodes_were_looked_at() -> None:
 
 
 def test_in_a_large_cluster_a_question_costs_little_however_much_has_changed() -> None:
-    names = [f"node-{number:04}" for number in range(2000)]
+    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
     ledger = a_ledger(*(a_card(0, name, memory_mib=2_000) for name in names))
     chooser, request = Chooser(ledger, Policy()), a_request(mib(2_000))
     chooser.choose(request, names, 1)
@@ -204,7 +204,7 @@ def test_in_a_large_cluster_a_question_costs_little_however_much_has_changed() -
 
 
 def test_a_pod_is_refused_only_when_all_nodes_were_looked_at() -> None:
-    names = [f"node-{number:04}" for number in range(2000)]
+    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
     ledger = a_ledger(*(a_card(0, name, memory_mib=2_000 if name == "node-0777" else 1_000) for name in names))
     chooser = Chooser(ledger, Policy())
     assert chooser.choose(a_request(mib(2_000)), names, 1).placements[0].node_name == "node-0777"
@@ -214,7 +214,7 @@ def test_a_pod_is_refused_only_when_all_nodes_were_looked_at() -> None:
 
 def test_a_new_ask_looks_first_where_others_of_its_policy_went() -> None:
     """Of a thousand nodes, the one in use is found by a pod that is unlike all before."""
-    names = [f"node-{number:04}" for number in range(2000)]
+    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
     ledger = a_ledger(*(a_card(0, name) for name in names))
     chooser = Chooser(ledger, Policy())
     occupy(ledger, "pod", a_share(a_card(0, "node-0500"), 8_000))
