@@ -143,11 +143,11 @@ class Situation:
     def count_host(self, pod: Given) -> None:
         """Count the CPU and memory of a bound pod whose cards the ledger has already, or that has none.
 
-        What it asks for of cards has arrived: policies learn from it, as the operator does.
+        Policies learn from what it asks for of cards.
         """
         request = pod_facts(pod.content, self._words).request
         if request is not None:
-            self._chooser.arrived(request)
+            self._learn_of_bound(request)
         self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content))
 
     # Pods.
@@ -181,8 +181,13 @@ class Situation:
             return self._hold(facts, facts.request)
         return self._place(facts, facts.request, pod_rules(given.content))
 
-    def _hold(self, facts: PodFacts, request: PodRequest) -> Outcome:
+    def _learn_of_bound(self, request: PodRequest) -> None:
+        """Learn what an operator learns from a pod that runs when it starts."""
         self._chooser.arrived(request)
+        self._chooser.taken_over()
+
+    def _hold(self, facts: PodFacts, request: PodRequest) -> Outcome:
+        self._learn_of_bound(request)
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
         shares = missing_shares(facts, (), _Cards(self._ledger))

@@ -20,7 +20,7 @@ from gpuledger.formats.host import LARGEST, MIB, host_capacity
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.placement.choose import Chooser
+from gpuledger.placement.choose import ALL_AT_ONCE, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
 from gpuledger.simulation.objects import Objects, read_objects, take_document
@@ -101,16 +101,20 @@ def share(uuid: str) -> Share:
     return Share(uuid, card.capacity, True, (ContainerShare("main", card.capacity.memory_mib, 100),))
 
 
-@pytest.mark.parametrize("place", [0, 600, 1199])
+@pytest.mark.parametrize("place", [0, ALL_AT_ONCE // 2, ALL_AT_ONCE])
 def test_all_nodes_are_looked_at_before_one_is_chosen(place: int) -> None:
-    nodes = [a_node_object(f"n{number}", cards_of(f"n{number}", 1 if number == place else 2)) for number in range(1200)]
+    nodes = [
+        a_node_object(f"n{number}", cards_of(f"n{number}", 1 + (number != place))) for number in range(ALL_AT_ONCE + 1)
+    ]
     found = shown(*nodes, a_pod_object("a", WHOLE), arguments=("--policy", "topology"))
     assert nodes_of(found) == [f"n{place}"]
 
 
 async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch) -> None:
     arrived: list[PodRequest] = []
+    taken_over: list[str] = []
     monkeypatch.setattr(Chooser, "arrived", lambda _, request: arrived.append(request))
+    monkeypatch.setattr(Chooser, "taken_over", lambda _: taken_over.append("a bound pod"))
     bound = a_pod_object("bound", BOTH, node_name="node-a")
     bound["metadata"]["annotations"] = {
         DEVICES_ANNOTATION: devices_annotation(map(share, ("GPU-node-a-0", "GPU-node-a-1")))
@@ -119,9 +123,12 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
     bad = a_pod_object("bad", {GPU: "1.5"}, node_name="node-a")
     shown(NODE_A, a_pod_object("new", WHOLE), bound, web, bad)
     assert [request.shape[0].cards for request in arrived] == [2, 1]
+    assert taken_over, "for those who come after it, the cluster is in a steady state"
     arrived.clear()
+    taken_over.clear()
     await answered(FakeReads([NODE_A], [], [bound, web, bad], [a_pod_object("new", WHOLE)]))
     assert [request.shape[0].cards for request in arrived] == [2, 1]
+    assert taken_over
 
 
 @pytest.mark.parametrize(
