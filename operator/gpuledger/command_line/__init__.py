@@ -15,10 +15,13 @@ import yaml
 from gpuledger import __version__
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
 from gpuledger.command_line.simulate import simulate
+from gpuledger.kube_api import lean_import
 from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
     from gpuledger.ledger.migration import Step
+
+lean_import.install()
 
 
 class AuditFailed(click.ClickException):

@@ -19,7 +19,7 @@ from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory  # wha
 
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.kopf_watches import KopfWatches
-from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.client import PAGE_SIZE, KubeClient
 from gpuledger.kube_api.reads import pods_of
 from gpuledger.workflows.observe_cluster import ClusterObserver
 
@@ -56,7 +56,7 @@ def build_settings(scheduler_names: Sequence[str]) -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.peering.standalone = True
     settings.posting.enabled = False
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = PAGE_SIZE
     # On fields that nobody can edit: a pod that left a label selector would look deleted.
     settings.watching.field_selectors["v1", "pods"] = pods_of(scheduler_names, bound=True)
     settings.queueing.idle_timeout = 0.5

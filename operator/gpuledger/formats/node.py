@@ -17,6 +17,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.host import HostAmounts
+from gpuledger.model.links import Links
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
@@ -108,7 +109,7 @@ def read_registers(facts: NodeFacts) -> Inventory:
 
 
 def _linked(card: Card, links: Mapping[str, Mapping[str, int]]) -> Card:
-    return replace(card, links=dict(links[card.uuid])) if card.uuid in links else card
+    return replace(card, links=Links(links[card.uuid])) if card.uuid in links else card
 
 
 def _one_for_each_vendor(
@@ -199,7 +200,7 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
         numa_node=registered.numa_node,
         healthy=registered.healthy,
         fault=registered.fault,
-        links=dict(registered.links),
+        links=Links(registered.links),
     )
 
 

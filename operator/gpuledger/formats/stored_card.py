@@ -12,6 +12,7 @@ from gpuledger.formats.node import card_spec
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.links import Links
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
@@ -48,7 +49,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             mode=intern(spec["mode"]),
             numa_node=spec.get("numaNode"),
             healthy=spec["healthy"],
-            links={intern(uuid): score for uuid, score in (spec.get("links") or {}).items()},
+            links=Links(spec.get("links") or {}),
         )
         return StoredCard(
             card=card,

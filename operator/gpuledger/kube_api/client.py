@@ -19,8 +19,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from gpuledger import __version__
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
 
-PAGE_SIZE = 500
-"""Objects per page of a list: one page is in memory at a time."""
+PAGE_SIZE = 200
+"""Objects per page of a list: one page is in memory at a time, and a large node has some 20 kB."""
 
 REQUEST_TIMEOUT_S = 10.0
 

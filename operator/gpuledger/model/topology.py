@@ -36,7 +36,7 @@ class Topology:
 def topology_of(cards: Sequence[Card]) -> Topology | None:
     """Return how a node's cards are connected, None if nothing of that tells one set of them from another."""
     numa_nodes = tuple(-1 if card.numa_node is None else card.numa_node for card in cards)
-    links = [card.links for card in cards]
+    links = [dict(card.links) for card in cards]
     if len(cards) < 2 or (not any(links) and len(set(numa_nodes)) == 1):
         return None
     rows = [[known.get(other.uuid, 0) for other in cards] for known in links]

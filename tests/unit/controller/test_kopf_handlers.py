@@ -12,7 +12,7 @@ from kubernetes_asyncio.client import Configuration
 from fakes.objects import a_node_object, a_pod_object
 from gpuledger.controller.kopf_handlers import NoDiffBase, NoMemories, build_registry, build_settings, connection
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.client import PAGE_SIZE, KubeClient
 from gpuledger.workflows.observe_cluster import ClusterObserver
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ def test_kopf_posts_no_events_and_looks_for_no_peers_and_no_definitions() -> Non
     assert settings.posting.enabled is False
     assert settings.peering.standalone is True
     assert settings.scanning.disabled is True
-    assert settings.watching.chunk_size == 500
+    assert settings.watching.chunk_size == PAGE_SIZE
 
 
 def test_nothing_is_stored_for_comparison() -> None:
