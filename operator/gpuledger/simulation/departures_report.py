@@ -17,7 +17,8 @@ Json = dict[str, Any]
 QUANTILES = (0.5, 0.9, 0.99)
 
 CSV_HEAD = ("policy", "load", "seed", "size", "pods", "still_waiting", "wait_p50_s", "wait_p90_s", "wait_p99_s")
-CSV_RUN = ("accepted_demand", "served_demand", "allocation_ratio")
+RATIOS = ("accepted_demand", "served_demand", "allocation_ratio")
+"""What is said of each run, in this order."""
 
 
 def summary(runs_at: Mapping[float, Sequence[DepartureRun]], history: History) -> Json:
@@ -26,26 +27,18 @@ def summary(runs_at: Mapping[float, Sequence[DepartureRun]], history: History) -
 
 
 def _at_load(runs: Sequence[DepartureRun]) -> Json:
+    ratios = [_ratios(run) for run in runs]
     return {
-        "accepted_demand": fmean(run.accepted for run in runs),
-        "served_demand": fmean(run.served for run in runs),
-        "allocation_ratio": fmean(run.allocated for run in runs),
-        "spread": {
-            "accepted_demand": pstdev(run.accepted for run in runs),
-            "served_demand": pstdev(run.served for run in runs),
-            "allocation_ratio": pstdev(run.allocated for run in runs),
-        },
+        **{name: fmean(each[name] for each in ratios) for name in RATIOS},
+        "spread": {name: pstdev(each[name] for each in ratios) for name in RATIOS},
         "compression": fmean(run.compression for run in runs),
         "waits": {size: _waits(size, runs) for size in _sizes(runs)},
-        "seeds": {
-            str(run.seed): {
-                "accepted_demand": run.accepted,
-                "served_demand": run.served,
-                "allocation_ratio": run.allocated,
-            }
-            for run in runs
-        },
+        "seeds": {str(run.seed): each for run, each in zip(runs, ratios, strict=True)},
     }
+
+
+def _ratios(run: DepartureRun) -> dict[str, float]:
+    return dict(zip(RATIOS, (run.accepted, run.served, run.allocated), strict=True))
 
 
 def _waits(size: str, runs: Sequence[DepartureRun]) -> Json:
@@ -72,12 +65,11 @@ def _sizes(runs: Sequence[DepartureRun]) -> list[str]:
 
 def csv_rows(runs_of: Mapping[str, Mapping[float, Sequence[DepartureRun]]]) -> Iterator[tuple[str, ...]]:
     """Yield one row for each run and size of pod, the names of the columns first."""
-    yield (*CSV_HEAD, *CSV_RUN)
+    yield (*CSV_HEAD, *RATIOS)
     for policy, runs_at in runs_of.items():
         for load, runs in runs_at.items():
             for run in runs:
-                whole = (f"{value:.6f}" for value in (run.accepted, run.served, run.allocated))
-                ratios = tuple(whole)
+                ratios = [f"{value:.6f}" for value in _ratios(run).values()]
                 for size in _sizes([run]):
                     waits = run.waits_s[size]
                     quantiles = (f"{at_quantile(waits, quantile):.0f}" for quantile in QUANTILES)
@@ -99,7 +91,7 @@ def table(summaries: Mapping[str, Json]) -> Table:
             result.add_row(
                 percent(load),
                 policy,
-                *(f"{at[name]:.2%}" for name in ("accepted_demand", "served_demand", "allocation_ratio")),
+                *(f"{at[name]:.2%}" for name in RATIOS),
                 *(_minutes(at["waits"].get(size)) for size in gpus),
             )
     return result
