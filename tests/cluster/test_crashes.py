@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cluster.bursts import BURST_NODES, burst
+from cluster.bursts import BURST_NODES, BURST_PODS, burst
 from cluster.cluster import (
     ALLOCATIONS,
     COUNT,
@@ -70,6 +70,7 @@ def test_a_burst_ends_well_although_the_operator_is_killed_in_the_middle_of_it(c
             let_come(number - before)
             cluster.wait(lambda n=number: bound_pods(cluster) >= n, f"{number} pods are bound", BURST_DEADLINE_S)  # type: ignore[misc]
             cluster.installation.kill_operator()
+            assert bound_pods(cluster) < BURST_PODS, "nothing was left to be interrupted"
             cluster.installation.start_operator()
     cluster.wait_bound(*names, timeout_s=BURST_DEADLINE_S)
     cluster.settle()
