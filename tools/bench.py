@@ -5,6 +5,7 @@
     python tools/bench.py compare A.json B.json   two runs beside each other
     python tools/bench.py show A.json             a run that was kept
     python tools/bench.py filter                  Filter alone, without a cluster
+    python tools/bench.py preempt                 the choice of victims alone, without a cluster
 
 Absolute figures mean little, for everything shares the machine; ratios within one run are the result.
 docs/performance.md says what each figure means.
@@ -22,6 +23,7 @@ from benchmark.compare import show_comparison
 from benchmark.filter_alone import Sizes, measure_filters
 from benchmark.ledger_memory import measure_memory
 from benchmark.plan import CASES, Plan, begin, carry_out
+from benchmark.preemption_alone import measure_preemption
 from benchmark.results import Run
 from benchmark.table import show
 from control_plane import ControlPlaneError
@@ -68,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     filtering.add_argument("--policy", type=Preference, default=Preference.BINPACK, choices=list(Preference))
     filtering.add_argument("--profile", type=Path, help="sample, print the top, and write collapsed stacks here")
     filtering.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    preempting = commands.add_parser("preempt", help="measure the choice of victims alone, in this process")
+    preempting.add_argument("--nodes", type=_numbers, default=FULL_NODES[:-1])
+    preempting.add_argument("--decisions", type=int, default=20, help="decisions at each size, for each request")
+    preempting.add_argument("--budgeted", type=float, default=0.0, help="share of the pods that a budget covers")
+    preempting.add_argument("-o", "--output", choices=("table", "json"), default="table")
     memory = commands.add_parser("memory", help="measure the memory of a ledger, in this process")
     memory.add_argument("--nodes", type=int, default=5000)
     memory.add_argument("--holders", type=int, default=20_000)
@@ -108,6 +115,8 @@ def main() -> int:
             case "filter":
                 sizes = Sizes(arguments.nodes, arguments.filters, arguments.policy)
                 asyncio.run(measure_filters(sizes, arguments.profile, arguments.output == "json"))
+            case "preempt":
+                measure_preemption(arguments.nodes, arguments.decisions, arguments.budgeted, arguments.output == "json")
             case "memory":
                 measure_memory(arguments.nodes, arguments.holders)
             case _:

@@ -54,6 +54,7 @@ AUDIT_LOG_SIZE_MB = 100_000  # never rotate: a test that counts needs every line
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 CONTROLLERS = (
     "deployment-controller",
+    "disruption-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",

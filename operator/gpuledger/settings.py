@@ -75,6 +75,18 @@ class Settings:
         1, "Nodes that fit between which kube-scheduler chooses by a pod's soft preferences, 10 at most; 1: by none."
     )
 
+    preemption: str = option(
+        "auto",
+        "Who evicts pods of lower priority from cards: own (the operator), native (kube-scheduler, from Kubernetes "
+        "1.38 on), off; auto: by the API server's version.",
+    )
+    preempt_despite_budgets: bool = option(
+        False, "Evict pods that a PodDisruptionBudget protects if nothing else helps, as kube-scheduler does."
+    )
+    preemption_timeout_s: float = option(
+        60.0, "How long room is kept for a pod after those must have ended that were evicted for it."
+    )
+
     hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
     bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
     extender_timeout_s: int = option(5, "How long kube-scheduler waits for an answer.")
@@ -148,6 +160,8 @@ class Settings:
         for name in ("node_policy", "card_policy"):
             if getattr(self, name) not in POLICIES:
                 raise ValueError(f"settings: {name} must be one of {', '.join(POLICIES)}, not {getattr(self, name)!r}")
+        if self.preemption not in PREEMPTION:
+            raise ValueError(f"settings: preemption must be one of {', '.join(PREEMPTION)}, not {self.preemption!r}")
         if not 1 <= self.nodes_offered <= 10:
             raise ValueError("settings: nodes_offered is 1 at least and 10 at most, as many as there are scores")
         if self.default_cores > 100:
@@ -195,6 +209,9 @@ class Settings:
 
 POLICIES = ("binpack", "spread", "topology", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""
+
+PREEMPTION = ("auto", "own", "native", "off")
+"""Who evicts: docs/preemption.md."""
 
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 

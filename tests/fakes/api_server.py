@@ -11,6 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, cast
 
@@ -50,6 +51,10 @@ class Operation(StrEnum):
     LIST_NODES = "list nodes"
     LIST_CARDS = "list cards"
     LIST_PODS = "list pods"
+    LIST_BUDGETS = "list budgets"
+    SELECT_PODS = "select pods"
+    EVICT = "evict"
+    DELETE_POD = "delete pod"
 
 
 WRITES = frozenset(
@@ -61,6 +66,8 @@ WRITES = frozenset(
         Operation.BIND,
         Operation.ANNOTATE,
         Operation.ANNOTATE_NODE,
+        Operation.EVICT,
+        Operation.DELETE_POD,
     }
 )
 
@@ -77,9 +84,13 @@ _ROUTES = (
     ("GET", _POD, Operation.READ_POD),
     ("PATCH", _POD, Operation.ANNOTATE),
     ("POST", rf"{_POD}/binding", Operation.BIND),
+    ("POST", rf"{_POD}/eviction", Operation.EVICT),
+    ("DELETE", _POD, Operation.DELETE_POD),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
     ("LIST", "/api/v1/pods", Operation.LIST_PODS),
+    ("LIST", "/apis/policy/v1/namespaces/([^/]+)/poddisruptionbudgets", Operation.LIST_BUDGETS),
+    ("LIST", "/api/v1/namespaces/([^/]+)/pods", Operation.SELECT_PODS),
 )
 
 
@@ -171,6 +182,8 @@ class ApiServer:
         """Every change of an object, in order: what watches would show."""
         self.rules: list[Callable[[Json], bool]] = []
         """Further rules for a card's object, beside those of the CRD; what returns False is refused."""
+        self.budgets: list[Json] = []
+        """PodDisruptionBudgets. Their labels are matched by equality alone."""
         self.in_flight: Counter[Operation] = Counter()
         self.most_in_flight: Counter[Operation] = Counter()
         self._version = 100
@@ -267,9 +280,9 @@ class ApiServer:
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
         """Yield the items of a list, page by page, all from one moment."""
-        operation, _ = _route("LIST", path)
+        operation, names = _route("LIST", path)
         items = await self._carry_out(
-            operation, path, None, REQUEST_TIMEOUT_S, lambda: self._list(operation, dict(parameters or {}))
+            operation, path, None, REQUEST_TIMEOUT_S, lambda: self._list(operation, names, dict(parameters or {}))
         )
         for start in range(0, len(items), PAGE_SIZE):
             await asyncio.sleep(0)
@@ -317,6 +330,12 @@ class ApiServer:
     # Requests.
 
     def _apply(self, operation: Operation, names: tuple[str, ...], body: Any) -> Json:
+        changes: dict[Operation, Callable[[Json, Json], Json]] = {  # of a pod
+            Operation.BIND: self._bind,
+            Operation.ANNOTATE: self._annotate,
+            Operation.EVICT: self._evict,
+            Operation.DELETE_POD: self._let_leave,
+        }
         match operation:
             case Operation.READ_CARD:
                 return _found(self.cards, names[0])
@@ -334,14 +353,18 @@ class ApiServer:
                 return self._patch_card(_found(self.cards, names[0]), body, operation is Operation.WRITE_STATUS)
             case Operation.DELETE_CARD:
                 return self._delete_card(names[0], body["preconditions"]["resourceVersion"])
-            case Operation.BIND:
-                return self._bind(_found(self.pods, (names[0], names[1])), body)
-            case Operation.ANNOTATE:
-                return self._annotate(_found(self.pods, (names[0], names[1])), body)
+            case _ if operation in changes:
+                return changes[operation](_found(self.pods, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
 
-    def _list(self, operation: Operation, parameters: dict[str, str]) -> list[Json]:
+    def _list(self, operation: Operation, names: tuple[str, ...], parameters: dict[str, str]) -> list[Json]:
         match operation:
+            case Operation.LIST_BUDGETS:
+                return [budget for budget in self.budgets if budget["metadata"]["namespace"] == names[0]]
+            case Operation.SELECT_PODS:
+                labels = dict(part.split("=") for part in parameters.get("labelSelector", "").split(",") if part)
+                here = [pod for (namespace, _), pod in self.pods.items() if namespace == names[0]]
+                return [pod for pod in here if labels.items() <= pod["metadata"].get("labels", {}).items()]
             case Operation.LIST_NODES:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
@@ -388,6 +411,28 @@ class ApiServer:
         bound["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted.get("annotations", {})}
         self.put_pod(bound)
         return {}
+
+    def _evict(self, pod: Json, eviction: Json) -> Json:
+        labels = pod["metadata"].get("labels", {}).items()
+        covering = [b for b in self.budgets if b["spec"]["selector"]["matchLabels"].items() <= labels]
+        if any(budget["status"]["disruptionsAllowed"] <= 0 for budget in covering):
+            raise Unreachable("Cannot evict pod as it would violate the pod's disruption budget.", 429)
+        left = self._let_leave(pod, eviction["deleteOptions"])
+        for budget in covering:
+            budget["status"]["disruptionsAllowed"] -= 1
+        return left
+
+    def _let_leave(self, pod: Json, options: Json) -> Json:
+        """Delete a pod without a node; one with a node gets its time to end, and a test lets it be gone."""
+        if options["preconditions"]["uid"] != pod["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition is another one", 409)
+        if not bound_node(pod):
+            self.delete_pod(pod["metadata"]["name"], pod["metadata"]["namespace"])
+            return {}
+        leaving = deepcopy(pod)
+        end = datetime.now(UTC) + timedelta(seconds=pod["spec"].get("terminationGracePeriodSeconds", 30))
+        leaving["metadata"].setdefault("deletionTimestamp", end.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        return self.put_pod(leaving)
 
     def _annotate(self, pod: Json, change: Json) -> Json:
         metadata, wanted = pod["metadata"], change["metadata"]

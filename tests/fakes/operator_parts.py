@@ -21,7 +21,9 @@ from gpuledger.placement.policy import Policy
 from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AgentPods
+from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.late_starts import LateStarts
@@ -30,6 +32,8 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
@@ -38,6 +42,7 @@ HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
 RELEASE_DELAY_S = 30.0
 PLUGIN_TIMEOUT_S = 20.0
+PREEMPTION_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 0.0
 """Most tests play no kubelet."""
 
@@ -55,6 +60,9 @@ class OperatorParts:
     """UID of the pod, whether it is a warning, reason and sentence, for each that was told to a pod."""
     start_timeout_s: float = START_TIMEOUT_S
     nodes_offered: int = 1
+    evicts: bool = True
+    """Who preempts: the operator, or kube-scheduler, which asks it."""
+    despite_budgets: bool = False
     policy: Policy = field(default_factory=Policy)
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
@@ -62,7 +70,7 @@ class OperatorParts:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, not self.evicts)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
@@ -102,6 +110,32 @@ class OperatorParts:
         self.journal.on_lost = self.inventory.recheck
         self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, adopt_pods=False)
         self.learner = Learner(self.ledger, self.chooser, settings.request)
+        self.lives = PodLives()
+        self.carrier = PreemptionCarrier(
+            self.ledger,
+            self.journal,
+            self.api.store,
+            self.waiting,
+            self.lives,
+            self,
+            self.counts,
+            self.despite_budgets,
+            self.placer.is_binding,
+            self.leadership.is_active,
+        )
+        self.preemption = Preemption(
+            self.ledger,
+            self.journal,
+            self.api.store,
+            self.waiting,
+            VictimFinder(self.ledger, self.policy, self.lives, self.api.store),
+            self.carrier,
+            self,
+            self.counts,
+            PreemptionSettings(self.evicts, self.despite_budgets, PREEMPTION_TIMEOUT_S),
+            settings.request,
+        )
+        self.placer.on_refused = self.preemption.refused
         self.observer = ClusterObserver(
             self.ledger,
             self.inventory,
@@ -112,6 +146,8 @@ class OperatorParts:
             self.adopter,
             self.starts,
             self.learner,
+            self.lives,
+            self.preemption,
             self.api.store,
             settings.request,
             WORDS,
@@ -134,6 +170,7 @@ class OperatorParts:
             agents=self.agents,
             placer=self.placer,
             waiting=self.waiting,
+            preemption=self.preemption,
             unlinked=UnlinkedNodes(self.ledger, self.policy),
             room_has_changed=room_has_changed,
             counts=self.counts,
@@ -187,6 +224,7 @@ class OperatorParts:
             self.watch()
             await self.inventory.worker.idle()
             await self.releaser.worker.idle()
+            await self.carrier.worker.idle()
             if self._shown == len(self.api.changes):
                 return
 

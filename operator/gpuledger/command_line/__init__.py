@@ -158,6 +158,7 @@ def scheduler_config(settings_file: Path | None, leader_elect: bool, output: Tex
         settings.extender_timeout_s,
         leader_elect,
         settings.nodes_offered,
+        settings.preemption != "off",
     )
     output.write(yaml.safe_dump(configuration, sort_keys=False))
 

@@ -13,6 +13,7 @@ from gpuledger.formats import extender
 from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.preempt import Preemption
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,16 @@ BODY_LIMIT_BYTES = 64 * 1024 * 1024
 class ExtenderServer:
     """Serves kube-scheduler once the ledger is synced; before, every question fails and is asked again."""
 
-    def __init__(self, placer: PodPlacer, metrics: Metrics, counts: Counts, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        placer: PodPlacer,
+        preemption: Preemption,
+        metrics: Metrics,
+        counts: Counts,
+        is_ready: Callable[[], bool],
+    ) -> None:
         self._placer = placer
+        self._preemption = preemption
         self._metrics = metrics
         self._counts = counts
         self._is_ready = is_ready
@@ -36,6 +45,7 @@ class ExtenderServer:
             [
                 web.post("/filter", self._filter),
                 web.post("/prioritize", self._prioritize),
+                web.post("/preempt", self._preempt),
                 web.post("/bind", self._bind),
             ]
         )
@@ -62,13 +72,21 @@ class ExtenderServer:
                 result = self._placer.filter(arguments)
             except GpuledgerError as error:
                 return _answer(extender.filter_error(self._told(error)))
-            return _answer(extender.filter_answer(result.node_names, result.refused))
+            return _answer(extender.filter_answer(result.node_names, result.refused, result.short_of_room))
 
     async def _prioritize(self, request: web.Request) -> web.Response:
         try:
             self._check_ready()
             arguments = extender.filter_arguments(await request.read())
             return _answer(extender.priorities(self._placer.prioritize(arguments)))
+        except GpuledgerError as error:
+            return web.Response(status=400, text=self._told(error))
+
+    async def _preempt(self, request: web.Request) -> web.Response:
+        try:
+            self._check_ready()
+            arguments = extender.preempt_arguments(await request.read())
+            return _answer(extender.preempt_answer(await self._preemption.preempt(arguments), arguments.violations))
         except GpuledgerError as error:
             return web.Response(status=400, text=self._told(error))
 

@@ -96,12 +96,14 @@ class _Collector(Collector):
             ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
             ("releases", "Pods whose shares were given back", counts.releases),
             ("wake_ups", "Patches of waiting pods that made the scheduler try them again", counts.wake_ups),
+            ("evictions", "Pods that were evicted for others of higher priority", counts.evictions),
             ("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time", counts.plugin_late),
         ):
             yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
         for name, text, label, values in (
             ("binds", "Bind requests by outcome", "outcome", counts.binds),
             ("refusals", "Filters without a node, by reason", "reason", counts.refusals),
+            ("preemptions", "Preemptions by what has become of them", "outcome", counts.preemptions),
             ("bad_input", "Objects that could not be understood", "kind", counts.bad_input),
         ):
             family = CounterMetricFamily(f"gpuledger_{name}", text, labels=[label])

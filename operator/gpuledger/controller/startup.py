@@ -26,13 +26,15 @@ from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BadInput, Unreachable
+from gpuledger.model.errors import ApiError, BadInput, Unreachable
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AGENT_SELECTOR, AgentPods
+from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import GATHER_S, Journal
 from gpuledger.workflows.late_starts import LateStarts
@@ -41,6 +43,8 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.preempt import SETTLE_S, Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
@@ -51,6 +55,9 @@ START_PAUSE_S = 1.0
 
 LEASE_SILENCE_S = 20.0
 """A Lease that somebody holds is renewed every few seconds."""
+
+PREEMPTS_FOR_EXTENDERS = (1, 38)
+"""From this version on kube-scheduler asks an extender for victims on nodes that only the extender has refused."""
 
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
@@ -71,6 +78,7 @@ class Operator:
     agents: AgentPods
     placer: PodPlacer
     waiting: WaitingPods
+    preemption: Preemption
     unlinked: UnlinkedNodes
     room_has_changed: asyncio.Event
     counts: Counts
@@ -92,6 +100,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_timeout_s,
         nodes_offered=settings.nodes_offered,
+        native_preemption=settings.preemption == "native",
     )
     clock = asyncio.get_running_loop().time
     agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
@@ -100,7 +109,37 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock)
-    inventory = InventoryKeeper(ledger, journal, store, counts, Events(store), agents, starts, leadership.is_active)
+    events, lives = Events(store), PodLives()
+    carrier = PreemptionCarrier(
+        ledger,
+        journal,
+        store,
+        waiting,
+        lives,
+        events,
+        counts,
+        settings.preempt_despite_budgets,
+        placer.is_binding,
+        leadership.is_active,
+    )
+    preemption = Preemption(
+        ledger,
+        journal,
+        store,
+        waiting,
+        VictimFinder(ledger, policy, lives, store),
+        carrier,
+        events,
+        counts,
+        PreemptionSettings(
+            evicts=settings.preemption == "own",
+            despite_budgets=settings.preempt_despite_budgets,
+            timeout_s=settings.preemption_timeout_s,
+        ),
+        placement.request,
+    )
+    placer.on_refused = preemption.refused
+    inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)
     journal.on_lost = inventory.recheck
     adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
     observer = ClusterObserver(
@@ -113,6 +152,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         adopter,
         starts,
         Learner(ledger, chooser, placement.request),
+        lives,
+        preemption,
         store,
         placement.request,
         placement.words,
@@ -121,7 +162,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     unlinked = UnlinkedNodes(ledger, policy)
     metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter, unlinked)
     garbage = Garbage(metrics.garbage_seconds.observe)
-    server = ExtenderServer(placer, metrics, counts, is_ready=lambda: observer.synced)
+    server = ExtenderServer(placer, preemption, metrics, counts, is_ready=lambda: observer.synced)
     room_has_changed = asyncio.Event()
     ledger.on_change = waiting.on_newcomer = room_has_changed.set
     return Operator(
@@ -132,6 +173,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         agents,
         placer,
         waiting,
+        preemption,
         unlinked,
         room_has_changed,
         counts,
@@ -148,7 +190,7 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
     """
     client = await KubeClient.connect(kubeconfig)
     try:
-        operator = build_operator(client, settings, host)
+        operator = build_operator(client, await _with_preemption(client, settings), host)
         operator.garbage.start()
         operator.observer.on_compared = lambda: _after_comparing(operator)
         async with contextlib.AsyncExitStack() as sites:
@@ -157,13 +199,24 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
             logger.info("extender at %s", settings.extender_url)
             sites.push_async_callback(operator.waiting.stop)
+            sites.push_async_callback(operator.preemption.stop)
             parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
-            parts += [_follow_cards(operator), _follow_agents(operator)]
+            parts += [_follow_cards(operator), _follow_agents(operator), _preempt(operator)]
             if host is not None:
                 parts.append(_follow_lease(operator))
             await _first_to_end(*parts)
     finally:
         await client.close()
+
+
+async def _with_preemption(client: KubeClient, settings: Settings) -> Settings:
+    """Decide who preempts, where the settings leave that to the version of the API server."""
+    if settings.preemption != "auto":
+        return settings
+    version = await KubeReads(client).server_version()
+    who = "native" if version >= PREEMPTS_FOR_EXTENDERS else "own"
+    logger.info("Kubernetes %d.%d: preemption is %s", *version, who)
+    return settings.changed({"preemption": who})
 
 
 async def _serve(sites: contextlib.AsyncExitStack, application: web.Application, host: str, port: int) -> None:
@@ -246,9 +299,25 @@ async def _give_room(operator: Operator) -> None:
         operator.placer.expire_holds()
         if operator.observer.synced and operator.leadership.is_active():
             operator.waiting.give_room()
+            operator.preemption.look_at_all()
             if operator.placer.look_further():
                 operator.room_has_changed.set()
                 await asyncio.sleep(0)  # whoever asks meanwhile goes first
+
+
+async def _preempt(operator: Operator) -> None:
+    """Look for victims when a pod was refused. In a cluster at rest nothing runs."""
+    while True:
+        await operator.preemption.wanted.wait()
+        await asyncio.sleep(SETTLE_S)
+        operator.preemption.wanted.clear()
+        if operator.observer.synced and operator.leadership.is_active():
+            try:
+                await operator.preemption.decide()
+            except ApiError as error:
+                logger.warning("no victims are chosen, trying again: %s", error)
+                await asyncio.sleep(START_PAUSE_S)
+                operator.preemption.wanted.set()
 
 
 def _after_comparing(operator: Operator) -> None:

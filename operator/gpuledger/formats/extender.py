@@ -72,6 +72,17 @@ class BindArguments:
     node_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class PreemptArguments:
+    """A pod, and whom kube-scheduler would evict for it on each node."""
+
+    pod: Mapping[str, Any]
+    victims: Mapping[str, tuple[str, ...]]
+    """Node name -> UIDs of the victims."""
+    violations: Mapping[str, int]
+    """Node name -> how many of them a PodDisruptionBudget protects."""
+
+
 def filter_arguments(text: bytes) -> FilterArguments:
     """Read a filter or prioritize request. Raises BadInput if it is no JSON, or has no pod or no node names."""
     begin = text.find(NAMES_KEY)
@@ -90,6 +101,30 @@ def filter_arguments(text: bytes) -> FilterArguments:
     return FilterArguments(pod, names)
 
 
+def preempt_arguments(text: bytes) -> PreemptArguments:
+    """Read a preempt request. Raises BadInput if it is no JSON, or has no pod or no victims by their UIDs."""
+    body = _json(text)
+    try:
+        nodes = body["NodeNameToMetaVictims"]
+        victims = {name: tuple(pod["UID"] for pod in (found or {}).get("Pods") or ()) for name, found in nodes.items()}
+        violations = {name: int((found or {}).get("NumPDBViolations") or 0) for name, found in nodes.items()}
+        if not isinstance(body["Pod"], dict):
+            raise TypeError("a Pod")
+        return PreemptArguments(body["Pod"], victims, violations)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadInput(f"the preempt request lacks {error}: set nodeCacheCapable: true for this extender") from error
+
+
+def preempt_answer(victims: Mapping[str, Collection[str]], violations: Mapping[str, int]) -> dict[str, Any]:
+    """Return on which nodes these victims make room for the pod. The others are no candidates."""
+    return {
+        "NodeNameToMetaVictims": {
+            name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations.get(name, 0)}
+            for name, uids in victims.items()
+        }
+    }
+
+
 def bind_arguments(text: bytes) -> BindArguments:
     """Read a bind request. Raises BadInput if it is no JSON, or something is missing."""
     body = _json(text)
@@ -106,22 +141,28 @@ def _json(text: bytes | memoryview) -> Any:
         raise BadInput(f"the request is not JSON: {error}") from error
 
 
-def filter_answer(node_names: Collection[str], refused: Mapping[str, str]) -> dict[str, Any]:
+def filter_answer(
+    node_names: Collection[str], refused: Mapping[str, str], short_of_room: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the nodes that fit, and why the others do not.
 
     Refused nodes are "unresolvable": up to Kubernetes 1.37 kube-scheduler's own preemption can't see cards, and would
-    look for victims on these nodes in vain.
+    look for victims on these nodes in vain. A later one asks for nodes that are only short of room.
     """
-    # A percent sign, such as in a user's own words, would garble the pod's event: its text is a format there.
-    if any("%" in text for text in set(refused.values())):
-        refused = {name: text.replace("%", " percent") for name, text in refused.items()}
     return {
         "Nodes": None,
         "NodeNames": list(node_names),
-        "FailedNodes": {},
-        "FailedAndUnresolvableNodes": refused,
+        "FailedNodes": _without_percent(short_of_room or {}),
+        "FailedAndUnresolvableNodes": _without_percent(refused),
         "Error": "",
     }
+
+
+def _without_percent(refused: Mapping[str, str]) -> Mapping[str, str]:
+    """Spell percent signs out, such as in a user's own words: to the scheduler the text of an event is a format."""
+    if any("%" in text for text in set(refused.values())):
+        return {name: text.replace("%", " percent") for name, text in refused.items()}
+    return refused
 
 
 def filter_error(message: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ SHORT_NAME: Final = "gpua"
 MAX_HOLDERS: Final = 256
 MAX_CONTAINERS: Final = 64
 MAX_CONFLICTS: Final = 64
+MAX_CLAIMS: Final = 64
+MAX_CARDS_OF_ONE_POD: Final = 1024
 MAX_LINKS: Final = 64
 MAX_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
 MAX_CORES: Final = 10_000  # percent of one card, which can be offered several times over
@@ -56,6 +58,7 @@ SomeSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS, json_schema_extra={"format"
 LinkScore = Annotated[int, Field(ge=0, le=MAX_LINK_SCORE, json_schema_extra={"format": "int32"})]
 
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
+Victim = Annotated[str, Field(min_length=1, max_length=64, description="UID of a pod.")]
 Attempt = Annotated[str, Field(min_length=1, max_length=32)]
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
@@ -152,8 +155,8 @@ class _Share(_Part):
     number: SlotsOfOnePod = Field(description="Slots of the card that the pod takes at once.")
 
 
-class Holder(_Share):
-    """A pod that holds a share of the card. It counts in full, whatever its state."""
+class _WholeShare(_Share):
+    """All that there is to know of a share."""
 
     exclusive: bool = Field(description="Whether the pod has the card for itself. It is then the only holder.")
     priority: int = Field(
@@ -168,6 +171,11 @@ class Holder(_Share):
         description="What each container gets. These need not add up to the pod's amounts: init containers end "
         "before the others start.",
     )
+
+
+class Holder(_WholeShare):
+    """A pod that holds a share of the card. It counts in full, whatever its state."""
+
     state: HolderState = Field(
         description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
         "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits "
@@ -181,6 +189,23 @@ class Holder(_Share):
     deadline: AwareDatetime | None = Field(
         default=None, description="When a reserved or releasing share is given up if nothing else happens."
     )
+
+
+class Claim(_WholeShare):
+    """A share that is promised to a pod for which others have to leave. It becomes a reserved holder when it fits."""
+
+    cards: int = Field(
+        ge=1,
+        le=MAX_CARDS_OF_ONE_POD,
+        json_schema_extra={"format": "int32"},
+        description="How many cards the pod gets in all. Nobody is evicted before all of them are claimed.",
+    )
+    victims: tuple[Victim, ...] = Field(
+        max_length=MAX_HOLDERS,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="UIDs of the holders of this card that gpuledger evicts for it. Empty where the scheduler does.",
+    )
+    deadline: AwareDatetime = Field(description="When the claim is given up if the pod has not come to its cards.")
 
 
 class Conflict(_Share):
@@ -206,6 +231,13 @@ class CardStatus(_Part):
         max_length=MAX_HOLDERS,
         json_schema_extra=unique_by("podUID"),
         description="The pods that hold a share of the card, one entry each. All of them count.",
+    )
+    claims: tuple[Claim, ...] | None = Field(
+        default=None,
+        max_length=MAX_CLAIMS,
+        json_schema_extra=unique_by("podUID"),
+        description="Shares promised to pods of higher priority, for which holders have to leave. Not counted in used, "
+        "since it is not free yet; nobody else gets what becomes free.",
     )
     conflicts: tuple[Conflict, ...] | None = Field(
         default=None,

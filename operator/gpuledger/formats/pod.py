@@ -132,3 +132,24 @@ def container_ids(pod: Json) -> list[str]:
 def bound_node(pod: Json) -> str:
     """Return the node that the pod is bound to, or an empty string."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def started_at(pod: Json) -> str:
+    """Return when a kubelet has taken the pod up, RFC 3339; empty if none has."""
+    return str((pod.get("status") or {}).get("startTime") or "")
+
+
+def leaves_at(pod: Json) -> str:
+    """Return when a pod that is being deleted will be gone, RFC 3339, its time to end included; empty for others."""
+    return str((pod.get("metadata") or {}).get("deletionTimestamp") or "")
+
+
+def grace_s(pod: Json) -> int:
+    """Return how many seconds the pod may take to end once it is told to."""
+    given = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return 30 if given is None else int(given)
+
+
+def may_preempt(pod: Json) -> bool:
+    """Tell whether the pod lets others be evicted for it."""
+    return (pod.get("spec") or {}).get("preemptionPolicy") != "Never"

@@ -19,14 +19,17 @@ def scheduler_configuration(
     http_timeout_s: int,
     leader_elect: bool,
     nodes_offered: int = 1,
+    preemption: bool = True,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
     All resources are ignored by the scheduler itself, the count too: it would count slots where cards matter, and its
-    preemption would evict pods for them. Every node is looked at, because a sample could miss the only one with room.
+    preemption would evict pods for them. Where it preempts for want of CPU, it asks whether that makes room on cards,
+    too. Every node is looked at, because a sample could miss the only one with room.
     Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
     """
     scores = _scores() if nodes_offered > 1 else {}
+    preempt = {"preemptVerb": "preempt"} if preemption else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -43,6 +46,7 @@ def scheduler_configuration(
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
                 "bindVerb": "bind",
+                **preempt,
                 "weight": 1,
                 "enableHTTPS": False,
                 "httpTimeout": f"{http_timeout_s}s",

@@ -13,7 +13,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.links import Links
-from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.share import Claim, ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
@@ -58,6 +58,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             phase="" if status is None else intern(str(status["phase"])),
             reason="" if status is None else intern(status.get("reason") or ""),
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
+            claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
         )
     except (KeyError, TypeError, ValueError) as error:
         name = (allocation.get("metadata") or {}).get("name")
@@ -77,8 +78,23 @@ def new_allocation(card: Card) -> dict[str, Any]:
 
 def holder_json(holder: Holder) -> dict[str, Any]:
     """Return a holder as an element of `status.holders`."""
+    entry = _share_json(holder) | {"state": holder.state.value}
+    if holder.attempt:
+        entry["attempt"] = holder.attempt
+    if holder.deadline:
+        entry["deadline"] = holder.deadline
+    return entry
+
+
+def claim_json(claim: Claim) -> dict[str, Any]:
+    """Return a claim as an element of `status.claims`."""
+    entry = _share_json(claim.holder)
+    return entry | {"cards": claim.cards, "victims": list(claim.victims), "deadline": claim.holder.deadline}
+
+
+def _share_json(holder: Holder) -> dict[str, Any]:
     pod, share = holder.pod, holder.share
-    entry: dict[str, Any] = {
+    return {
         "podUID": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
@@ -88,13 +104,7 @@ def holder_json(holder: Holder) -> dict[str, Any]:
         "exclusive": share.exclusive,
         "priority": pod.priority,
         "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
-        "state": holder.state.value,
     }
-    if holder.attempt:
-        entry["attempt"] = holder.attempt
-    if holder.deadline:
-        entry["deadline"] = holder.deadline
-    return entry
 
 
 def misfit_json(misfit: Misfit) -> dict[str, Any]:
@@ -129,6 +139,11 @@ def pods_column(holders: Iterable[Holder]) -> str:
     named = ", ".join(names[:PODS_NAMED])
     room = PODS_LENGTH - len(rest)
     return (named if len(named) <= room else named[: room - 1] + "…") + rest
+
+
+def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:
+    reserved = _holder(uuid, {**entry, "state": HolderState.RESERVED})
+    return Claim(reserved, entry["cards"], tuple(map(intern, entry["victims"])))
 
 
 def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:

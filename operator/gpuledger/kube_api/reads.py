@@ -50,6 +50,20 @@ class KubeReads:
         selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._client.pages(PODS, {"fieldSelector": selector})
 
+    def budgets(self, namespace: str) -> AsyncIterator[list[Json]]:
+        """Yield the PodDisruptionBudgets of a namespace, page by page."""
+        return self._client.pages(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
+
+    def selected_pods(self, namespace: str, label_selector: str) -> AsyncIterator[list[Json]]:
+        """Yield the pods of a namespace with these labels, page by page; an empty selector stands for all."""
+        selector = {"labelSelector": label_selector} if label_selector else {}
+        return self._client.pages(f"/api/v1/namespaces/{namespace}/pods", selector)
+
+    async def server_version(self) -> tuple[int, int]:
+        """Return the API server's version, major and minor."""
+        found = await self._client.request("GET", "/version")
+        return int(found["major"]), int(found["minor"].rstrip("+"))
+
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")

@@ -79,6 +79,28 @@ class KubeWrites:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
         await self._client.request("POST", path, binding, timeout_s=timeout_s)
 
+    async def evict_pod(self, pod: Pod) -> None:
+        """Have a pod leave in good order, if its PodDisruptionBudgets allow that.
+
+        Raises NotFound if it is gone, Conflict if another pod has its name, and Unreachable with status 429 if a budget
+        forbids it.
+        """
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        await self._client.request("POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", eviction)
+
+    async def delete_pod(self, pod: Pod) -> None:
+        """Have a pod leave in good order, whatever its PodDisruptionBudgets say.
+
+        Raises NotFound if it is gone, Conflict if another pod has its name.
+        """
+        options = {"preconditions": {"uid": pod.uid}}
+        await self._client.request("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", options)
+
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then.
 

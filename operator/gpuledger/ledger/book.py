@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hosts import Hosts
+from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.topologies import Topologies
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
@@ -59,6 +60,7 @@ class Ledger:
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
         self.hosts = Hosts(self._touch)
+        self.promises = Promises(self._entries, self._touch)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the room on a node."""
 
@@ -113,6 +115,10 @@ class Ledger:
             room = self._rooms[node_name] = self._view(node_name, CardEntry.room)
         return room
 
+    def room_without(self, node_name: str, pod_uids: Collection[str]) -> NodeRoom:
+        """Return the node as placement would see it if these pods had left it."""
+        return self._view(node_name, lambda entry: entry.room_if_gone(pod_uids))
+
     def room_without_spares(self, node_name: str) -> NodeRoom:
         """Return the node as placement would see it if all spares were taken back."""
         if not self._with_spares:
@@ -155,6 +161,7 @@ class Ledger:
         entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
         if stored.holders is not None:
             entry.misfits = stored.misfits
+            self.promises.listed(entry, stored.claims)
         entry.known_room = None
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self._replace_holders(entry, stored.holders)
@@ -185,6 +192,7 @@ class Ledger:
         if entry is None or resource_version < entry.resource_version:
             return False
         entry.stored = entry.open = False
+        self.promises.listed(entry, ())  # with the object they are gone; the preemption is given up
         entry.resource_version = self._lost[uuid] = resource_version
         self._forget_if_unheld(entry)
         self._touch(entry.card.node_name)
@@ -234,7 +242,7 @@ class Ledger:
         for each in hold.placements:
             for share in each.shares:
                 entry = self._entries.get(share.uuid)
-                if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, but=pod_uid):
+                if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, pod_uid):
                     raise DoesNotFit(f"card {share.uuid} has no room for {share.amounts}")
         self.drop_hold(pod_uid)
         self._holds[pod_uid] = hold

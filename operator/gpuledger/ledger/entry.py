@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.model.amounts import Amounts, total
 from gpuledger.model.card import Card
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.share import Holder, Share
+from gpuledger.model.share import Claim, Holder, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.topology import Topology
 
@@ -58,7 +58,8 @@ class NodeRoom:
 class CardEntry:
     """A card with its holders (stored at the API server) and its holds (in memory, on the way there).
 
-    A pod that has both counts once, as a holder: the hold has arrived.
+    A pod that has both counts once, as a holder: the hold has arrived. What is promised to a pod counts, too, so that
+    nobody else gets it; as long as those have not left who are to make room, the card is more than full by that.
     """
 
     card: Card
@@ -77,13 +78,35 @@ class CardEntry:
     """Shares that are shown on the card and not counted."""
     holds: dict[str, Share] = field(default_factory=dict)
     """Pod UID -> share that is chosen and not stored yet."""
+    claims: dict[str, Claim] = field(default_factory=dict)
+    """Pod UID -> share that the API server lists as promised."""
+    promises: dict[str, Share] = field(default_factory=dict)
+    """Pod UID -> share whose claim is on its way to the API server."""
     known_room: Room | None = None
     """What `room` found last; None after a change."""
 
     def shares(self, but: Collection[str] = ()) -> list[Share]:
         """Return every share that counts on the card, leaving out those of some pods."""
         held = [holder.share for uid, holder in self.holders.items() if uid not in but]
-        return held + [share for uid, share in self.holds.items() if uid not in self.holders and uid not in but]
+        held += [share for uid, share in self.holds.items() if uid not in self.holders and uid not in but]
+        return held + [share for uid, share in self._promised() if uid not in but]
+
+    def shares_by_pod(self) -> Iterator[tuple[str, Share]]:
+        """Yield the same with the UIDs of the pods."""
+        for uid, holder in self.holders.items():
+            yield uid, holder.share
+        for uid, share in self.holds.items():
+            if uid not in self.holders:
+                yield uid, share
+        yield from self._promised()
+
+    def _promised(self) -> list[tuple[str, Share]]:
+        """Return what is promised to pods that have nothing of the card yet: it is counted before it is free."""
+        if not self.claims and not self.promises:
+            return []
+        promised = self.promises | {uid: claim.share for uid, claim in self.claims.items()}
+        known = self.holders.keys() | self.holds.keys()
+        return [(uid, share) for uid, share in promised.items() if uid not in known]
 
     def used(self) -> Amounts:
         """Return what is taken, holds included."""
@@ -93,9 +116,19 @@ class CardEntry:
         """Return what the API server counts: holders alone."""
         return total(holder.share.amounts for holder in self.holders.values())
 
-    def takes(self, share: Share, but: str = "") -> bool:
-        """Tell whether one more share fits beside the others, leaving out one pod's own."""
-        return why_not(share, self.shares((but,)), self.card.capacity) is None
+    def takes(self, share: Share, pod_uid: str = "") -> bool:
+        """Tell whether a share of a pod fits beside those of others, or is reserved for it already."""
+        own = self.holders.get(pod_uid)
+        if own is not None and own.share == share:
+            return True
+        return why_not(share, self.shares((pod_uid,)), self.card.capacity) is None
+
+    def takes_now(self, claim: Claim) -> bool:
+        """Tell whether what a pod claims is free, beside all that is there and whatever is promised to others."""
+        uid = claim.holder.pod.uid
+        held = [holder.share for other, holder in self.holders.items() if other != uid]
+        held += [share for other, share in self.holds.items() if other not in self.holders and other != uid]
+        return why_not(claim.share, held, self.card.capacity) is None
 
     def room(self) -> Room:
         """Return what placement needs to know of the card."""
@@ -105,7 +138,11 @@ class CardEntry:
 
     def room_without(self, pod_uids: Collection[str]) -> Room:
         """Return the same, leaving out what is on hold for some pods."""
-        shares = self.shares([uid for uid in pod_uids if uid not in self.holders])
+        return self.room_if_gone([uid for uid in pod_uids if uid not in self.holders])
+
+    def room_if_gone(self, pod_uids: Collection[str]) -> Room:
+        """Return the same as if some pods had left the card, and waited for it no more."""
+        shares = self.shares(pod_uids)
         used = total(share.amounts for share in shares)
         shut = any(share.exclusive for share in shares)
         return Room(self.card, self.card.capacity - used, idle=not shares, shut=shut)

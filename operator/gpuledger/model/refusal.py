@@ -31,6 +31,7 @@ class Reason(StrEnum):
     NO_COMBINATION = "no-combination"
     NUMA = "numa"
     CONTAINERS_TOGETHER = "containers-together"
+    PREEMPTING = "preempting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,21 @@ class Refusal:
 
     reason: Reason
     text: str
+
+
+BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")
+"""Of the node on which room is promised to the pod."""
+
+NEEDS_ROOM = frozenset(
+    {
+        Reason.NO_WHOLE_CARD,
+        Reason.NO_MEMORY,
+        Reason.NO_CORES,
+        Reason.NO_SLOT,
+        Reason.NO_COMBINATION,
+        Reason.NUMA,
+        Reason.CONTAINERS_TOGETHER,
+        Reason.PREEMPTING,
+    }
+)
+"""The reasons that can end when other pods leave."""

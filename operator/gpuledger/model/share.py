@@ -72,6 +72,23 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A share that is promised to a waiting pod as soon as others have left the card. Not counted by the API server."""
+
+    holder: Holder
+    """The share as it will be: reserved, until the same deadline."""
+    cards: int
+    """How many cards the pod gets in all. Where it has fewer claims and reserved shares, not all were written."""
+    victims: tuple[str, ...]
+    """UIDs of the holders of this card that are to be evicted for it."""
+
+    @property
+    def share(self) -> Share:
+        """What is promised."""
+        return self.holder.share
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """A pod's shares, all on one node, in the order of the cards' index."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.share import Holder, Pod
+from gpuledger.model.share import Claim, Holder, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +29,5 @@ class StoredCard:
     reason: str = ""
     misfits: tuple[Misfit, ...] = ()
     """What its `status.conflicts` lists."""
+    claims: tuple[Claim, ...] = ()
+    """What its `status.claims` lists."""

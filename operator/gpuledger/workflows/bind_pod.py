@@ -7,7 +7,8 @@ it is refused if anybody has begun to take them back in between; release_pod.py 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,11 +22,16 @@ from gpuledger.workflows.journal import Entered, Journal
 from gpuledger.workflows.pauses import pause
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.together import all_of
 
 Json = dict[str, Any]
 
 BINDING_ATTEMPTS = 6
 """Bindings sent without success before the pod's shares are given back, though a GET shows it unbound."""
+
+MANY_CARDS_AT_ONCE = 16
+"""Pods with several cards that are entered at once. Each takes as many writes, and all of one's have to be there before
+it can be bound: hundreds at once would all be late, and give back what they have."""
 
 ENTER_TIMEOUT_S = 15.0
 """How long the API server may take to enter a share. Longer than Bind waits for an answer: when everything is slow,
@@ -67,6 +73,7 @@ class PodBinder:
         self._store = store
         self._releaser = releaser
         self._timeout_s = timeout_s
+        self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
 
     async def bind(self, seen: SeenPod, placement: Placement) -> None:
         """Bind a pod, when it is its turn. When it can't be done, give its shares back.
@@ -76,13 +83,16 @@ class PodBinder:
         had_its_turn = False
         try:
             dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
-            async with self._turns.turn(seen.pod, placement, dialect):
+            async with self._turns.turn(seen.pod, placement, dialect), self._place(placement):
                 had_its_turn = True
                 await self._bind_now(seen, placement, dialect)
         except Exception:
             if not had_its_turn:  # shares that an earlier attempt has entered
                 await self._releaser.give_back(seen.pod, placement.shares, set())
             raise
+
+    def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
+        return self._places if len(placement.shares) > 1 else nullcontext()
 
     async def _bind_now(self, seen: SeenPod, placement: Placement, dialect: Dialect) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
@@ -133,9 +143,9 @@ class PodBinder:
         """
         holders = [Holder(pod, share) for share in placement.shares]
         if not before:
-            return await _all([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+            return await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
         again = zip(holders, before, strict=True)
-        return await _all([self._enter_again(holder, entered) for holder, entered in again])
+        return await all_of([self._enter_again(holder, entered) for holder, entered in again])
 
     async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
         if not before.may_arrive_late and await self._journal.still_has(replace(holder, attempt=before.attempt)):
@@ -164,17 +174,3 @@ def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str,
     # The others change: another system's device plugin may have found the pod already.
     mine = told.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
     return bound_node(found) == placement.node_name and mine
-
-
-async def _all(steps: Sequence[Awaitable[Entered]]) -> list[Entered]:
-    """Wait for all, then raise the first error there was."""
-    done: list[Entered] = []
-    errors: list[BaseException] = []
-    for result in await asyncio.gather(*steps, return_exceptions=True):
-        if isinstance(result, BaseException):
-            errors.append(result)
-        else:
-            done.append(result)
-    if errors:
-        raise errors[0]
-    return done

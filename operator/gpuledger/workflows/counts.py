@@ -25,6 +25,9 @@ class Counts:
     """Cards created, changed or deleted; their status apart."""
     releases: int = 0
     wake_ups: int = 0
+    """Patches that made kube-scheduler try a pod again."""
     plugin_late: int = 0
     """Pods that another system's device plugin had not found in time."""
-    """Patches that made kube-scheduler try a pod again."""
+    preemptions: Counter[str] = field(default_factory=Counter)
+    """Outcome of a preemption (begun, done, given-up, forbidden) -> how often."""
+    evictions: int = 0

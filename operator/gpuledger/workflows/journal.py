@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.journal_entries import (
     Add,
@@ -24,6 +24,7 @@ from gpuledger.workflows.journal_entries import (
     Describe,
     Entry,
     Remove,
+    SetClaim,
     ShowConflict,
     open_entries,
     patch_of,
@@ -167,21 +168,29 @@ class Journal:
         self._submit(uuid, entry)
         await entry.settled
 
+    async def claim(self, claim: Claim) -> None:
+        """List on a card what is promised to a pod. Raises DoesNotFit, or what the API server says."""
+        await self._list(claim.share.uuid, SetClaim(pod_uid=claim.holder.pod.uid, claim=claim))
+
+    async def withdraw_claim(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod's claim off a card. Done when it is not there. Raises what the API server says."""
+        await self._list(uuid, SetClaim(pod_uid=pod_uid, claim=None))
+
     async def show_conflict(self, uuid: str, misfit: Misfit) -> None:
         """List on a card a share that does not fit there. It does not count.
 
         Raises DoesNotFit if the card can't list it, or what the API server says.
         """
-        await self._list_conflict(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
+        await self._list(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
 
     async def clear_conflict(self, uuid: str, pod_uid: str) -> None:
         """Take a pod off the list of a card's conflicts. Done when it is not there.
 
         Raises DoesNotFit if the card has no status yet, or what the API server says.
         """
-        await self._list_conflict(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
+        await self._list(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
 
-    async def _list_conflict(self, uuid: str, entry: ShowConflict) -> None:
+    async def _list(self, uuid: str, entry: ShowConflict | SetClaim) -> None:
         self._submit(uuid, entry)
         await entry.settled
 
@@ -356,7 +365,7 @@ class _CardWriter:
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:
-            if isinstance(entry, Add) or (isinstance(entry, ShowConflict) and entry.misfit):
+            if _adds_something(entry):
                 entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
                 continue
             card = self._ledger.entry(self.uuid)
@@ -366,3 +375,14 @@ class _CardWriter:
             elif isinstance(entry, Change) and present and entry.applies_to(present):
                 self._ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
             entry.succeed()
+
+
+def _adds_something(entry: Entry) -> bool:
+    match entry:
+        case Add():
+            return True
+        case ShowConflict():
+            return entry.misfit is not None
+        case SetClaim():
+            return entry.claim is not None
+    return False

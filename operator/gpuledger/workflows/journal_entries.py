@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuledger.formats.gpu_allocation import MAX_CONFLICTS
-from gpuledger.formats.stored_card import holder_json, misfit_json, pods_column, used_json
+from gpuledger.formats.gpu_allocation import MAX_CLAIMS, MAX_CONFLICTS
+from gpuledger.formats.stored_card import claim_json, holder_json, misfit_json, pods_column, used_json
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import DoesNotFit, GpuledgerError
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ class Entry(ABC):
 
 @dataclass(eq=False)
 class Add(Entry):
-    """Enter a holder, or give an equal one that is there this one's attempt.
+    """Enter a holder, or give an equal one that is there this one's attempt. Either way its pod's claim has come true.
 
     Whoever waits can withdraw it, by cancelling the future, as long as it is not sent.
     """
@@ -57,8 +57,9 @@ class Add(Entry):
     """Names of the attempts whose equal holder was to be this one's."""
 
     def changed(self, present: Holder) -> Holder:
-        """Return an equal holder as it is afterwards."""
-        return replace(present, attempt=self.holder.attempt)
+        """Return an equal holder as it is afterwards: what is allocated does not become reserved again."""
+        kept = present if present.state is HolderState.ALLOCATED else self.holder
+        return replace(present, attempt=self.holder.attempt, state=kept.state, deadline=kept.deadline)
 
     @property
     def subject(self) -> str:
@@ -139,6 +140,19 @@ class ShowConflict(Entry):
         return self.pod_uid
 
 
+@dataclass(eq=False)
+class SetClaim(Entry):
+    """List what is promised to a pod, in place of what is listed; None takes the claim off."""
+
+    pod_uid: str = field(kw_only=True)
+    claim: Claim | None = field(kw_only=True)
+
+    @property
+    def subject(self) -> str:
+        """The pod's UID."""
+        return self.pod_uid
+
+
 def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries that still need a write; settle those that are done, withdrawn, or can't fit.
 
@@ -159,8 +173,11 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
         elif _is_done(card, entry):
             entry.succeed()
             continue
-        elif isinstance(entry, ShowConflict) and not card.open:
+        elif isinstance(entry, ShowConflict | SetClaim) and not card.open:
             entry.fail(DoesNotFit(f"card {card.card.uuid} takes no pods yet"))
+            continue
+        elif isinstance(entry, SetClaim) and len(_claims(card, [entry])) > MAX_CLAIMS:
+            entry.fail(DoesNotFit(f"card {card.card.uuid} is promised to {MAX_CLAIMS} pods already"))
             continue
         elif isinstance(entry, ShowConflict) and len(_misfits(card, [entry])) > MAX_CONFLICTS:
             entry.fail(DoesNotFit(f"card {card.card.uuid} lists {MAX_CONFLICTS} conflicts already"))
@@ -183,8 +200,8 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     elif present is not None and present.share == share:
         if present.attempt == entry.holder.attempt:
             entry.succeed()
-        else:  # this is what memory says; somebody may be taking it back at this moment
-            entry.took_over.add(present.attempt)
+        elif present.state is not HolderState.RESERVED:  # a reserved one has never bound the pod
+            entry.took_over.add(present.attempt)  # this is what memory says; somebody may be taking it back now
     elif present is not None:
         entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:
@@ -204,6 +221,8 @@ def _is_done(card: CardEntry, entry: Entry) -> bool:
             return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
         case ShowConflict():
             return entry.misfit == next((m for m in card.misfits if m.pod.uid == entry.pod_uid), None)
+        case SetClaim():
+            return entry.claim == card.claims.get(entry.pod_uid)
     raise TypeError(f"unknown entry {entry!r}")
 
 
@@ -235,20 +254,30 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
             operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
-    operations += _conflicts_patch(card, entries)
-    if any(not isinstance(entry, Describe | ShowConflict) for entry in entries):
+    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries)
+    if any(not isinstance(entry, Describe | ShowConflict | SetClaim) for entry in entries):
         operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
     return operations
 
 
 def _conflicts_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
-    """Return the operations that write the list of conflicts, if it changes; it must still be the one that was read."""
-    misfits = _misfits(card, entries)
-    if misfits == card.misfits:
+    return _list_patch(
+        "conflicts", list(map(misfit_json, card.misfits)), list(map(misfit_json, _misfits(card, entries)))
+    )
+
+
+def _claims_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    before = card.claims.values()
+    return _list_patch("claims", list(map(claim_json, before)), list(map(claim_json, _claims(card, entries))))
+
+
+def _list_patch(name: str, before: list[Json], after: list[Json]) -> list[Json]:
+    """Return the operations that write a list, if it changes; it must still be the one that was read."""
+    if before == after:
         return []
-    path = "/status/conflicts"
-    before = [{"op": "test", "path": path, "value": [misfit_json(m) for m in card.misfits]}] if card.misfits else []
-    return [*before, _status("conflicts", [misfit_json(m) for m in misfits])]
+    path = f"/status/{name}"
+    test = [{"op": "test", "path": path, "value": before}] if before else []
+    return [*test, _status(name, after)]
 
 
 def _misfits(card: CardEntry, entries: Sequence[Entry]) -> tuple[Misfit, ...]:
@@ -260,6 +289,17 @@ def _misfits(card: CardEntry, entries: Sequence[Entry]) -> tuple[Misfit, ...]:
             if entry.misfit is not None:
                 misfits[entry.pod_uid] = entry.misfit
     return tuple(misfits.values())
+
+
+def _claims(card: CardEntry, entries: Sequence[Entry]) -> tuple[Claim, ...]:
+    """Return the card's claims after these entries. Who becomes a holder claims nothing any more."""
+    claims = dict(card.claims)
+    for entry in entries:
+        if isinstance(entry, Add | SetClaim):
+            claims.pop(entry.subject, None)
+        if isinstance(entry, SetClaim) and entry.claim is not None:
+            claims[entry.pod_uid] = entry.claim
+    return tuple(claims.values())
 
 
 def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:

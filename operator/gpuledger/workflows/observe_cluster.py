@@ -29,6 +29,8 @@ from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.preempt import Preemption
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -71,6 +73,8 @@ class ClusterObserver:
         adopter: Adopter,
         starts: LateStarts,
         learner: Learner,
+        lives: PodLives,
+        preemption: Preemption,
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
@@ -85,6 +89,8 @@ class ClusterObserver:
         self._adopter = adopter
         self._starts = starts
         self._learner = learner
+        self._lives = lives
+        self._preemption = preemption
         self._reader = reader
         self._read_request = read_request
         self._words = words
@@ -135,6 +141,7 @@ class ClusterObserver:
             return
         uid = pod["metadata"]["uid"]
         self._turns.observe(pod, uid, gone)
+        self._lives.observe(pod, gone)
         if gone or is_finished(pod):
             self._ledger.hosts.forget(uid)
             self._learner.ended(uid)
@@ -154,12 +161,12 @@ class ClusterObserver:
             return
         uid = pod["metadata"]["uid"]
         if gone:
-            self._placer.forget(uid)
-            self._maybe_refused.discard(uid)
+            self._wait_no_more(uid)
             if self._gone_since is not None:
                 self._gone_since.add(uid)
             return
         self._learner.came(pod)
+        self._preemption.pending(pod)
         if is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
@@ -167,13 +174,18 @@ class ClusterObserver:
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
         before = self._waiting.waiting() | self._placer.remembered() | self._maybe_refused
+        before |= self._preemption.remembered()
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
-                self._placer.forget(uid)
-                self._maybe_refused.discard(uid)
+                self._wait_no_more(uid)
 
         return listed
+
+    def _wait_no_more(self, pod_uid: str) -> None:
+        self._placer.forget(pod_uid)
+        self._preemption.forget(pod_uid)
+        self._maybe_refused.discard(pod_uid)
 
     async def take_over(self) -> None:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
@@ -183,6 +195,7 @@ class ClusterObserver:
         finally:
             self._takes_over = False
         self._inventory.recheck_all()
+        self._preemption.take_over()
 
     async def _list_pending(self, take: Callable[[Json], None]) -> None:
         """Forget who does not wait any more, and take in the others. What the watch shows meanwhile is newer."""
@@ -201,6 +214,7 @@ class ClusterObserver:
         listed(uids)
 
     def _take_over_pending(self, pod: Json) -> None:
+        self._preemption.pending(pod)
         if is_unschedulable(pod):
             self._remember(pod)
         else:  # it may have been refused already, and the scheduler has not written it down yet
@@ -219,7 +233,7 @@ class ClusterObserver:
 
     async def resync(self) -> None:
         """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
-        await self._compare(lambda _: None)
+        await self._compare(self._preemption.pending)
 
     async def _compare(self, take_pending: Callable[[Json], None]) -> None:
         await self._resync_allocations()
@@ -271,7 +285,7 @@ class ClusterObserver:
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
         had_turn = self._turns.known_pods()
         unstarted = self._starts.known_pods()
-        counted = self._ledger.hosts.pod_uids() | self._learner.known_pods()
+        counted = self._ledger.hosts.pod_uids() | self._learner.known_pods() | self._lives.known_pods()
         async for page in self._reader.bound_pods(self._scheduler_names):
             for pod in page:
                 if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
@@ -291,3 +305,4 @@ class ClusterObserver:
         for uid in counted:
             self._ledger.hosts.forget(uid)
             self._learner.ended(uid)
+            self._lives.forget(uid)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpuledger.formats.pod import (
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.model.card import Card
 from gpuledger.model.errors import (
     ApiError,
     BadInput,
@@ -34,11 +35,11 @@ from gpuledger.model.errors import (
     GpuledgerError,
     NotFound,
 )
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import HolderState, Placement, Pod, covers
+from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
 from gpuledger.model.world import PodFacts
-from gpuledger.placement.choose import Chooser
+from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
@@ -71,6 +72,8 @@ class PlacementSettings:
     """Until Bind answers; the task goes on. Less than the scheduler's httpTimeout."""
     nodes_offered: int
     """Nodes between which kube-scheduler can choose for a pod."""
+    native_preemption: bool = False
+    """Whether kube-scheduler asks for victims where nothing but room is short."""
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
@@ -87,6 +90,8 @@ class FilterResult:
 
     node_names: Collection[str]
     refused: Mapping[str, str]
+    short_of_room: Mapping[str, str] = field(default_factory=dict)
+    """Those nodes among them, apart, on which others could make room; only for a scheduler that asks for it."""
 
 
 @dataclass(slots=True)
@@ -134,6 +139,8 @@ class PodPlacer:
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
         self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
+        self.on_refused: Callable[[str], None] = lambda _: None
+        """Called with the UID of a pod that no node could take."""
         self._failures: dict[str, _Failures] = {}  # pod UID -> its failed binds, until one succeeds or the pod goes
 
     def is_binding(self, pod_uid: str) -> bool:
@@ -198,7 +205,11 @@ class PodPlacer:
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
         self._drop_hold(pod.uid)
-        choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered)
+        reserved = self._reserved(pod.uid, request)
+        if reserved is not None and reserved.node_name in arguments.node_names:
+            choice = Choice((reserved,), {})
+        else:
+            choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered)
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
             if not choice.placements and make_room():
                 choice = self._chooser.choose(request, arguments.node_names, count=1)
@@ -209,9 +220,31 @@ class PodPlacer:
             self._waiting.forget(pod.uid)
             return FilterResult([placement.node_name for placement in choice.placements], {})
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
+        self.on_refused(pod.uid)
         if choice.refusals:
             self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
-        return FilterResult([], dict(zip(choice.refusals, map(TEXT, choice.refusals.values()), strict=True)))
+        return self._refused(choice.refusals, self._promised_node(pod.uid))
+
+    def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
+        if promised_node in refusals:
+            refusals[promised_node] = BEING_FREED
+        if not self._settings.native_preemption:
+            return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)))
+        short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
+        return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
+
+    def _promised_node(self, pod_uid: str) -> str:
+        """Return the node on which others are to make room for the pod, empty if there is none."""
+        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders_of(pod_uid)
+        return promised[0][0].node_name if promised else ""
+
+    def _reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
+        """Return the cards that were kept for the pod until others had left them, if they are all there."""
+        holders = self._ledger.holders_of(pod_uid)
+        shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
+        if not shares or not covers(shares, request) or self._ledger.promises.claims_of(pod_uid):
+            return None
+        return Placement(holders[0][0].node_name, shares, request.host)
 
     def _drop_hold(self, pod_uid: str) -> None:
         self._ledger.drop_hold(pod_uid)
@@ -227,7 +260,7 @@ class PodPlacer:
         bind = self._binds.get(pod.uid)
         if bind is not None:
             return bind.node_name
-        if not self._ledger.holders_of(pod.uid):
+        if not self._allocated(pod.uid):
             return None
         placement = self._entered(pod.uid, request)
         if placement is not None:
@@ -327,7 +360,7 @@ class PodPlacer:
             raise BindFailed(f"pod {pod} is bound to node {node_name} already")
         if request is None:  # it names our resources, with an amount of 0
             return seen, Placement(node_name=arguments.node_name, shares=())
-        left = self._ledger.holders_of(pod.uid)
+        left = self._allocated(pod.uid)
         if left:
             placement = self._entered(pod.uid, request)
             if placement is not None and placement.node_name == arguments.node_name:
@@ -336,7 +369,11 @@ class PodPlacer:
             return await self._placement_without_hold(arguments)  # the pod has changed by that
         self._waiting.forget(pod.uid)
         self._drop_hold(pod.uid)  # room that was kept for it until it came
-        chosen = self._chooser.choose_on(request, arguments.node_name)
+        reserved = self._reserved(pod.uid, request)
+        if reserved is not None and reserved.node_name == arguments.node_name:
+            chosen: Placement | Refusal = reserved
+        else:
+            chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
             chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal):
@@ -344,6 +381,10 @@ class PodPlacer:
         self._ledger.hold(pod.uid, chosen, self._clock() + self._settings.hold_ttl_s)
         self._ledger.pin_hold(pod.uid)
         return seen, chosen
+
+    def _allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        """Return what earlier attempts to bind the pod have left; what is reserved for it was never to be used yet."""
+        return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
 
     def _entered(self, pod_uid: str, request: PodRequest) -> Placement | None:
         """Return what the pod holds, if the ledger has all that it asks for, on one node, and nothing else."""

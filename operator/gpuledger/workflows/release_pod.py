@@ -68,6 +68,8 @@ class _Bound:
 
     started: bool = False
     """A kubelet has taken it up."""
+    ended: bool = False
+    """It was seen to end, so nothing of it runs, even if it is gone before it is looked at."""
     cards: set[str] = field(default_factory=set)
     """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
 
@@ -118,8 +120,8 @@ class PodReleaser:
         uid = pod["metadata"]["uid"]
         holders = self._ledger.holders_of(uid)
         if is_finished(pod):
-            self._bound.pop(uid, None)
             wrong = bool(holders)
+            self._note_ended(uid)
         else:
             self._note_bound(uid, has_started(pod), annotated_cards(pod))
             wrong = bool(holders) and _differ(holders, pod)
@@ -134,7 +136,9 @@ class PodReleaser:
         """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
         self._counts.pods_examined += 1
         uid = pod["metadata"]["uid"]
-        if uid in self._bound and has_started(pod):  # it may be the first to say so
+        if is_finished(pod):  # it may be the first to say so
+            self._note_ended(uid)
+        elif uid in self._bound and has_started(pod):
             self._bound[uid].started = True
         self.recheck(uid)
 
@@ -154,10 +158,15 @@ class PodReleaser:
             self._bound.pop(pod_uid, None)
 
     def notice(self, card: CardEntry) -> None:
-        """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left."""
+        """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left.
+
+        What is reserved for a pod that waits is looked at when its time is over.
+        """
         for uid, holder in card.holders.items():
             if uid not in self._timers and not self._is_in_order(uid, holder):
                 self._look_again(uid, SUSPECT_DELAY_S)
+            elif holder.state is HolderState.RESERVED and uid not in self._timers:
+                self._look_again(uid, _seconds_to(holder) + SUSPECT_DELAY_S)
 
     def _note_bound(self, pod_uid: str, started: bool, cards: AbstractSet[str]) -> None:
         """Note what is seen of a bound pod. What is seen late may be old: what has started does not go back."""
@@ -165,11 +174,16 @@ class PodReleaser:
         bound.started = bound.started or started
         bound.cards |= cards
 
+    def _note_ended(self, pod_uid: str) -> None:
+        self._bound.pop(pod_uid, None)
+        if self._ledger.holders_of(pod_uid):
+            self._bound[pod_uid] = _Bound(ended=True)
+
     def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
-        if pod_uid in self._binding:
+        if pod_uid in self._binding or _seconds_to(holder) > 0:
             return True
         bound = self._bound.get(pod_uid)
-        if bound is None or pod_uid in self._ends:
+        if bound is None or bound.ended or pod_uid in self._ends:
             return False
         return holder.state is HolderState.ALLOCATED and holder.share.uuid in bound.cards
 
@@ -222,8 +236,8 @@ class PodReleaser:
             # Who has marked a share may know more of the pod: another operator, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
             bound = self._bound.get(pod_uid)
-            may_run = marked or bound is None or bound.started
-            await self._settle(pod, found, lambda _: may_run)
+            may_run = marked or bound is None or (bound.started and not bound.ended)
+            await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
         """Make the ledger agree with a pod that was read; None if it is gone.
@@ -346,6 +360,13 @@ class PodReleaser:
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
+
+
+def _seconds_to(holder: Holder) -> float:
+    """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
+    if holder.state is not HolderState.RESERVED or not holder.deadline:
+        return 0.0
+    return max(0.0, (datetime.fromisoformat(holder.deadline) - datetime.now(UTC)).total_seconds())
 
 
 def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:

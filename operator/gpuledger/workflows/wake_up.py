@@ -54,7 +54,7 @@ class PodWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class WaitingPod:
     """A refused pod. `node_names` are those that kube-scheduler would take; None if that is not known."""
 
     pod: Pod
@@ -67,7 +67,7 @@ class _Waiting:
 class _Earmark:
     """Room on hold for a waiting pod."""
 
-    waiting: _Waiting
+    waiting: WaitingPod
     timer: asyncio.TimerHandle | None
     woken: bool = False
 
@@ -88,8 +88,8 @@ class WaitingPods:
         self._store = store
         self._counts = counts
         self._is_active = is_active
-        self._waiting: dict[str, _Waiting] = {}  # pod UID -> who waits without an earmark
-        self._by_shape: dict[Shape, list[_Waiting]] = {}  # the same, in their order
+        self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
+        self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
@@ -109,7 +109,7 @@ class WaitingPods:
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
         names = None if node_names is None else self._shared(node_names)
-        self._add(_Waiting(pod, request, (-pod.priority, created, number), names))
+        self._add(WaitingPod(pod, request, (-pod.priority, created, number), names))
         if names is None:
             self._unchecked.add(request.shape)
             self.on_newcomer()
@@ -118,6 +118,21 @@ class WaitingPods:
         """Take in that a pod waits no more. Its hold is the caller's business."""
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
+
+    def in_order(self) -> list[WaitingPod]:
+        """Return those for whom there is no room, first who goes first."""
+        return sorted(self._waiting.values(), key=_rank)
+
+    def lookup(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod for which there is no room; None if it has some, or is not known to wait."""
+        return self._waiting.get(pod_uid)
+
+    def keep_room(self, pod_uid: str, placement: Placement) -> None:
+        """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is not None:
+            self._ledger.hold(pod_uid, placement, NO_DEADLINE)
+            self._earmark(waiting)
 
     def waiting(self) -> set[str]:
         """Return the UIDs of the pods that wait."""
@@ -157,18 +172,18 @@ class WaitingPods:
 
     # Inside.
 
-    def _best(self, waiting: _Waiting) -> Placement | None:
+    def _best(self, waiting: WaitingPod) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
         placement = self._chooser.best(waiting.request, waiting.node_names)
         if placement is None and self._ledger.take_back_spares():
             placement = self._chooser.best(waiting.request, waiting.node_names)
         return placement
 
-    def _candidates(self) -> list[_Waiting]:
+    def _candidates(self) -> list[WaitingPod]:
         """Return those who fit where something has changed, first who goes first."""
         touched = list(self._ledger.touched_since(self._seen))
         unchecked, self._unchecked, self._seen = self._unchecked, set(), self._ledger.changes
-        found: list[_Waiting] = []
+        found: list[WaitingPod] = []
         for shape, same in self._by_shape.items():
             if shape in unchecked:
                 found += same
@@ -184,7 +199,7 @@ class WaitingPods:
             known = self._name_sets[hash(names)] = names
         return known
 
-    def _add(self, waiting: _Waiting) -> None:
+    def _add(self, waiting: WaitingPod) -> None:
         self._waiting[waiting.pod.uid] = waiting
         insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=_rank)
 
@@ -199,7 +214,7 @@ class WaitingPods:
             if not same:
                 del self._by_shape[waiting.request.shape]
 
-    def _earmark(self, waiting: _Waiting) -> None:
+    def _earmark(self, waiting: WaitingPod) -> None:
         self._remove(waiting.pod.uid)
         timer = asyncio.get_running_loop().call_later(GRACE_S, self._call, waiting.pod.uid)
         self._earmarks[waiting.pod.uid] = _Earmark(waiting, timer)
@@ -244,11 +259,11 @@ class WaitingPods:
             self._ledger.drop_hold(uid)
 
 
-def _rank(waiting: _Waiting) -> Rank:
+def _rank(waiting: WaitingPod) -> Rank:
     return waiting.rank
 
 
-def _who_may_go(waiting: Sequence[_Waiting], node_names: set[str]) -> list[_Waiting]:
+def _who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:
     """Return those whom kube-scheduler would let go to one of these nodes."""
     if not node_names:
         return []

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from fakes.objects import a_pod_object
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.metrics import Metrics
-from gpuledger.formats.extender import BindArguments, FilterArguments
+from gpuledger.formats.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.placement.choose import Chooser
@@ -20,6 +20,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import JournalCounts
 from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.preempt import Preemption
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -56,11 +57,18 @@ class StubPlacer:
         self._ask(arguments)
 
 
+class StubPreemption:
+    """Keeps the first victim on each node."""
+
+    async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
+        return {name: victims[:1] for name, victims in arguments.victims.items() if victims}
+
+
 class World:
     """A server with its stub."""
 
     def __init__(self) -> None:
-        self.placer = StubPlacer()
+        self.placer, self.preemption = StubPlacer(), StubPreemption()
         self.counts = Counts()
         self.ready = True
         ledger = Ledger()
@@ -68,7 +76,9 @@ class World:
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
         unlinked = UnlinkedNodes(ledger, Policy())
         metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()), unlinked)
-        self.server = ExtenderServer(cast(PodPlacer, self.placer), metrics, self.counts, lambda: self.ready)
+        self.server = ExtenderServer(
+            cast(PodPlacer, self.placer), cast(Preemption, self.preemption), metrics, self.counts, lambda: self.ready
+        )
 
 
 @pytest.fixture
@@ -112,6 +122,31 @@ async def test_a_filter_is_answered_with_the_keys_of_the_protocol(world: World, 
         "Error": "",
     }
     assert world.placer.asked == [FilterArguments(a_pod_object(), ["node-a", "node-b"])]
+
+
+async def test_victims_go_there_and_back_with_the_keys_of_the_protocol(extender: Client) -> None:
+    victims = {"Pods": [{"UID": "first"}, {"UID": "second"}], "NumPDBViolations": 1}
+    body = {
+        "Pod": a_pod_object(),
+        "NodeNameToVictims": None,
+        "NodeNameToMetaVictims": {"node-a": victims, "node-b": {"Pods": None, "NumPDBViolations": 0}},
+    }
+    assert await post(extender, "/preempt", body) == {
+        "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "first"}], "NumPDBViolations": 1}}
+    }
+
+
+async def test_victims_without_their_uids_are_an_error(extender: Client) -> None:
+    async with extender.post("/preempt", data=orjson.dumps({"Pod": a_pod_object(), "NodeNameToVictims": {}})) as answer:
+        assert answer.status == 400
+        assert "set nodeCacheCapable: true" in await answer.text()
+
+
+async def test_nodes_that_are_only_short_of_room_are_told_apart(world: World, extender: Client) -> None:
+    world.placer.result = FilterResult([], {"node-a": "no GPUs in the ledger"}, {"node-b": "no card entirely free"})
+    answer = await post(extender, "/filter", question("node-a", "node-b"))
+    assert answer["FailedNodes"] == {"node-b": "no card entirely free"}
+    assert answer["FailedAndUnresolvableNodes"] == {"node-a": "no GPUs in the ledger"}
 
 
 async def test_nodes_are_scored_by_their_order(extender: Client) -> None:

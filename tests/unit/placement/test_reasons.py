@@ -13,7 +13,7 @@ from gpuledger.model.request import Demand, Lifetime
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 
-NOT_PLACEMENT = {Reason.BAD_REQUEST}
+NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.PREEMPTING}
 """Found before or after placement is asked: the request can't be read; the pod is on its way to another node."""
 
 ONE, TWO = a_card(0), a_card(1)

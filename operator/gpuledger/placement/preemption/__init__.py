@@ -1,0 +1,1 @@
+"""Who has to leave a node so that another pod fits there."""

@@ -1,0 +1,275 @@
+"""The cheapest victims on one node: which containers go on which cards, and who leaves these.
+
+Branch and bound, card after card. A pod's containers are put on a card, whoever is in the way leaves, and what is
+still to be placed goes on the cards that follow. Costs never get smaller on the way, and each card adds at least its
+lower bound: what can't be cheaper than the best so far is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, product
+
+from gpuledger.model.request import Demand, Lifetime, Shape, phases
+from gpuledger.model.share import Assignment
+from gpuledger.placement.preemption.card_needs import Need, need_on
+from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
+from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
+from gpuledger.placement.preemption.tenancy import LetCard, Tenancy
+
+LOOKS_LIMIT = 4_096
+"""Ways to go on that are looked at on one node, before the best so far is taken. Up to 12 tenants on 8 cards the search
+ends before that, whatever their budgets and cards are, for a pod with one or two containers, and up to 8 tenants with
+three: random nodes took 2,600 at most. With one container, with tenants on one card each, and without budgets that
+allow some of them, it has always ended: 80 tenants on 8 cards took 40. All of the limit takes some 30 ms."""
+
+Missing = tuple[int, ...]
+"""For each container, how many cards it still needs."""
+
+
+class VictimSearch:
+    """Search for the victims on one node, as a set of their numbers.
+
+    `accept` tells the cards of each container when some tenants have left, None if it finds none.
+    """
+
+    def __init__(
+        self, shape: Shape, tenancy: Tenancy, below: Cost | None, accept: Callable[[int], Assignment | None]
+    ) -> None:
+        self.found: tuple[int, Assignment] | None = None
+        """The best victims, and the cards that the pod gets."""
+        self._shape = shape
+        self._tenancy = tenancy
+        self._best = below
+        self._accept = accept
+        self._looks_left = LOOKS_LIMIT
+        self._cut_short = False  # some sets of one card were not looked at
+        self._phases = phases(shape)
+        self._missing = tuple(demand.cards for demand in shape)
+        self._needs: dict[tuple[int, tuple[int, ...]], Need | None] = {}
+        self._sets: dict[tuple[int, tuple[int, ...]], list[LeavingSet]] = {}
+        lows = [self._lowest(card) for card in range(self._count)]
+        self._order = sorted(range(self._count), key=lambda card: max((low for low in lows[card] if low), default=NONE))
+        self._lows = [lows[card] for card in self._order]
+        self._groups = self._groups_apart()
+        self._beside = [self._lowest_beside(group) for group in self._groups]
+        self._bounds: list[list[list[Low]]] = []  # for each group
+        self._open: list[frozenset[int]] = []
+        self._seen: set[tuple[int, Missing, int]] = set()
+
+    @property
+    def ended(self) -> bool:
+        """Everything was looked at that could be cheaper: the best found is the best."""
+        return self._looks_left >= 0 and not self._cut_short
+
+    def run(self) -> None:
+        """Search, within each choice of NUMA nodes for the containers that want their cards on one."""
+        for numa_nodes in product(*map(self._numa_nodes, range(len(self._shape)))):
+            self._open = [self._open_to(container, numa_node) for container, numa_node in enumerate(numa_nodes)]
+            self._bounds = [self._bounds_of(group) for group in self._groups]
+            self._seen.clear()
+            self._descend(0, self._missing, 0, FREE, (0,) * len(self._tenancy.limits))
+
+    @property
+    def _count(self) -> int:
+        return len(self._tenancy.cards)
+
+    def _card(self, place: int) -> LetCard:
+        """Return a card by its place in the order of the search."""
+        return self._tenancy.cards[self._order[place]]
+
+    # What is known of each card before the search.
+
+    def _lowest(self, card: int) -> list[Low | None]:
+        """Return what each container by itself costs on a card at least, None where there is never room for it."""
+        known: dict[Demand, Low | None] = {}
+        for container, demand in enumerate(self._shape):
+            if demand not in known:
+                need = self._need(card, (container,))
+                known[demand] = None if need is None else lowest_cost(self._tenancy.cards[card], need)
+        return [known[demand] for demand in self._shape]
+
+    def _groups_apart(self) -> list[tuple[int, ...]]:
+        """Return each container, and all together if no two of them fit on one card: groups that add up their cards."""
+        everybody = tuple(range(len(self._shape)))
+        groups: list[tuple[int, ...]] = [(container,) for container in everybody]
+        pairs = product(range(self._count), combinations(everybody, 2))
+        if len(groups) > 1 and all(self._need(card, pair) is None for card, pair in pairs):
+            groups.append(everybody)
+        return groups
+
+    def _low_of(self, place: int, group: tuple[int, ...]) -> Low | None:
+        """Return what one of some containers costs on a card at least."""
+        lows = [low for container in group if (low := self._lows[place][container]) is not None]
+        if len(lows) <= 1:
+            return lows[0] if lows else None
+        blocked, priority, above_lowest, number = map(min, zip(*lows, strict=True))
+        return blocked, priority, above_lowest, number
+
+    def _lowest_beside(self, group: tuple[int, ...]) -> Low:
+        """Return what the cards of some containers cost at least, but for one of the cards."""
+        lows = [low for place in range(self._count) if (low := self._low_of(place, group)) is not None]
+        return _added_up(lows, max(0, sum(self._missing[container] for container in group) - 1))[-1]
+
+    def _need(self, card: int, containers: tuple[int, ...]) -> Need | None:
+        key = (card, containers)
+        if key not in self._needs:
+            self._needs[key] = need_on(self._tenancy.cards[card].card, self._shape, containers, self._phases)
+        return self._needs[key]
+
+    def _numa_nodes(self, container: int) -> Sequence[int]:
+        """Return the NUMA nodes to choose from for a container; one that stands for all, if it does not care."""
+        demand = self._shape[container]
+        if not demand.one_numa_node or demand.cards == 1:
+            return (ANY_NUMA_NODE,)
+        return list(dict.fromkeys(_numa_node(self._card(place)) for place in range(self._count)))
+
+    def _open_to(self, container: int, numa_node: int) -> frozenset[int]:
+        """Return the cards, by their place in the order, on which there can be room for the container."""
+        return frozenset(
+            place
+            for place in range(self._count)
+            if self._lows[place][container] is not None and numa_node in (ANY_NUMA_NODE, _numa_node(self._card(place)))
+        )
+
+    def _bounds_of(self, group: tuple[int, ...]) -> list[list[Low]]:
+        """Return, for each place from which the search goes on, what 0, 1, 2... cards from there on cost at least."""
+        bounds: list[list[Low]] = [[NONE]]
+        lows: list[Low] = []
+        most = sum(self._missing[container] for container in group)
+        for place in reversed(range(self._count)):
+            low = self._low_of(place, group)
+            if low is None or not any(place in self._open[container] for container in group):
+                bounds.append(bounds[-1])
+                continue
+            lows.append(low)
+            bounds.append(_added_up(lows, most))
+        bounds.reverse()
+        return bounds
+
+    # The search.
+
+    def _descend(self, place: int, missing: Missing, gone: int, cost: Cost, counts: tuple[int, ...]) -> None:
+        """Put the containers that miss cards on those from a place on, when some tenants are gone."""
+        if not any(missing):
+            self._note(gone, cost, counts)
+            return
+        key = (place, missing, gone)
+        if key in self._seen or self._hopeless(place, missing, cost, counts):
+            return
+        self._seen.add(key)
+        for containers in self._containers_for(place, missing):
+            left = tuple(number - (container in containers) for container, number in enumerate(missing))
+            for leaving in self._sets_for(place, containers):
+                self._looks_left -= 1
+                if self._looks_left < 0:
+                    return
+                self._descend(place + 1, left, *self._without(leaving, gone, cost, counts))
+        self._descend(place + 1, missing, gone, cost, counts)
+
+    def _note(self, gone: int, cost: Cost, counts: tuple[int, ...]) -> None:
+        total = self._total(cost, counts)
+        if self._best is not None and total >= self._best:
+            return
+        assignment = self._accept(gone)
+        if assignment is not None:
+            self.found, self._best = (gone, assignment), total
+
+    def _hopeless(self, place: int, missing: Missing, cost: Cost, counts: tuple[int, ...]) -> bool:
+        """Tell whether nothing that is good enough can come of this."""
+        if self._looks_left < 0:
+            return True
+        total = self._total(cost, counts)
+        for group, bounds_from in zip(self._groups, self._bounds, strict=True):
+            number, bounds = sum(missing[container] for container in group), bounds_from[place]
+            if number >= len(bounds):
+                return True
+            if self._best is not None and at_least(total, bounds[number]) >= self._best:
+                return True
+        return False
+
+    def _containers_for(self, place: int, missing: Missing) -> Iterator[tuple[int, ...]]:
+        """Yield the sets of containers that can be put on a card, the largest first.
+
+        Of equal containers that miss as many cards, the first is taken.
+        """
+        open_here = [i for i, number in enumerate(missing) if number and place in self._open[i]]
+        for size in range(len(open_here), 0, -1):
+            for containers in combinations(open_here, size):
+                twins = (
+                    self._alike(other, container) and missing[other] == missing[container] and other not in containers
+                    for container in containers
+                    for other in range(container)
+                )
+                if not any(twins):
+                    yield containers
+
+    def _alike(self, one: int, other: int) -> bool:
+        first, second = self._shape[one], self._shape[other]
+        return first == second and first.lifetime is Lifetime.MAIN and not first.one_numa_node
+
+    def _sets_for(self, place: int, containers: tuple[int, ...]) -> list[LeavingSet]:
+        """Return who could leave a card for some containers, the cheapest first."""
+        key = (self._order[place], containers)
+        found = self._sets.get(key)
+        if found is None:
+            need = self._need(*key)
+            found = self._sets[key] = []
+            if need is not None:
+                fails = partial(self._too_much, containers)
+                sets, ended = leaving_sets(self._card(place), need, len(self._tenancy.limits), fails)
+                found += sets
+                self._cut_short = self._cut_short or not ended
+        return found
+
+    def _too_much(self, containers: tuple[int, ...], cost: Cost) -> bool:
+        """Tell whether a card may not cost so much, because of what the other cards of the containers on it cost."""
+        best = self._best
+        if best is None:
+            return False
+        groups = zip(self._groups, self._beside, strict=True)
+        return cost >= best or any(
+            at_least(cost, beside) >= best for group, beside in groups if any(each in group for each in containers)
+        )
+
+    def _without(
+        self, leaving: LeavingSet, gone: int, cost: Cost, counts: tuple[int, ...]
+    ) -> tuple[int, Cost, tuple[int, ...]]:
+        """Return who is gone, what it costs, and what budgets count, when some more tenants leave."""
+        cost = joined(cost, leaving.cost)
+        if counts:
+            counts = tuple(map(int.__add__, counts, leaving.counts))
+        for number in self._tenancy.numbers(leaving.shared & ~gone):
+            kind, begin_s = self._tenancy.kind_of[number], self._tenancy.tenants[number].begin_s
+            cost = joined(cost, (*kind.cost(1)[:4], -begin_s))
+            if kind.counted:
+                counts = tuple(count + (budget in kind.counted) for budget, count in enumerate(counts))
+        return gone | leaving.bits, cost, counts
+
+    def _total(self, cost: Cost, counts: tuple[int, ...]) -> Cost:
+        if not counts:
+            return cost
+        beyond = sum(max(0, count - limit) for count, limit in zip(counts, self._tenancy.limits, strict=True))
+        return (cost[0] + beyond, *cost[1:])
+
+
+ANY_NUMA_NODE, UNKNOWN_NUMA_NODE = -2, -1
+"""Stand for all NUMA nodes, and for that of the cards of which it is not known, as in `placement.fit`."""
+
+
+def _numa_node(card: LetCard) -> int:
+    numa_node = card.card.numa_node
+    return UNKNOWN_NUMA_NODE if numa_node is None else numa_node
+
+
+def _added_up(lows: Sequence[Low], most: int) -> list[Low]:
+    """Return what 0, 1, 2... of some cards cost at least, up to `most`."""
+    if not lows:
+        return [NONE]
+    blocked, priorities, above_lowest, numbers = (sorted(column) for column in zip(*lows, strict=True))
+    result = [NONE]
+    for index, priority in enumerate(priorities[:most]):
+        last = result[-1]
+        result.append((last[0] + blocked[index], priority, last[2] + above_lowest[index], last[3] + numbers[index]))
+    return result

@@ -1,0 +1,123 @@
+"""Who has to leave a node so that a pod fits there: the cheapest victims, by kube-scheduler's order of costs.
+
+kube-scheduler's own answer is often dearer: it lets all pods of a lower priority go and takes them back one by one,
+the most important first, and it knows nothing of cards. Here whole sets of victims are compared. Pods that leave anyway
+are gone for free in all of them.
+
+The answer is exact if no search meets its limit (`sets.STEPS_LIMIT`, `search.LOOKS_LIMIT`, which tell for
+how many tenants that is so). Else the victims are the best that were found, and still each of them is necessary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuledger.ledger.entry import CardEntry, NodeRoom
+from gpuledger.model.refusal import Refusal
+from gpuledger.model.request import Shape
+from gpuledger.model.share import Assignment
+from gpuledger.placement.fit import choose_cards, takes_pods
+from gpuledger.placement.policy import Preference
+from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of
+from gpuledger.placement.preemption.search import VictimSearch
+from gpuledger.placement.preemption.tenancy import Tenancy, tenancy_of
+
+__all__ = ["FREE", "Cost", "Eviction", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Pods that have to leave a node, and the cards that another pod gets then."""
+
+    node_name: str
+    victims: tuple[str, ...]
+    """Pod UIDs, sorted. Those that leave anyway are not among them."""
+    assignment: Assignment
+    """The cards of each container once they are gone."""
+    cost: Cost
+
+
+def cheapest_eviction(
+    shape: Shape,
+    node: NodeRoom,
+    entries: Sequence[CardEntry],
+    tenants: Mapping[str, Tenant],
+    allowed: Mapping[str, int],
+    preference: Preference,
+    below: Cost | None = None,
+) -> Eviction | None:
+    """Return who has to leave a node for a pod of this shape: the victims that cost least; nobody, if it fits anyway.
+
+    `entries` are the ledger's lines of the node's cards. `tenants`, by pod UID, are all that may be asked to leave,
+    here or elsewhere, and those that leave anyway; who is not among them stays. `allowed` are the evictions that each
+    budget allows now, by its name. Among victims of equal cost `preference`, one that ranks cards, plays no role: it
+    only chooses among the cards that are free then.
+
+    None if the pod does not fit even when all tenants are gone, or if no victims cost less than `below`.
+    """
+    if not takes_pods(node, shape) or (below is not None and below <= FREE):
+        return None
+    tenancy = tenancy_of(node, entries, tenants, allowed)
+    cards_without = _CardsWithout(shape, node, entries, tenancy, preference)
+    search = VictimSearch(shape, tenancy, below, cards_without.of)
+    search.run()
+    found = search.found
+    if not search.ended:
+        found = cards_without.given_back(found)
+    if found is None:
+        return None
+    victims = tenancy.chosen(found[0])
+    cost = cost_of(victims, allowed)
+    if below is not None and cost >= below:
+        return None
+    return Eviction(node.name, tuple(sorted(tenant.uid for tenant in victims)), found[1], cost)
+
+
+def node_without(node: NodeRoom, entries: Sequence[CardEntry], pod_uids: Collection[str]) -> NodeRoom:
+    """Return a node as placement would see it without some pods. `entries` are the ledger's lines of its cards."""
+    if not pod_uids:
+        return node
+    entry_of = {entry.card.uuid: entry for entry in entries}
+    return replace(node, rooms=tuple(entry_of[room.card.uuid].room_if_gone(pod_uids) for room in node.rooms))
+
+
+@dataclass(frozen=True, slots=True)
+class _CardsWithout:
+    """The cards that a pod gets on a node when some tenants are gone, given as a set of their numbers."""
+
+    shape: Shape
+    node: NodeRoom
+    entries: Sequence[CardEntry]
+    tenancy: Tenancy
+    preference: Preference
+
+    def of(self, gone: int) -> Assignment | None:
+        """Return the cards of each container, None if the pod does not fit."""
+        uids = {tenant.uid for tenant in self.tenancy.chosen(gone)} | self.tenancy.leaving
+        found = choose_cards(self.shape, node_without(self.node, self.entries, uids), self.preference)
+        return None if isinstance(found, Refusal) else found
+
+    def given_back(self, found: tuple[int, Assignment] | None) -> tuple[int, Assignment] | None:
+        """Return victims of which none can be taken back: of those found; or of all tenants, if a search found none.
+
+        Source of the order: kube-scheduler takes pods back whose budgets are violated first, then those of the highest
+        priority, then those that have started first.
+        """
+        if found is None:
+            everybody = (1 << len(self.tenancy.tenants)) - 1
+            assignment = self.of(everybody)
+            if assignment is None:
+                return None
+            found = everybody, assignment
+        gone, assignment = found
+        for number in sorted(self.tenancy.numbers(gone), key=self._importance, reverse=True):
+            fewer = gone & ~(1 << number)
+            still = self.of(fewer)
+            if still is not None:
+                gone, assignment = fewer, still
+        return gone, assignment
+
+    def _importance(self, number: int) -> tuple[int, int, int]:
+        kind, tenant = self.tenancy.kind_of[number], self.tenancy.tenants[number]
+        return kind.blocked, tenant.priority, -tenant.begin_s

@@ -1,0 +1,275 @@
+"""Carries preemptions out, from what the ledger shows: so that any operator can go on with what another has begun.
+
+A claim says which share a pod is promised on a card, and whom gpuledger evicts for it. Each look at a pod does what can
+be done at that moment: evict who is still there, reserve what is free, call the pod when all its cards are reserved. A
+pod that is bound or gone, and one whose time is over, loses what it is promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Protocol
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Card
+from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
+from gpuledger.model.share import Claim, Holder, HolderState, Placement, Pod
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.pod_lives import PodLives, unix_s
+from gpuledger.workflows.together import all_of
+from gpuledger.workflows.wake_up import WaitingPods
+
+logger = logging.getLogger(__name__)
+
+PODS_AT_ONCE = 16
+RESERVE_TIMEOUT_S = 15.0
+REFUSED_PAUSE_S = 5.0
+"""Before an eviction is asked for again that a PodDisruptionBudget has forbidden meanwhile."""
+
+FORBIDDEN = 429
+
+
+class Outcome(StrEnum):
+    """What has become of a preemption."""
+
+    DONE = "done"
+    GIVEN_UP = "given-up"
+
+
+class PodStore(Protocol):
+    """The pods at the API server."""
+
+    async def evict_pod(self, pod: Pod) -> None:
+        """Have a pod leave, if its budgets allow that. Raises NotFound, Conflict; Unreachable with 429 if not."""
+
+    async def delete_pod(self, pod: Pod) -> None:
+        """Have a pod leave, whatever its budgets say. Raises NotFound, Conflict."""
+
+
+class Teller(Protocol):
+    """Shows sentences where people look."""
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Show what has become of a pod's cards."""
+
+
+class PreemptionCarrier:
+    """Brings preemptions to their end, whoever has begun them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: PodStore,
+        waiting: WaitingPods,
+        lives: PodLives,
+        teller: Teller,
+        counts: Counts,
+        despite_budgets: bool,
+        is_binding: Callable[[str], bool],
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._waiting = waiting
+        self._lives = lives
+        self._teller = teller
+        self._counts = counts
+        self._despite_budgets = despite_budgets
+        self._is_binding = is_binding
+        self._pending: set[str] = set()  # UIDs of the pods without a node
+        self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
+        self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
+        self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
+        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+
+    # What others tell.
+
+    def waits(self, pod_uid: str) -> None:
+        """Take in that a pod has no node."""
+        self._pending.add(pod_uid)
+
+    def waits_no_more(self, pod_uid: str) -> None:
+        """Take in that a pod is bound or gone: what it is promised elsewhere is free again."""
+        self._pending.discard(pod_uid)
+        if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
+            self.look(pod_uid)
+
+    def look(self, pod_uid: str) -> None:
+        """Have a pod's preemption looked at, soon."""
+        self._active.add(pod_uid)
+        self.worker.mark(pod_uid)
+
+    def look_at_all(self) -> None:
+        """Have all preemptions looked at that are known: something has changed in the ledger."""
+        for uid in self._active:
+            self.worker.mark(uid)
+
+    def take_over(self) -> None:
+        """Go on with what the ledger lists: this operator has become the active one, and knows who is pending."""
+        for uid in self._ledger.promises.pod_uids():
+            self.look(uid)
+        for entry in self._ledger.entries():
+            for uid, holder in entry.holders.items():
+                if holder.state is HolderState.RESERVED:
+                    self.look(uid)
+
+    def give_up(self, pod_uid: str, why: str) -> None:
+        """End a pod's preemption; whoever was evicted for it stays so."""
+        self._given_up.setdefault(pod_uid, why)
+        self.look(pod_uid)
+
+    def remembered(self) -> set[str]:
+        """Return the UIDs of the pods without a node that are known."""
+        return set(self._pending)
+
+    async def stop(self) -> None:
+        """Leave everything as it is."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.worker.stop()
+
+    # Carrying out.
+
+    async def _look(self, pod_uid: str) -> None:
+        claims, reserved = self._ledger.promises.claims_of(pod_uid), self._reserved(pod_uid)
+        if not claims and not reserved:
+            self._end(pod_uid)
+            return
+        if self._is_binding(pod_uid):  # it is about to use them
+            return
+        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
+        why = self._why_to_end(pod_uid, claims, holders)
+        if why:
+            await self._give_back(pod_uid, claims, reserved, why)
+            return
+        self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
+        ready = [claim for card, claim in claims if self._is_free(card, claim)]
+        await all_of([self._reserve(claim) for claim in ready])
+        await self._evict(pod_uid, claims)
+        if not self._ledger.promises.claims_of(pod_uid):
+            self._call(pod_uid)
+
+    def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        holders = self._ledger.holders_of(pod_uid)
+        return [(card, holder) for card, holder in holders if holder.state is HolderState.RESERVED]
+
+    def _why_to_end(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], holders: Sequence[Holder]) -> str:
+        """Return why a preemption has to end, empty as long as it goes on."""
+        if pod_uid in self._given_up:
+            return self._given_up[pod_uid]
+        if pod_uid not in self._pending:
+            return "the pod is bound or gone"
+        if any(len(holders) < claim.cards for _, claim in claims):
+            return "a card that it was to have is gone"
+        if _seconds_left(holders) <= 0:
+            return "those that were to leave are still there, or the pod has not come to its cards in time"
+        return ""
+
+    async def _give_back(
+        self,
+        pod_uid: str,
+        claims: Sequence[tuple[Card, Claim]],
+        reserved: Sequence[tuple[Card, Holder]],
+        why: str,
+    ) -> None:
+        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
+        await all_of([self._journal.withdraw_claim(card.uuid, pod_uid) for card, _ in claims])
+        await all_of([self._journal.remove(card.uuid, pod_uid, holder) for card, holder in reserved])
+        if pod_uid in self._pending:
+            self._counts.preemptions[Outcome.GIVEN_UP] += 1
+            logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
+            self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
+        else:
+            self._counts.preemptions[Outcome.DONE] += 1
+        self._end(pod_uid)
+
+    def _end(self, pod_uid: str) -> None:
+        self._active.discard(pod_uid)
+        self._given_up.pop(pod_uid, None)
+        self._evicted.pop(pod_uid, None)
+        timer = self._timers.pop(pod_uid, None)
+        if timer:
+            timer.cancel()
+        self._ledger.hosts.give_up(pod_uid)
+
+    def _look_again(self, pod_uid: str, wait_s: float) -> None:
+        timer = self._timers.get(pod_uid)
+        if timer:
+            timer.cancel()
+        self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self.look, pod_uid)
+
+    def _is_free(self, card: Card, claim: Claim) -> bool:
+        entry = self._ledger.entry(card.uuid)
+        return entry is not None and entry.open and entry.takes_now(claim)
+
+    async def _reserve(self, claim: Claim) -> None:
+        """Make the claim a holder, which the API server counts."""
+        try:
+            await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
+        except DoesNotFit as error:  # somebody was quicker, as another operator; the next change tells
+            logger.info("pod %s: %s", claim.holder.pod, error)
+
+    def _call(self, pod_uid: str) -> None:
+        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself."""
+        reserved = self._reserved(pod_uid)
+        if not reserved or self._ledger.hold_of(pod_uid):
+            return
+        placement = Placement(reserved[0][0].node_name, tuple(holder.share for _, holder in reserved))
+        self._waiting.keep_room(pod_uid, placement)
+
+    # Evicting.
+
+    async def _evict(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]]) -> None:
+        """Tell those victims to leave that have not been told yet. Raises what the API server says."""
+        steps = []
+        for uid, victim in self._victims(claims).items():
+            if uid not in self._evicted.get(pod_uid, ()) and not self._lives.is_leaving(uid):
+                steps.append(self._evict_one(claims[0][1].holder.pod, victim, [c.uuid for c, _ in claims]))
+        if False in await all_of(steps):
+            self._look_again(pod_uid, REFUSED_PAUSE_S)
+
+    def _victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
+        """Return the victims that are still on their cards."""
+        found: dict[str, Pod] = {}
+        for card, claim in claims:
+            entry = self._ledger.entry(card.uuid)
+            holders = entry.holders if entry is not None else {}
+            found |= {uid: holders[uid].pod for uid in claim.victims if uid in holders}
+        return found
+
+    async def _evict_one(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> bool:
+        """Return whether the victim leaves; a budget may forbid it for now."""
+        try:
+            await self._store.evict_pod(victim)
+        except (NotFound, Conflict):  # it is gone, or another one has its name by now
+            return True
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            if not self._despite_budgets:
+                logger.info("pod %s can't be evicted now: %s", victim, error)
+                return False
+            try:
+                await self._store.delete_pod(victim)
+            except (NotFound, Conflict):
+                return True
+        self._counts.evictions += 1
+        self._evicted.setdefault(pod.uid, set()).add(victim.uid)
+        cards = ", ".join(uuids)
+        sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
+        self._teller.tell_pod(victim, True, "Preempted", sentence)
+        return True
+
+
+def _seconds_left(holders: Sequence[Holder]) -> float:
+    now_s = datetime.now(UTC).timestamp()
+    return min(unix_s(holder.deadline) for holder in holders if holder.deadline) - now_s

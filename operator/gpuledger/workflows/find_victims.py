@@ -1,0 +1,209 @@
+"""Who has to leave for a pod, over all nodes that kube-scheduler would take for it.
+
+PodDisruptionBudgets are read only for the namespaces of pods that would be chosen without them: a budget makes a
+choice worse and never better, so a choice whose budgets are all known is the best there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpuledger.formats.budget import Budget, budget
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import why_not
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import HolderState, Placement, Pod, shares_of
+from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
+from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction
+from gpuledger.workflows.pod_lives import PodLives
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+NODES_AT_ONCE = 8
+"""Nodes that are looked at before others have their turn: each can take some milliseconds."""
+
+
+class BudgetReader(Protocol):
+    """PodDisruptionBudgets, and the pods that they cover."""
+
+    def budgets(self, namespace: str) -> AsyncIterator[list[Json]]:
+        """Yield the PodDisruptionBudgets of a namespace, page by page."""
+
+    def selected_pods(self, namespace: str, label_selector: str) -> AsyncIterator[list[Json]]:
+        """Yield the pods of a namespace with these labels, page by page."""
+
+
+@dataclass(slots=True)
+class Budgets:
+    """The budgets of some namespaces, as they are now."""
+
+    allowed: dict[str, int] = field(default_factory=dict)
+    """Budget -> evictions that it allows."""
+    covering: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pod UID -> budgets that cover it."""
+    namespaces: set[str] = field(default_factory=set)
+
+    async def read(self, reader: BudgetReader, namespace: str) -> None:
+        """Take in the budgets of a namespace. Raises what the API server says."""
+        found: list[Budget] = [budget(each) async for page in reader.budgets(namespace) for each in page]
+        for each in found:
+            self.allowed[str(each)] = each.allowed
+            if each.selector is None:
+                continue
+            async for page in reader.selected_pods(namespace, each.selector):
+                for pod in page:
+                    uid = pod["metadata"]["uid"]
+                    self.covering[uid] = (*self.covering.get(uid, ()), str(each))
+        self.namespaces.add(namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """A pod's cards on one node, and who has to leave them."""
+
+    placement: Placement
+    pods: tuple[Pod, ...]
+    """Who is to be evicted."""
+    cost: Cost
+    displaced: tuple[str, ...] = ()
+    """UIDs of pods of less priority to which these places are promised; they lose them."""
+    protected_by: tuple[str, ...] = ()
+    """The budgets that do not allow it."""
+
+
+class VictimFinder:
+    """Looks at the ledger of now."""
+
+    def __init__(self, ledger: Ledger, policy: Policy, lives: PodLives, reader: BudgetReader) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._lives = lives
+        self._reader = reader
+
+    async def find(self, pod: Pod, request: PodRequest, node_names: Collection[str]) -> Victims | None:
+        """Return the cheapest victims on any of these nodes; None if none help. True at the moment of returning.
+
+        Raises what the API server says when budgets are read.
+        """
+        budgets, names = Budgets(), sorted(node_names)
+        while True:
+            best = await self._best(pod, request, names, budgets)
+            if best is None:
+                return None
+            for namespace in {victim.namespace for victim in self._pods(best)} - budgets.namespaces:
+                await budgets.read(self._reader, namespace)
+                best = None
+            if best is not None and self.on_node(pod, request, best.node_name, budgets, leaving=()) == best:
+                return self._victims(pod, request, best, budgets, ())
+
+    def on_node(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        node_name: str,
+        budgets: Budgets,
+        leaving: Collection[str],
+        below: Cost | None = None,
+    ) -> Eviction | None:
+        """Return the cheapest victims on one node, None if none help; these pods are leaving anyway."""
+        tenants = self._tenants(pod, node_name, budgets, leaving)
+        if not (tenants or leaving) or not self._host_takes(request, node_name, tenants):
+            return None
+        return cheapest_eviction(
+            request.shape,
+            self._ledger.node_room(node_name),
+            self._ledger.entries_of_node(node_name),
+            tenants,
+            budgets.allowed,
+            self._preference(request),
+            below,
+        )
+
+    def victims(self, pod: Pod, request: PodRequest, eviction: Eviction, leaving: Collection[str]) -> Victims:
+        """Return what an eviction comes to, where no budgets were asked."""
+        return self._victims(pod, request, eviction, Budgets(), leaving)
+
+    async def _best(self, pod: Pod, request: PodRequest, names: list[str], budgets: Budgets) -> Eviction | None:
+        best: Eviction | None = None
+        for number, name in enumerate(names):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            below = best.cost if best else None
+            best = self.on_node(pod, request, name, budgets, leaving=(), below=below) or best
+        return best
+
+    def _tenants(self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str]) -> Mapping[str, Tenant]:
+        """Return who could leave a node: who is on the way out, and who has less priority.
+
+        Room that is kept for others of less priority costs nobody his life.
+        """
+        tenants: dict[str, Tenant] = {}
+        for entry in self._ledger.entries_of_node(node_name):
+            for uid, holder in entry.holders.items():
+                goes = holder.state is HolderState.RELEASING or uid in leaving or self._lives.is_leaving(uid)
+                if uid == pod.uid or uid in tenants or not (goes or holder.pod.priority < pod.priority):
+                    continue
+                goes = goes or holder.state is HolderState.RESERVED
+                covering = budgets.covering.get(uid, ())
+                tenants[uid] = Tenant(uid, holder.pod.priority, self._lives.started_s(uid), covering, goes)
+            for uid, claim in entry.claims.items():
+                if claim.holder.pod.priority < pod.priority:
+                    tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
+        return tenants
+
+    def _host_takes(self, request: PodRequest, node_name: str, tenants: Mapping[str, Tenant]) -> bool:
+        """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.
+
+        kube-scheduler has found each of them to fit, alone.
+        """
+        promised = any(entry.promises or entry.claims for entry in self._ledger.entries_of_node(node_name))
+        free = self._ledger.hosts.free(node_name)
+        return not promised or free is None or request.host.fits_in(free)
+
+    def _preference(self, request: PodRequest) -> Preference:
+        wished = self._policy.wished(request).cards
+        return wished if wished in CARD_RANKS else FALLBACK
+
+    def _pods(self, eviction: Eviction) -> list[Pod]:
+        entries = self._ledger.entries_of_node(eviction.node_name)
+        pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
+        return [pods[uid] for uid in eviction.victims]
+
+    def _victims(
+        self, pod: Pod, request: PodRequest, eviction: Eviction, budgets: Budgets, leaving: Collection[str]
+    ) -> Victims:
+        cards = self._ledger.node_room(eviction.node_name).cards
+        placement = Placement(eviction.node_name, shares_of(request, eviction.assignment, cards), request.host)
+        violations = eviction.cost[0] > 0
+        named = {name for uid in eviction.victims for name in budgets.covering.get(uid, ())} if violations else set()
+        return Victims(
+            placement=placement,
+            pods=tuple(self._pods(eviction)),
+            cost=eviction.cost,
+            displaced=self._displaced(pod, placement, {*eviction.victims, *leaving}),
+            protected_by=tuple(sorted(name for name in named if budgets.allowed[name] < len(eviction.victims))),
+        )
+
+    def _displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
+        """Return who has to give up what is promised to him, so that these shares fit once the others are gone."""
+        displaced: set[str] = set()
+        for share in placement.shares:
+            entry = self._ledger.entry(share.uuid)
+            if entry is None:
+                continue
+            claimants = {uid for uid, claim in entry.claims.items() if claim.holder.pod.priority < pod.priority}
+            gone = {pod.uid, *going}
+            for uid, holder in entry.holders.items():
+                if holder.state is HolderState.RESERVED and holder.pod.priority < pod.priority:
+                    claimants.add(uid)
+                elif holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
+                    gone.add(uid)
+            if why_not(share, entry.shares(gone), entry.card.capacity):
+                displaced |= claimants
+        return tuple(sorted(displaced))

@@ -1,0 +1,289 @@
+"""Preemption: pods of lower priority leave their cards for a pod that waits.
+
+Three things, each in its own time:
+
+1. *Decide*: for a pod that kube-scheduler could place nowhere, find the cheapest victims on one of the nodes that it
+   would take. The pod's cards there count as taken from that moment on.
+2. *Claim*: the claims are listed on the cards, at the API server. Any operator can go on from there.
+3. *Carry out*, again and again, from what the ledger shows (`carry_out.py`): evict, reserve what becomes free, and call
+   the pod when all is there; or give up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from gpuledger.formats.extender import PreemptArguments
+from gpuledger.formats.pod import grace_s, is_unschedulable, may_preempt, pod_identity
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.workflows.carry_out import PreemptionCarrier
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.find_victims import Budgets, VictimFinder, Victims
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.together import all_of
+from gpuledger.workflows.wake_up import WaitingPod, WaitingPods
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+SETTLE_S = 0.1
+"""Between a refusal and the decision: kube-scheduler sometimes asks for one node first, and then for all of them."""
+
+FORBIDDEN_PAUSE_S = 10.0
+"""After this time a pod is looked at again for which only budgets stand in the way: no watch tells of these."""
+
+UNKNOWN_GRACE_S = 30
+"""How long a victim of kube-scheduler's may take to end of which nothing is known: Kubernetes' default."""
+
+
+class PodStore(Protocol):
+    """The pods at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
+
+class Teller(Protocol):
+    """Shows sentences where people look."""
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Show what has become of a pod's cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """Who evicts, and for how long room is kept."""
+
+    evicts: bool
+    """The operator itself decides; else kube-scheduler does, and asks."""
+    despite_budgets: bool
+    timeout_s: float
+
+
+class Preemption:
+    """Decides for whom others have to leave."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: PodStore,
+        waiting: WaitingPods,
+        finder: VictimFinder,
+        carrier: PreemptionCarrier,
+        teller: Teller,
+        counts: Counts,
+        settings: PreemptionSettings,
+        read_request: Callable[[Json], PodRequest | None],
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._waiting = waiting
+        self._finder = finder
+        self._carrier = carrier
+        self._teller = teller
+        self._counts = counts
+        self._settings = settings
+        self._read_request = read_request
+        self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
+        self._looked_at: dict[str, int] = {}  # pod UID -> the ledger's last change when nothing was found for it
+        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.wanted = asyncio.Event()
+        """Set when somebody may need others to leave."""
+
+    # What the watches and the scheduler show.
+
+    def pending(self, pod: Json) -> None:
+        """Take in a pod without a node."""
+        uid = pod["metadata"]["uid"]
+        self._carrier.waits(uid)
+        if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
+            self._may.add(uid)
+            self.refused(uid)
+
+    def refused(self, pod_uid: str) -> None:
+        """Take in that kube-scheduler has asked for a pod in vain."""
+        if self._settings.evicts and pod_uid in self._may:
+            self.wanted.set()
+
+    def forget(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more: it is bound or gone."""
+        self._may.discard(pod_uid)
+        self._looked_at.pop(pod_uid, None)
+        self._forbidden.pop(pod_uid, None)
+        self._carrier.waits_no_more(pod_uid)
+
+    def remembered(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is remembered."""
+        return self._may | self._carrier.remembered()
+
+    def take_over(self) -> None:
+        """Go on with what an earlier operator has begun: those who wait are known by now."""
+        self._carrier.take_over()
+        self.wanted.set()
+
+    def look_at_all(self) -> None:
+        """Have all preemptions looked at: something has changed in the ledger."""
+        self._carrier.look_at_all()
+
+    # Deciding.
+
+    async def decide(self) -> None:
+        """Find victims for those who wait, in their order. Nothing is awaited between a choice and its promise."""
+        for waiting in self._waiting.in_order():
+            uid = waiting.pod.uid
+            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._ledger.changes:
+                continue
+            found = await self._finder.find(waiting.pod, waiting.request, waiting.node_names or ())
+            if found is None:
+                self._looked_at[uid] = self._ledger.changes
+            elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
+                continue
+            elif found.cost[0] and not self._settings.despite_budgets:
+                self._is_forbidden(waiting.pod, found)
+            else:  # where others leave anyway, it may be enough to keep what they leave
+                self._begin(waiting.pod, found)
+
+    def _may_begin(self, waiting: WaitingPod) -> bool:
+        uid = waiting.pod.uid
+        known = self._waiting.lookup(uid)
+        return (
+            known is not None
+            and known.node_names is not None
+            and uid in self._may
+            and not self._ledger.promises.is_made(uid)
+            and not self._ledger.holders_of(uid)
+        )
+
+    def _is_forbidden(self, pod: Pod, found: Victims) -> None:
+        self._looked_at[pod.uid] = self._ledger.changes
+        asyncio.get_running_loop().call_later(FORBIDDEN_PAUSE_S, self._look_again, pod.uid)
+        if self._forbidden.get(pod.uid) != found.protected_by:
+            self._forbidden[pod.uid] = found.protected_by
+            self._counts.preemptions["forbidden"] += 1
+            budgets = ", ".join(found.protected_by)
+            sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
+            self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
+
+    def _look_again(self, pod_uid: str) -> None:
+        if self._looked_at.pop(pod_uid, None) is not None:
+            self.refused(pod_uid)
+
+    def _begin(self, pod: Pod, found: Victims) -> None:
+        """Promise the room, and have it claimed in the background."""
+        self._counts.preemptions["begun"] += 1
+        for uid in found.displaced:
+            self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
+        self._ledger.promises.make(pod.uid, found.placement)
+        task = asyncio.create_task(self._claim_and_go_on(pod, found), name=f"preempt for pod {pod}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
+        try:
+            await self._claim(
+                pod, found, [victim.uid for victim in found.pods], await self._longest_grace_s(found.pods)
+            )
+        except GpuledgerError as error:
+            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            self.refused(pod.uid)
+            return
+        names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
+        cards = ", ".join(share.uuid for share in found.placement.shares)
+        sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
+        self._teller.tell_pod(pod, False, "Preempting", sentence)
+        self._carrier.look(pod.uid)
+
+    async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], patience_s: float) -> None:
+        """List the claims on all cards; if that fails, give them up. Raises what the API server says, DoesNotFit."""
+        until = datetime.now(UTC) + timedelta(seconds=patience_s + self._settings.timeout_s)
+        deadline, shares = until.strftime("%Y-%m-%dT%H:%M:%SZ"), found.placement.shares
+        self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
+        claims = []
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
+            claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
+        try:
+            await all_of(map(self._journal.claim, claims))
+        except GpuledgerError as error:
+            self._carrier.give_up(pod.uid, str(error))
+            raise
+        finally:
+            self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
+
+    async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
+        """Return how long the slowest of some pods may take to end."""
+        longest_s = 0
+        for pod in pods:
+            try:
+                longest_s = max(longest_s, grace_s(await self._store.pod(pod.namespace, pod.name)))
+            except NotFound:
+                continue
+        return longest_s
+
+    # Kube-scheduler's own preemption.
+
+    async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
+        """Return the node, one at most, on which these victims and those that are added make room for the pod.
+
+        kube-scheduler evicts them itself. The pod's cards there are claimed before it is told.
+        Raises BadInput for a pod that can't be read.
+        """
+        pod, request = pod_identity(arguments.pod), self._read_request(dict(arguments.pod))
+        if request is None:
+            return dict(arguments.victims)
+        if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
+            return {}
+        if self._settings.evicts and await self._finds_its_own(pod, request):
+            return {}
+        best: tuple[tuple[Any, ...], str, Victims] | None = None
+        for name, victims in sorted(arguments.victims.items()):
+            eviction = self._finder.on_node(pod, request, name, Budgets(), leaving=victims)
+            if eviction is None or (self._settings.evicts and not victims and not eviction.victims):
+                continue
+            found = self._finder.victims(pod, request, eviction, victims)
+            rank = (arguments.violations.get(name, 0), eviction.cost, len(victims))
+            if best is None or rank < best[0]:
+                best = (rank, name, found)
+        return {} if best is None else await self._left_to_the_scheduler(pod, best[2], arguments.victims[best[1]])
+
+    async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
+        """Tell whether the operator can make room by itself, where nothing but cards is short."""
+        waiting = self._waiting.lookup(pod.uid)
+        if waiting is None or not waiting.node_names:
+            return False
+        found = await self._finder.find(pod, request, waiting.node_names)
+        return found is not None and (not found.cost[0] or self._settings.despite_budgets)
+
+    async def _left_to_the_scheduler(
+        self, pod: Pod, found: Victims, victims: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        self._ledger.promises.make(pod.uid, found.placement)
+        try:
+            await self._claim(pod, found, (), max(UNKNOWN_GRACE_S, await self._longest_grace_s(found.pods)))
+        except GpuledgerError as error:
+            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            return {}
+        self._counts.preemptions["begun"] += 1
+        self._carrier.look(pod.uid)
+        added = [victim.uid for victim in found.pods if victim.uid not in victims]
+        return {found.placement.node_name: (*victims, *added)}
+
+    async def stop(self) -> None:
+        """Decide nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._carrier.stop()

@@ -1,0 +1,456 @@
+"""Preemption on a real control plane: the scenarios of the 200-node report, and what could go wrong in between.
+
+A simulated kubelet starts pods and ends them, but for those that a test keeps from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+
+from cluster.cluster import CORES, COUNT, DEADLINE_S, PERCENT, Cluster, container, uuids
+from control_plane import ControlPlane
+from faults.kinds import Hold
+from faults.proxy import Proxy
+from faults.requests import Match
+from gpuledger.agent.fake_nodes import FakeKubelet
+from gpuledger.kube_api.client import KubeClient
+from installation import NO_KUBELET, Installation
+
+Json = dict[str, Any]
+
+LOW, HIGH, HIGHER, POLITE = "low", "high", "higher", "polite"
+PRIORITIES = {LOW: 10, HIGH: 1000, HIGHER: 2000, POLITE: 3000}
+NAMESPACES = ("default", "other")
+WHOLE = {COUNT: 1}
+FOUR_WHOLE = {COUNT: 4}
+QUARTERS = {COUNT: 4, PERCENT: 25, CORES: 25}
+SIXTY_PERCENT = {COUNT: 4, PERCENT: 60, CORES: 60}
+PREEMPTION_TIMEOUT_S = 8.0
+RELEASE_DELAY_S = 1
+"""After a test its pods are deleted by force."""
+
+SETTINGS = {**NO_KUBELET, "preemption_timeout_s": PREEMPTION_TIMEOUT_S, "release_delay_s": RELEASE_DELAY_S}
+
+
+class Kubelet(FakeKubelet):
+    """Plays all nodes, in a thread; pods in `stubborn` do not end."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self.stubborn: set[str] = set()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._play_all()), daemon=True)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    async def _play_all(self) -> None:
+        client = await KubeClient.connect(self._plane.kubeconfig)
+        super().__init__(client, set())
+        try:
+            while not self._ended.is_set():
+                async for page in client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
+                    for pod in page:
+                        leaving = pod["metadata"].get("deletionTimestamp")
+                        if not (leaving and pod["metadata"]["name"] in self.stubborn):
+                            await self._play(pod)
+                await asyncio.sleep(0.1)
+        finally:
+            await client.close()
+
+
+class PreemptingCluster(Cluster):
+    """A cluster with priorities, namespaces and a kubelet."""
+
+    def __init__(self, plane: ControlPlane, installation: Installation, kubelet: Kubelet, proxy: Proxy) -> None:
+        super().__init__(plane, installation)
+        self.kubelet, self.proxy = kubelet, proxy
+        for name, value in PRIORITIES.items():
+            policy = "Never" if name == POLITE else "PreemptLowerPriority"
+            body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
+            self.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": "other"}})
+
+    def deploy(self, name: str, limits: Json, replicas: int, priority: str, namespace: str = "default") -> None:
+        labels = {"app": name}
+        spec = {
+            "schedulerName": "gpuledger",
+            "priorityClassName": priority,
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container(limits)],
+        }
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+        self.request("POST", f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
+
+    def undeploy(self, name: str, namespace: str = "default") -> None:
+        self.request("DELETE", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
+
+    def all_pods(self) -> list[Json]:
+        return [
+            p for namespace in NAMESPACES for p in self.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        ]
+
+    def placed(self, app: str) -> list[Json]:
+        """Return the pods of a Deployment, or of a name, that have cards and are not leaving."""
+        found = [p for p in self.all_pods() if p["spec"].get("nodeName") and not p["metadata"].get("deletionTimestamp")]
+        return [p for p in found if app in (p["metadata"].get("labels", {}).get("app"), p["metadata"]["name"])]
+
+    def wait_placed(self, app: str, number: int, timeout_s: float = DEADLINE_S) -> list[Json]:
+        self.wait(lambda: len(self.placed(app)) == number, f"{number} pods of {app} are placed", timeout_s)
+        return self.placed(app)
+
+    def evictions(self, since: int) -> list[str]:
+        """Return the names of the pods that were evicted, as often as the API server did it."""
+        events = self.plane.api_writes(since)
+        return [e.name for e in events if e.subresource == "eviction" and e.code < 300]
+
+    def check(self) -> None:
+        """Compare the ledger with all pods that run; no card is given twice, and nobody is left in it."""
+        by_uid = {p["metadata"]["uid"]: p for p in self.all_pods()}
+        entered: dict[str, set[str]] = {}
+        for uuid, card in self.cards().items():
+            held = card["status"]["holders"]
+            for amount, capacity in card["spec"]["capacity"].items():
+                assert sum(holder[amount] for holder in held) == card["status"]["used"][amount] <= capacity
+            assert not card["status"].get("claims")
+            for holder in held:
+                assert holder["podUID"] in by_uid, (uuid, holder)
+                assert holder["state"] == "allocated", (uuid, holder)
+                entered.setdefault(holder["podUID"], set()).add(uuid)
+        for uid, found in by_uid.items():
+            if found["spec"].get("nodeName") and not found["metadata"].get("deletionTimestamp"):
+                assert entered.get(uid, set()) == set(uuids(found)), found["metadata"]["name"]
+
+    def at_rest(self) -> None:
+        """Wait until nobody leaves any more, and check everything."""
+        self.wait(lambda: not any(p["metadata"].get("deletionTimestamp") for p in self.all_pods()), "nobody leaves")
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                self.check()
+                return
+            except AssertionError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[PreemptingCluster]:
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, SETTINGS)
+        installation.install()
+        with Proxy.before_api_server(installation.kubeconfig) as proxy, Kubelet(plane) as kubelet:
+            installation.start_operator(proxy.kubeconfig_from(installation.kubeconfig))
+            installation.start_scheduler()
+            shared = PreemptingCluster(plane, installation, kubelet, proxy)
+            yield shared
+            shared.close()
+
+
+@pytest.fixture
+def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
+    yield running
+    running.kubelet.stubborn.clear()
+    for namespace in NAMESPACES:
+        for kind in ("apps/v1/namespaces/{}/deployments", "policy/v1/namespaces/{}/poddisruptionbudgets"):
+            running.request("DELETE", "/apis/" + kind.format(namespace))
+        running.wait(
+            lambda namespace=namespace: (
+                not running.request(  # type: ignore[misc]
+                    "GET", f"/apis/apps/v1/namespaces/{namespace}/replicasets"
+                )["items"]
+            ),
+            "the Deployments are gone",
+        )
+        running.request("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+    if not (running.installation.operator and running.installation.operator.alive):
+        running.installation.start_operator(running.proxy.kubeconfig_from(running.installation.kubeconfig))
+    running.clear()
+
+
+def a_pod(name: str, limits: Json, priority: str = HIGH, namespace: str = "default", **fields: Any) -> Json:
+    spec = {"schedulerName": "gpuledger", "priorityClassName": priority, "terminationGracePeriodSeconds": 5}
+    containers = [container(limits, **fields.pop("container", {}))]
+    labels = fields.pop("labels", {})
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {**spec, "containers": containers, **fields},
+    }
+
+
+def create(cluster: Cluster, *pods: Json) -> None:
+    for pod in pods:
+        cluster.request("POST", f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+
+
+def delete(cluster: Cluster, pod: Json) -> None:
+    metadata = pod["metadata"]
+    cluster.request("DELETE", f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}")
+
+
+def reasons(cluster: Cluster, name: str, namespace: str = "default") -> list[str]:
+    events = cluster.request("GET", f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name={name}")
+    return [event["reason"] for event in events["items"]]
+
+
+in_both_ways = pytest.mark.parametrize("namespace", NAMESPACES, ids=["within-a-namespace", "across-namespaces"])
+
+
+# The report's scenarios, "Verification" 3 to 5.
+
+
+@in_both_ways
+def test_whole_gpus_are_preempted_one_by_one_and_come_back(cluster: PreemptingCluster, namespace: str) -> None:
+    cluster.add_nodes(1, gpus=4)
+    cluster.deploy("low", WHOLE, 4, LOW)
+    cluster.wait_placed("low", 4)
+    since = cluster.plane.audit_offset()
+    pods = [a_pod(f"high-{number}", WHOLE, HIGH, namespace) for number in range(4)]
+    for number, pod in enumerate(pods, 1):
+        create(cluster, pod)
+        cluster.wait_placed(pod["metadata"]["name"], 1)
+        cluster.wait_placed("low", 4 - number)
+        assert len(cluster.evictions(since)) == number
+    cluster.at_rest()
+    for number, pod in enumerate(pods, 1):
+        delete(cluster, pod)
+        cluster.wait_placed("low", number)
+    cluster.at_rest()
+    assert len(cluster.evictions(since)) == 4
+
+
+@in_both_ways
+def test_three_of_four_shares_leave_for_sixty_percent_and_resume(cluster: PreemptingCluster, namespace: str) -> None:
+    cluster.add_nodes(1, gpus=4)
+    cluster.deploy("low", QUARTERS, 4, LOW)
+    cluster.wait_placed("low", 4)
+    preempt_and_resume(cluster, a_pod("high", SIXTY_PERCENT, HIGH, namespace), replicas=4, victims=3)
+
+
+@in_both_ways
+def test_all_shares_leave_for_whole_gpus_and_resume(cluster: PreemptingCluster, namespace: str) -> None:
+    cluster.add_nodes(1, gpus=4)
+    cluster.deploy("low", QUARTERS, 4, LOW)
+    cluster.wait_placed("low", 4)
+    preempt_and_resume(cluster, a_pod("high", FOUR_WHOLE, HIGH, namespace), replicas=4, victims=4)
+
+
+@in_both_ways
+def test_whole_gpus_leave_for_shares_and_resume(cluster: PreemptingCluster, namespace: str) -> None:
+    cluster.add_nodes(1, gpus=4)
+    cluster.deploy("low", WHOLE, 4, LOW)
+    cluster.wait_placed("low", 4)
+    preempt_and_resume(cluster, a_pod("high", SIXTY_PERCENT, HIGH, namespace), replicas=4, victims=4)
+
+
+def preempt_and_resume(cluster: PreemptingCluster, high: Json, replicas: int, victims: int) -> None:
+    since = cluster.plane.audit_offset()
+    create(cluster, high)
+    [found] = cluster.wait_placed("high", 1)
+    assert len(set(uuids(found))) == 4
+    assert len(cluster.evictions(since)) == victims
+    cluster.wait_placed("low", replicas - victims)
+    cluster.at_rest()
+    assert "Preempting" in reasons(cluster, "high", high["metadata"]["namespace"])
+    delete(cluster, high)
+    cluster.wait_placed("low", replicas)
+    cluster.at_rest()
+    assert len(cluster.evictions(since)) == victims
+
+
+# Nobody dies for nothing.
+
+
+def test_nobody_is_evicted_for_cpu_where_the_cards_would_not_do(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    hog = a_pod("cpu-hog", {}, LOW, container={"resources": {"requests": {"cpu": "120"}}})
+    create(cluster, hog, a_pod("has-the-card", WHOLE, HIGHER))
+    cluster.wait_bound("cpu-hog", "has-the-card")
+    since = cluster.plane.audit_offset()
+    create(cluster, needs_cpu_too("high"))
+    cluster.wait_refused("high", "Insufficient cpu")
+    time.sleep(3.0)
+    assert cluster.evictions(since) == []
+    assert not cluster.pod("cpu-hog")["metadata"].get("deletionTimestamp")
+
+
+def needs_cpu_too(name: str, priority: str = HIGH) -> Json:
+    limits = {COUNT: "1"}
+    return a_pod(name, {}, priority, container={"resources": {"limits": limits, "requests": {"cpu": "60", **limits}}})
+
+
+def test_cpu_and_cards_are_freed_together(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    hog = a_pod("cpu-hog", {}, LOW, container={"resources": {"requests": {"cpu": "120"}}})
+    create(cluster, hog, a_pod("low", WHOLE, LOW))
+    cluster.wait_bound("cpu-hog", "low")
+    create(cluster, needs_cpu_too("high"))
+    cluster.wait_bound("high")
+    cluster.at_rest()
+    assert set(cluster.pods()) == {"high"}
+
+
+def test_a_pod_that_never_preempts_and_one_of_equal_priority_wait(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    create(cluster, a_pod("low", WHOLE, LOW))
+    cluster.wait_bound("low")
+    since = cluster.plane.audit_offset()
+    create(cluster, a_pod("polite", WHOLE, POLITE), a_pod("equal", WHOLE, LOW))
+    for name in ("polite", "equal"):
+        cluster.wait_refused(name, "no card entirely free")
+    time.sleep(2.0)
+    assert cluster.evictions(since) == []
+
+
+def test_a_budget_that_forbids_is_kept_and_the_pod_is_told(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.deploy("low", WHOLE, 1, LOW)
+    [low] = cluster.wait_placed("low", 1)
+    budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "low"}}}}
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    cluster.request("POST", path, budget)
+    cluster.wait(
+        lambda: cluster.request("GET", f"{path}/keep").get("status", {}).get("expectedPods") == 1,
+        "the budget is counted",
+    )
+    since = cluster.plane.audit_offset()
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: "PreemptionForbidden" in reasons(cluster, "high"), "the pod is told")
+    assert cluster.evictions(since) == []
+    assert [p["metadata"]["uid"] for p in cluster.placed("low")] == [low["metadata"]["uid"]]
+    cluster.request("DELETE", f"{path}/keep")
+    cluster.wait_placed("high", 1)  # it is looked at again, without anybody's help
+
+
+# Two at once, fifty at once, slow ones, dead ones.
+
+
+def test_two_preemptors_evict_each_victim_once(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    create(cluster, a_pod("low-0", WHOLE, LOW), a_pod("low-1", WHOLE, LOW))
+    cluster.wait_bound("low-0", "low-1")
+    since = cluster.plane.audit_offset()
+    create(cluster, *(a_pod(f"high-{number}", WHOLE) for number in range(3)))
+    cluster.wait(lambda: sum(len(cluster.placed(f"high-{n}")) for n in range(3)) == 2, "two of three are placed")
+    cluster.at_rest()
+    assert sorted(cluster.evictions(since)) == ["low-0", "low-1"]
+
+
+def test_fifty_preemptors_converge(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(4, gpus=8)
+    low = [a_pod(f"low-{number}", {COUNT: 1, PERCENT: 50, CORES: 50}, LOW) for number in range(64)]
+    create(cluster, *low)
+    cluster.wait_bound(*(pod["metadata"]["name"] for pod in low))
+    since = cluster.plane.audit_offset()
+    half = {COUNT: 1, PERCENT: 50, CORES: 50}
+    high = [a_pod(f"high-{number}", half) for number in range(50)]
+    create(cluster, *high)
+    cluster.wait_bound(*(pod["metadata"]["name"] for pod in high), timeout_s=2 * DEADLINE_S)
+    cluster.at_rest()
+    assert max(Counter(cluster.evictions(since)).values()) == 1
+    assert len(cluster.evictions(since)) == 50
+    assert len([name for name in cluster.pods() if name.startswith("low")]) == 14
+
+
+def test_a_slow_victim_is_waited_for_and_nobody_takes_the_place(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.kubelet.stubborn.add("low")
+    create(cluster, a_pod("low", WHOLE, LOW, terminationGracePeriodSeconds=300))
+    cluster.wait_bound("low")
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: bool(cluster.pod("low")["metadata"].get("deletionTimestamp")), "the victim is told to leave")
+    [claim] = next(iter(cluster.cards().values()))["status"]["claims"]
+    assert claim["pod"] == "high"
+    create(cluster, a_pod("latecomer", WHOLE, LOW))
+    cluster.wait_refused("latecomer", "no card entirely free")
+    time.sleep(PREEMPTION_TIMEOUT_S + 4)  # five minutes of grace are more than the time that room is kept beyond it
+    assert next(iter(cluster.cards().values()))["status"]["claims"]
+    cluster.kubelet.stubborn.clear()
+    cluster.wait_bound("high")
+    assert not cluster.pod("latecomer")["spec"].get("nodeName")
+
+
+def test_other_room_is_taken_when_it_comes_first(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.kubelet.stubborn.add("low")
+    create(cluster, a_pod("low", WHOLE, LOW, terminationGracePeriodSeconds=300))
+    cluster.wait_bound("low")
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: bool(cluster.pod("low")["metadata"].get("deletionTimestamp")), "the victim is told to leave")
+    cluster.add_nodes(1, gpus=1)
+    cluster.wait_bound("high")
+    cluster.wait(lambda: not any((c["status"].get("claims")) for c in cluster.cards().values()), "nothing is kept")
+
+
+def test_a_preemptor_that_vanishes_leaves_no_room_locked(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.kubelet.stubborn.add("low")
+    create(cluster, a_pod("low", WHOLE, LOW))
+    cluster.wait_bound("low")
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: bool(cluster.pod("low")["metadata"].get("deletionTimestamp")), "the victim is told to leave")
+    create(cluster, a_pod("latecomer", WHOLE, LOW))
+    cluster.wait_refused("latecomer", "no card entirely free")
+    cluster.delete("high")
+    cluster.kubelet.stubborn.clear()
+    cluster.wait_bound("latecomer")
+    cluster.at_rest()
+
+
+def test_a_victim_that_refuses_to_go_ends_the_preemption(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.kubelet.stubborn.add("low")
+    create(cluster, a_pod("low", WHOLE, LOW, terminationGracePeriodSeconds=1))
+    cluster.wait_bound("low")
+    since = cluster.plane.audit_offset()
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: "PreemptionGivenUp" in reasons(cluster, "high"), "the room is given up", 2 * DEADLINE_S)
+    assert cluster.evictions(since) == ["low"]
+
+
+def test_an_operator_killed_between_two_evictions_evicts_nobody_twice(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    cluster.kubelet.stubborn |= {"low-0", "low-1"}
+    create(cluster, a_pod("low-0", WHOLE, LOW), a_pod("low-1", WHOLE, LOW))
+    cluster.wait_bound("low-0", "low-1")
+    since = cluster.plane.audit_offset()
+    armed = cluster.proxy.arm(evicting("low-1"), Hold(), times=None)
+    create(cluster, a_pod("high", {COUNT: 2}))
+    cluster.wait(lambda: cluster.evictions(since) == ["low-0"], "the first of two is evicted")
+    armed.wait()
+    cluster.installation.kill_operator()
+    cluster.proxy.disarm()
+    cluster.installation.start_operator()
+    cluster.wait(lambda: sorted(cluster.evictions(since)) == ["low-0", "low-1"], "the second is evicted, too")
+    cluster.kubelet.stubborn.clear()
+    [found] = cluster.wait_bound("high")
+    assert len(set(uuids(found))) == 2
+    cluster.at_rest()
+    assert sorted(cluster.evictions(since)) == ["low-0", "low-1"]
+
+
+def evicting(name: str) -> Match:
+    return Match(f"eviction of {name}", lambda request: request.path.endswith(f"/pods/{name}/eviction"))

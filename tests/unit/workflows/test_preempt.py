@@ -1,0 +1,459 @@
+"""Pods of lower priority leave for one that waits: the fewest, once each, and only for room that it gets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders import cards_of, whole_share
+from fakes.api_server import ApiServer, Operation, hold_request, refuse
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
+from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.controller import startup
+from gpuledger.formats.extender import PreemptArguments
+from gpuledger.formats.pod import pod_identity
+from gpuledger.model.card import Card
+from gpuledger.model.errors import Denied, Unreachable
+from gpuledger.model.share import Holder, HolderState
+from gpuledger.workflows.preempt import FORBIDDEN_PAUSE_S, SETTLE_S
+
+CARDS = cards_of("node-a", 3)
+WHOLE = {GPU: "1"}
+LOW, HIGH, HIGHER = 1, 100, 200
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
+    """Yield an operator that runs, over a node each of whose three cards a pod of low priority has for itself."""
+    for card in CARDS:
+        pod = low(card)
+        api.put_pod(pod)
+        api.put_card(card, Holder(pod_identity(pod), whole_share(card), attempt="first"))
+    api.put_node(a_node_object("node-a", CARDS))
+    async for running in run(api):
+        yield running
+
+
+async def run(api: ApiServer) -> AsyncIterator[OperatorParts]:
+    """Yield an operator with its loops."""
+    parts = an_operator(api)
+    await parts.observer.take_over()
+    operator = parts.as_operator()
+    loops = [asyncio.create_task(startup._give_room(operator)), asyncio.create_task(startup._preempt(operator))]
+    await parts.idle()
+    yield parts
+    for loop in loops:
+        loop.cancel()
+    await parts.preemption.stop()
+
+
+def low(card: Card, **fields: Any) -> Json:
+    fields = {"priority": LOW, "phase": "Running", "started": True} | fields
+    pod = a_pod_object(f"low-{card.index}", WHOLE, node_name=card.node_name, **fields)
+    pod["metadata"]["labels"] = {"app": "low"}
+    pod["metadata"]["annotations"] = {"gpuledger.dev/devices": f'{{"main": [{{"uuid": "{card.uuid}"}}]}}'}
+    return pod
+
+
+def refused(name: str, limits: Mapping[str, object] = WHOLE, priority: int = HIGH) -> Json:
+    """Return a pod as kube-scheduler leaves one that it found no node for."""
+    pod = a_pod_object(name, limits, priority=priority)
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    return pod
+
+
+async def ask(parts: OperatorParts, name: str, *node_names: str) -> bool:
+    """Let kube-scheduler try a pod; tell whether it fits on the node."""
+    answer = parts.filter(name, *(node_names or ("node-a",)))
+    await parts.idle()
+    return answer.node_names == ["node-a"]
+
+
+async def want(parts: OperatorParts, name: str, limits: Mapping[str, object] = WHOLE, **fields: Any) -> None:
+    """Let a pod come that finds no room, and what follows happen."""
+    parts.api.put_pod(refused(name, limits, **fields))
+    assert not await ask(parts, name)
+    await pass_time(parts, 2 * SETTLE_S)
+
+
+async def pass_time(parts: OperatorParts, seconds: float) -> None:
+    await parts.idle()
+    await asyncio.sleep(seconds)
+    await settle()
+    await parts.idle()
+    await settle()
+
+
+def evicted(api: ApiServer) -> list[str]:
+    """Return the names of the pods that were told to leave, as often as they were."""
+    return [call.path.split("/")[6] for call in api.called(Operation.EVICT)]
+
+
+async def let_go(parts: OperatorParts, *names: str) -> None:
+    """Let pods end in good order."""
+    for name in names:
+        pod = parts.api.pods["default", name]
+        parts.api.put_pod({**pod, "status": {**pod["status"], "phase": "Failed"}})
+        parts.api.delete_pod(name)
+    await pass_time(parts, 0.5)
+
+
+def states(api: ApiServer, uid: str) -> list[tuple[int, str]]:
+    """Return the cards on which a pod is a holder, and in which state."""
+    cards = [api.card(card) for card in CARDS]
+    return [(c.card.index, h.state.value) for c in cards for h in c.holders or () if h.pod.uid == uid]
+
+
+def claims(api: ApiServer, uid: str) -> list[int]:
+    return [c.card.index for c in map(api.card, CARDS) for claim in c.claims if claim.holder.pod.uid == uid]
+
+
+def reasons(parts: OperatorParts, uid: str) -> list[str]:
+    return [reason for told, _, reason, _ in parts.told_pods if told == uid]
+
+
+async def test_a_pod_gets_the_card_of_one_with_lower_priority(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    [victim] = evicted(api)
+    assert len(claims(api, "uid-high")) == 1, "the claim is stored before anybody leaves"
+    assert states(api, "uid-high") == []
+    await let_go(parts, victim)
+    assert claims(api, "uid-high") == []
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    await parts.idle()
+    assert [state for _, state in states(api, "uid-high")] == ["allocated"]
+    assert "Preempting" in reasons(parts, "uid-high")
+    assert reasons(parts, f"uid-{victim}") == ["Preempted"]
+
+
+async def test_a_reserved_card_is_called_to_its_pod(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    woken = [call.path for call in api.called(Operation.ANNOTATE)]
+    assert [path.split("/")[6] for path in woken] == ["high"]
+
+
+async def test_nobody_else_gets_the_freed_card(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    api.put_pod(a_pod_object("late", WHOLE, priority=LOW))
+    assert not await ask(parts, "late")
+    assert await ask(parts, "high")
+
+
+async def test_the_pod_takes_other_room_that_comes_first(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    [victim] = evicted(api)
+    other = next(f"low-{card.index}" for card in CARDS if f"low-{card.index}" != victim)
+    await let_go(parts, other)
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    await pass_time(parts, 0.5)
+    assert [state for _, state in states(api, "uid-high")] == ["allocated"]
+    assert claims(api, "uid-high") == []
+
+
+@pytest.mark.parametrize("priority", [LOW, 0])
+async def test_no_pod_leaves_for_one_that_is_not_more_important(
+    parts: OperatorParts, api: ApiServer, priority: int
+) -> None:
+    await want(parts, "equal", priority=priority)
+    assert evicted(api) == []
+
+
+async def test_a_pod_that_never_preempts_makes_nobody_leave(parts: OperatorParts, api: ApiServer) -> None:
+    pod = refused("polite")
+    pod["spec"]["preemptionPolicy"] = "Never"
+    api.put_pod(pod)
+    await ask(parts, "polite")
+    await pass_time(parts, 1.0)
+    assert evicted(api) == []
+
+
+async def test_nobody_leaves_for_a_request_that_would_not_fit(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "huge", {GPU: "4"})
+    assert evicted(api) == []
+
+
+async def test_only_nodes_that_the_scheduler_would_take_are_cleared(parts: OperatorParts, api: ApiServer) -> None:
+    api.put_pod(refused("high"))
+    parts.filter("high", "node-b")
+    await pass_time(parts, 1.0)
+    assert evicted(api) == []
+
+
+async def test_nobody_leaves_before_the_scheduler_has_tried_everything(parts: OperatorParts, api: ApiServer) -> None:
+    """It may ask for one node first, and find another one for the pod in the same attempt."""
+    api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
+    await ask(parts, "high")
+    await pass_time(parts, 1.0)
+    assert evicted(api) == []
+    api.put_pod(refused("high"))
+    await pass_time(parts, 1.0)
+    assert len(evicted(api)) == 1
+
+
+async def test_two_pods_do_not_evict_for_the_same_card(parts: OperatorParts, api: ApiServer) -> None:
+    for name in ("first", "second", "third", "fourth"):
+        api.put_pod(refused(name))
+        await ask(parts, name)
+    await pass_time(parts, 1.0)
+    assert sorted(evicted(api)) == ["low-0", "low-1", "low-2"]
+    claimed = [claims(api, f"uid-{name}") for name in ("first", "second", "third", "fourth")]
+    assert sorted(claimed) == [[], [0], [1], [2]]
+
+
+async def test_several_cards_are_reserved_as_they_become_free(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high", {GPU: "2"})
+    first, second = evicted(api)
+    await let_go(parts, first)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    assert not await ask(parts, "high"), "one of two"
+    await let_go(parts, second)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved", "reserved"]
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    assert [state for _, state in states(api, "uid-high")] == ["allocated", "allocated"]
+
+
+async def test_what_the_pod_is_told_does_not_change(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    answers = {parts.filter("high", "node-a").refused["node-a"] for _ in range(3)}
+    assert answers == {"cards are being freed for the pod: others have to leave them first"}
+
+
+async def test_a_pod_that_vanishes_leaves_nothing(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high", {GPU: "2"})
+    await let_go(parts, evicted(api)[0])
+    api.delete_pod("high")
+    await pass_time(parts, 1.0)
+    assert claims(api, "uid-high") == [] == states(api, "uid-high")
+    await pass_time(parts, 2 * (30 + PREEMPTION_TIMEOUT_S))
+    assert parts.remembered("uid-high") == []
+    api.put_pod(a_pod_object("late", WHOLE, priority=LOW))
+    assert await ask(parts, "late")
+
+
+async def test_a_victim_that_does_not_go_ends_the_preemption(
+    parts: OperatorParts, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await want(parts, "high")
+    later = datetime.now(UTC) + timedelta(seconds=30 + PREEMPTION_TIMEOUT_S + 5)
+    monkeypatch.setattr("gpuledger.workflows.carry_out.datetime", _clock(later))
+    monkeypatch.setattr("gpuledger.workflows.pod_lives.datetime", _clock(later))
+    parts.preemption.look_at_all()
+    await pass_time(parts, 0.05)
+    assert claims(api, "uid-high") == []
+    assert "PreemptionGivenUp" in reasons(parts, "uid-high")
+
+
+def _clock(now: datetime) -> type[datetime]:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Clock":
+            return cls.fromtimestamp(now.timestamp(), tz)
+
+    return Clock
+
+
+async def test_a_second_operator_goes_on_and_evicts_nobody_twice(parts: OperatorParts, api: ApiServer) -> None:
+    held = asyncio.Event()
+    api.queue(Operation.EVICT, None, hold_request(held))
+    api.put_pod(refused("high", {GPU: "2"}))
+    await ask(parts, "high")
+    await asyncio.sleep(2 * SETTLE_S)
+    first, second = evicted(api)  # the second request never arrives: the operator dies
+    await parts.preemption.stop()
+    api.calls.clear()
+    async for successor in run(api):
+        await pass_time(successor, 0.5)
+        assert evicted(api) == [second]
+        await let_go(successor, first, second)
+        assert await ask(successor, "high")
+        await successor.bind("high", "node-a")
+    assert len(states(api, "uid-high")) == 2
+    held.set()
+
+
+async def test_claims_on_some_of_the_cards_are_taken_back(parts: OperatorParts, api: ApiServer) -> None:
+    """An operator can die between the claims, before anybody was told to leave."""
+    held = asyncio.Event()
+    api.queue(Operation.WRITE_STATUS, None, hold_request(held))
+    api.put_pod(refused("high", {GPU: "2"}))
+    await ask(parts, "high")
+    await asyncio.sleep(2 * SETTLE_S)
+    await settle()
+    assert len(claims(api, "uid-high")) == 1
+    assert evicted(api) == []
+    await parts.preemption.stop()
+    async for successor in run(api):
+        await pass_time(successor, 0.05)
+        assert claims(api, "uid-high") == []
+
+
+async def test_a_budget_is_spared(parts: OperatorParts, api: ApiServer) -> None:
+    protect(api, "low-2", allowed=0)
+    protect(api, "low-1", allowed=0)
+    await want(parts, "high")
+    assert evicted(api) == ["low-0"]
+
+
+def protect(api: ApiServer, name: str, allowed: int) -> None:
+    pod = api.pods["default", name]
+    pod["metadata"]["labels"] = {"app": name}
+    api.put_pod(pod)
+    metadata = {"namespace": "default", "name": f"of-{name}"}
+    spec = {"selector": {"matchLabels": {"app": name}}}
+    api.budgets.append({"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}})
+
+
+async def test_where_budgets_forbid_nobody_leaves_and_the_pod_is_told(parts: OperatorParts, api: ApiServer) -> None:
+    for card in CARDS:
+        protect(api, f"low-{card.index}", allowed=0)
+    await want(parts, "high")
+    assert evicted(api) == []
+    assert reasons(parts, "uid-high") == ["PreemptionForbidden"]
+    api.budgets[1]["status"]["disruptionsAllowed"] = 1
+    await pass_time(parts, FORBIDDEN_PAUSE_S + 1)
+    assert evicted(api) == ["low-1"]
+
+
+async def test_a_setting_puts_pods_above_budgets(parts: OperatorParts, api: ApiServer) -> None:
+    for card in CARDS:
+        protect(api, f"low-{card.index}", allowed=0)
+    parts.despite_budgets = True
+    await parts.preemption.stop()
+    ruthless = OperatorParts(api, despite_budgets=True)
+    ruthless.read_cards()
+    await ruthless.observer.take_over()
+    loop = asyncio.create_task(startup._preempt(ruthless.as_operator()))
+    await want(ruthless, "high")
+    assert len(api.called(Operation.DELETE_POD)) == 1
+    loop.cancel()
+
+
+async def test_an_eviction_that_is_forbidden_meanwhile_is_asked_for_again(parts: OperatorParts, api: ApiServer) -> None:
+    api.queue(Operation.EVICT, refuse(Unreachable("a budget", 429)))
+    await want(parts, "high")
+    assert len(evicted(api)) == 1
+    await pass_time(parts, 6.0)
+    assert len(evicted(api)) == 2, "once refused, once done"
+
+
+async def test_a_more_important_pod_takes_the_place_that_is_kept_for_another(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    await want(parts, "high", {GPU: "3"})
+    await let_go(parts, "low-0", "low-1", "low-2")
+    assert len(states(api, "uid-high")) == 3
+    await want(parts, "higher", {GPU: "3"}, priority=HIGHER)
+    await pass_time(parts, 0.5)
+    assert [state for _, state in states(api, "uid-higher")] == ["reserved"] * 3
+    assert states(api, "uid-high") == []
+    assert len(evicted(api)) == 3, "nobody else leaves for it"
+
+
+async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: ApiServer) -> None:
+    leaving = low(CARDS[1])
+    leaving["metadata"]["deletionTimestamp"] = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    api.put_pod(leaving)
+    await want(parts, "high")
+    assert evicted(api) == []
+    assert claims(api, "uid-high") == [1]
+
+
+# kube-scheduler's own preemption, for want of CPU.
+
+
+async def preempt(parts: OperatorParts, name: str, victims: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any]:
+    pod = parts.api.pods["default", name]
+    return await parts.preemption.preempt(PreemptArguments(pod, victims, dict.fromkeys(victims, 0)))
+
+
+async def test_nobody_leaves_for_cpu_where_the_cards_would_not_do(parts: OperatorParts, api: ApiServer) -> None:
+    api.put_pod(a_pod_object("high", {GPU: "4"}, priority=HIGH))
+    assert await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)}) == {}
+    assert claims(api, "uid-high") == []
+
+
+async def test_victims_for_cpu_are_completed_by_those_for_cards(parts: OperatorParts, api: ApiServer) -> None:
+    api.put_pod(a_pod_object("high", {GPU: "2"}, priority=HIGH))
+    answer = await preempt(parts, "high", {"node-a": ("uid-low-1",)})
+    [victims] = answer.values()
+    assert len(victims) == 2
+    assert "uid-low-1" in victims
+    assert len(claims(api, "uid-high")) == 2
+    await pass_time(parts, 1.0)
+    assert evicted(api) == [], "kube-scheduler does that"
+
+
+async def test_the_answer_is_never_a_node_without_victims(parts: OperatorParts, api: ApiServer) -> None:
+    await let_go(parts, "low-0")
+    api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
+    assert await preempt(parts, "high", {"node-a": ()}) == {}
+
+
+async def test_kube_scheduler_stays_out_while_our_own_preemption_runs(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    assert await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)}) == {}
+
+
+async def test_kube_scheduler_stays_out_where_cards_alone_are_short(parts: OperatorParts, api: ApiServer) -> None:
+    api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
+    await ask(parts, "high")
+    assert await preempt(parts, "high", {"node-b": ("uid-cpu-hog",)}) == {}
+
+
+async def test_nothing_is_answered_that_could_not_be_claimed(parts: OperatorParts, api: ApiServer) -> None:
+    api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
+    api.queue(Operation.WRITE_STATUS, refuse(Unreachable("no answer")), *[refuse(Denied("no", 403))] * 3)
+    parts.api.rules.append(lambda card: not (card.get("status") or {}).get("claims"))
+    assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {}
+    assert not parts.ledger.promises.is_made("uid-high")
+
+
+async def test_a_later_kube_scheduler_is_told_who_has_to_leave(api: ApiServer) -> None:
+    for card in CARDS:
+        api.put_pod(low(card))
+        api.put_card(card, Holder(pod_identity(low(card)), whole_share(card), attempt="first"))
+    api.put_node(a_node_object("node-a", CARDS))
+    parts = OperatorParts(api, evicts=False)
+    parts.read_cards()
+    await parts.observer.take_over()
+    api.put_pod(refused("high", {GPU: "2"}))
+    answer = parts.filter("high", "node-a")
+    assert list(answer.short_of_room) == ["node-a"]
+    assert answer.refused == {}
+    answered = await preempt(parts, "high", {"node-a": ()})
+    assert len(answered["node-a"]) == 2
+    assert HolderState.RESERVED.value == "reserved"
+
+
+async def test_three_of_four_leave_for_sixty_percent_of_four_cards(api: ApiServer) -> None:
+    cards = cards_of("node-a", 4)
+    api.put_node(a_node_object("node-a", cards))
+    for card in cards:
+        api.put_card(card)
+    parts = an_operator(api)
+    await parts.observer.take_over()
+    quarter = {GPU: "4", PERCENTAGE: "25", CORES: "25"}
+    for number in range(4):
+        api.put_pod(a_pod_object(f"low-{number}", quarter, priority=LOW))
+        assert await ask(parts, f"low-{number}")
+        await parts.bind(f"low-{number}", "node-a")
+        await parts.idle()
+    loop = asyncio.create_task(startup._preempt(parts.as_operator()))
+    await want(parts, "high", {GPU: "4", PERCENTAGE: "60", CORES: "60"})
+    assert len(evicted(api)) == 3
+    loop.cancel()
+
+
+async def test_memory_in_mib_counts_as_well(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high", {GPU: "1", MEMORY: "4000"})
+    assert len(evicted(api)) == 1
