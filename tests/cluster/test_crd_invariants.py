@@ -458,3 +458,41 @@ def test_the_cards_of_a_node_can_be_selected_by_field(card: Card, ledger: Contro
 def test_kubectl_explain_tells_what_a_holder_is(ledger: ControlPlane) -> None:
     text = " ".join(ledger.kubectl("explain", "gpua.status.holders").split())
     assert "A pod that holds a share of the card. It counts in full, whatever its state." in text
+
+
+def a_claim(pod: str, memory_mib: int, **more: Any) -> Json:
+    holder = a_holder(pod, memory_mib)
+    del holder["state"], holder["attempt"]
+    return {**holder, "cards": 1, "victims": ["uid-of-a"], "deadline": "2030-01-01T00:00:00Z", **more}
+
+
+def test_a_claim_on_a_full_card_is_listed_and_not_counted(card: Card) -> None:
+    card.held_by(a_holder("a", 40960))
+    card.patch_status({"op": "add", "path": "/status/claims", "value": [a_claim("b", 40960)]})
+    status = card.read()["status"]
+    assert status["used"]["memoryMiB"] == 40960
+    assert status["claims"] == [a_claim("b", 40960)]
+
+
+def test_a_pod_claims_a_card_once(card: Card) -> None:
+    card.held_by(a_holder("a", 40960))
+    with refused("status.claims[1]", "Duplicate value"):
+        card.write(a_status(a_holder("a", 40960), claims=[a_claim("b", 1), a_claim("b", 2)]))
+
+
+def test_a_claim_needs_a_deadline(card: Card) -> None:
+    card.held_by(a_holder("a", 40960))
+    claim = a_claim("b", 40960)
+    del claim["deadline"]
+    with refused("status.claims[0].deadline", "Required value"):
+        card.write(a_status(a_holder("a", 40960), claims=[claim]))
+
+
+def test_a_claim_becomes_a_holder_when_its_victim_has_left_and_not_before(card: Card) -> None:
+    card.held_by(a_holder("a", 40960))
+    card.patch_status({"op": "add", "path": "/status/claims", "value": [a_claim("b", 40960)]})
+    reserved = a_holder("b", 40960, state="reserved", deadline="2030-01-01T00:00:00Z")
+    with refused("status.used.memoryMiB", "on this card"):
+        card.write(a_status(a_holder("a", 40960), reserved))
+    card.write(a_status(reserved))
+    assert card.pods() == ["b"]

@@ -10,9 +10,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import pytest
+import yaml
 
 from cluster.cluster import CORES, COUNT, DEADLINE_S, PERCENT, Cluster, container, uuids
 from control_plane import ControlPlane
@@ -21,7 +23,7 @@ from faults.proxy import Proxy
 from faults.requests import Match
 from gpuledger.agent.fake_nodes import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
-from installation import NO_KUBELET, Installation
+from installation import NO_KUBELET, USER, Installation
 
 Json = dict[str, Any]
 
@@ -117,6 +119,19 @@ class PreemptingCluster(Cluster):
     def wait_placed(self, app: str, number: int, timeout_s: float = DEADLINE_S) -> list[Json]:
         self.wait(lambda: len(self.placed(app)) == number, f"{number} pods of {app} are placed", timeout_s)
         return self.placed(app)
+
+    @contextmanager
+    def other_settings(self, **changes: object) -> Iterator[None]:
+        """Run the operator with other settings for a while."""
+        file = self.installation.settings_file
+        before = file.read_text()
+        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **changes}))
+        try:
+            self.installation.restart_operator()
+            yield
+        finally:
+            file.write_text(before)
+            self.installation.restart_operator()
 
     def evictions(self, since: int) -> list[str]:
         """Return the names of the pods that were evicted, as often as the API server did it."""
@@ -343,6 +358,20 @@ def test_a_budget_that_forbids_is_kept_and_the_pod_is_told(cluster: PreemptingCl
     assert [p["metadata"]["uid"] for p in cluster.placed("low")] == [low["metadata"]["uid"]]
     cluster.request("DELETE", f"{path}/keep")
     cluster.wait_placed("high", 1)  # it is looked at again, without anybody's help
+
+
+def test_a_setting_lets_a_pod_go_although_a_budget_forbids_it(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    create(cluster, a_pod("low", WHOLE, LOW, labels={"app": "kept"}))
+    cluster.wait_bound("low")
+    budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}}
+    cluster.request("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+    with cluster.other_settings(preempt_despite_budgets=True):
+        since = cluster.plane.audit_offset()
+        create(cluster, a_pod("high", WHOLE))
+        cluster.wait_bound("high")
+    ours = [e for e in cluster.plane.api_writes(since) if e.user == USER and e.name == "low"]
+    assert [(e.subresource or e.verb, e.code) for e in ours] == [("eviction", 429), ("delete", 200)]
 
 
 # Two at once, fifty at once, slow ones, dead ones.

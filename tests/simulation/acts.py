@@ -88,7 +88,7 @@ class Delete:
         if not pod["spec"].get("nodeName"):
             world.drop_pod(pod)
             return
-        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2030-01-01T00:00:00Z"}})
+        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": world.api.leaves_at()}})
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class Operation(StrEnum):
     ANNOTATE = "annotate pod"
     BIND = "bind pod"
     CREATE_EVENT = "create event"
+    LIST_BUDGETS = "list budgets"
+    EVICT = "evict pod"
 
 
 _POD = r"/api/v1/namespaces/([^/]+/)pods/([^/]+)"
@@ -64,7 +66,9 @@ _ROUTES = tuple(
         ("GET", _POD, Operation.READ_POD),
         ("PATCH", _POD, Operation.ANNOTATE),
         ("POST", rf"{_POD}/binding", Operation.BIND),
+        ("POST", rf"{_POD}/eviction", Operation.EVICT),
         ("POST", r"/api/v1/namespaces/[^/]+/events", Operation.CREATE_EVENT),
+        ("GET", r"/apis/policy/v1/namespaces/[^/]+/poddisruptionbudgets", Operation.LIST_BUDGETS),
     )
 )
 
@@ -136,6 +140,8 @@ class ApiServer:
         self.history: list[Change] = []
         self.listeners: list[Callable[[Change], None]] = []
         self.version = 100
+        self.leaves_at: Callable[[], str] = lambda: "2030-01-01T00:00:00Z"
+        """When a pod must have ended that is told to leave now."""
         self.refuses_rules = True
         """Off only where the tests want to see what happens without the CRD's rules."""
 
@@ -154,10 +160,8 @@ class ApiServer:
     def carry_out(self, operation: Operation, key: str, body: Any, field_selector: str | None) -> Json:
         """Answer a request, or raise what KubeClient would raise."""
         match operation:
-            case Operation.READ_POD:
-                return self._found(Kind.POD, key)
-            case Operation.READ_CARD:
-                return self._found(Kind.CARD, key)
+            case Operation.READ_POD | Operation.READ_CARD:
+                return self._found(Kind.POD if operation is Operation.READ_POD else Kind.CARD, key)
             case Operation.WRITE_STATUS:
                 return self._patch_card(self._found(Kind.CARD, key), body, of_status=True)
             case Operation.BIND:
@@ -170,8 +174,12 @@ class ApiServer:
                 return self._create_card(body)
             case Operation.DELETE_CARD:
                 return self._delete_card(self._found(Kind.CARD, key), body["preconditions"]["resourceVersion"])
+            case Operation.EVICT:
+                return self._evict(self._found(Kind.POD, key), body)
             case Operation.CREATE_EVENT:
                 return {}
+            case Operation.LIST_BUDGETS:
+                return {"items": [], "metadata": {"resourceVersion": str(self.version)}}
         return self.listing(_LISTED[operation], selector_of(field_selector))
 
     def listing(self, kind: Kind, selector: Selector) -> Json:
@@ -228,6 +236,16 @@ class ApiServer:
         annotations = {**metadata.get("annotations", {}), **wanted.get("annotations", {})}
         spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
         self.put_pod({**pod, "spec": spec, "metadata": {**metadata, "annotations": annotations}})
+        return {}
+
+    def _evict(self, pod: Json, eviction: Json) -> Json:
+        metadata = pod["metadata"]
+        if eviction["deleteOptions"]["preconditions"]["uid"] != metadata["uid"]:
+            raise Conflict("the UID in the precondition is not the pod's", 409)
+        if not is_bound(pod):  # nobody has to end it
+            self.drop(Kind.POD, f"{metadata['namespace']}/{metadata['name']}")
+        elif not metadata.get("deletionTimestamp"):
+            self.put_pod({**pod, "metadata": {**metadata, "deletionTimestamp": self.leaves_at()}})
         return {}
 
     def _annotate(self, pod: Json, change: Json) -> Json:

@@ -179,6 +179,9 @@ class Checker:
         found = []
         for card in self._world.api.cards.values():
             uuid = card["spec"]["uuid"]
+            found += [
+                f"{claim['podUID']} claims card {uuid}" for claim in (card.get("status") or {}).get("claims") or ()
+            ]
             for holder in holders_of(card):
                 uid = holder["podUID"]
                 pod = self._world.pod_of(uid)
@@ -198,16 +201,25 @@ class Checker:
                 found.append(f"pod {uid} does not go")
             elif lives_bound(pod) and self._held(uid).keys() != devices(pod).keys():
                 found.append(f"pod {uid} is bound, and does not hold what its annotation names")
+        found += [f"pod {uid} waits, and others could make room for it" for uid in self._waiting_for_lesser_ones()]
         return found + [f"pod {uid} waits, and there is room for it" for uid in self._waiting_with_room()]
 
-    def _fits(self, wish: Wish) -> bool:
+    def _waiting_for_lesser_ones(self) -> list[str]:
+        """Return who waits though it would fit if pods of lower priority had left."""
+        pods = self._world.api.pods.values()
+        waiting = [pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")]
+        wishes = {uid: self._world.wishes[uid] for uid in waiting}
+        return [uid for uid, wish in wishes.items() if self._fits(wish, stay_from=wish.priority)]
+
+    def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:
+        """Tell whether a pod fits beside all that hold cards, or only beside those that have at least this priority."""
         nodes = self._world.api.objects[Kind.NODE].values()
         ready = [node["metadata"]["name"] for node in nodes if node["status"]["allocatable"]["nvidia.com/gpu"] != "0"]
-        return any(self._free_cards(name, wish) >= wish.cards for name in ready)
+        return any(self._free_cards(name, wish, stay_from) >= wish.cards for name in ready)
 
-    def _free_cards(self, node_name: str, wish: Wish) -> int:
+    def _free_cards(self, node_name: str, wish: Wish, stay_from: int | None) -> int:
         cards = [card for card in self._world.api.cards.values() if card["spec"]["nodeName"] == node_name]
-        return sum(_has_room(card, wish) for card in cards)
+        return sum(_has_room(card, wish, stay_from) for card in cards)
 
     def _unmet_memory(self, process: OperatorProcess) -> list[str]:
         ledger, api, found = process.ledger, self._world.api, []
@@ -266,8 +278,8 @@ def _amounts(holder: Json) -> tuple[Any, ...]:
     return holder["memoryMiB"], holder["cores"], holder["number"], holder["exclusive"], holder["containers"]
 
 
-def _has_room(card: Json, wish: Wish) -> bool:
-    holders = holders_of(card)
+def _has_room(card: Json, wish: Wish, stay_from: int | None) -> bool:
+    holders = [holder for holder in holders_of(card) if stay_from is None or holder["priority"] >= stay_from]
     if not wish.memory_mib or any(holder["exclusive"] for holder in holders):
         return not holders
     capacity = card["spec"]["capacity"]

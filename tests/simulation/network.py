@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _LISTS = (Operation.LIST_NODES, Operation.LIST_CARDS, Operation.LIST_PODS, Operation.LIST_LEASES)
-_READS = (*_LISTS, Operation.READ_CARD, Operation.READ_POD)
+_READS = (*_LISTS, Operation.LIST_BUDGETS, Operation.READ_CARD, Operation.READ_POD)
 
 _REFUSALS: dict[int, Callable[[], ApiError]] = {
     429: lambda: Unreachable("429: too many requests", 429, 1.0),

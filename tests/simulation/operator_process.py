@@ -18,7 +18,7 @@ from simulation.process_loop import new_loop
 if TYPE_CHECKING:
     from simulation.world import World
 
-SETTINGS = Settings(start_timeout_s=0)
+SETTINGS = Settings(start_timeout_s=0, preemption="own", preemption_timeout_s=10.0)
 """The simulated kubelet starts pods as late as it likes, and that is not what is simulated."""
 
 NEVER_ENDING = ("resync_every", "wait_passive")
@@ -54,6 +54,7 @@ class OperatorProcess:
         operator.kopf_lists.first.set()
         operator.agents.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
+        parts.append(startup._preempt(operator))
         if host is not None:
             parts.append(startup._follow_lease(operator))
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
@@ -80,6 +81,7 @@ class OperatorProcess:
             "holds": [uid for uid, hold in self.ledger._holds.items() if hold.deadline_s > self.loop.time()],
             "binds": list(operator.placer._binds),
             "earmarks": list(operator.waiting._earmarks),
+            "promises": list(self.ledger.promises._placements),
             "tasks": [task.get_name() for task in tasks if _name_of(task.get_coro()) not in NEVER_ENDING],
         }
 

@@ -43,6 +43,39 @@ SMALL = (
     ),
 )
 
+LOW, HIGH = 1, 9
+
+PREEMPTION = (
+    Scenario(
+        "a more important pod comes",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (Create(Wish("h", priority=HIGH)), Crash(), Delete("h")),
+    ),
+    Scenario(
+        "a more important pod needs two cards",
+        TWO_CARDS,
+        (Wish("a", priority=LOW), Wish("b", HALF_MIB, priority=LOW)),
+        (Create(Wish("h", cards=2, priority=HIGH)), Crash(), ForceDelete("a")),
+    ),
+    Scenario(
+        "two more important pods come",
+        TWO_CARDS,
+        (Wish("a", cards=2, priority=LOW),),
+        (Create(Wish("g", priority=HIGH)), Create(Wish("h", MOST_MIB, priority=HIGH + 1)), Crash()),
+    ),
+    Scenario(
+        "a more important pod and two operators",
+        ONE_CARD,
+        (Wish("a", priority=LOW), Wish("c", priority=LOW)),
+        (Create(Wish("h", priority=HIGH)), LeaseMoves(2), LeaseMoves(1), Crash(1)),
+        replicas=2,
+        follows_lease=True,
+    ),
+)
+
+SMALL += PREEMPTION
+
 BY_NAME = {scenario.name: scenario for scenario in SMALL}
 
 RANDOM = "random"

@@ -7,7 +7,9 @@ lets all others go first; it goes wrong, in one of its ways; somebody does somet
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
+from fakes.virtual_time import EPOCH
 from gpuledger.formats.extender import BindArguments
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from simulation.api_server import ApiServer, Json, Kind
@@ -75,6 +77,7 @@ class World:
         self.trace = trace
         self.clock = Clock()
         self.api = ApiServer()
+        self.api.leaves_at = self._in_half_a_minute
         self.environment = new_loop(self.clock)
         self.node_names = tuple(scenario.nodes)
         self.wishes: dict[str, Wish] = {}  # pod UID -> what it asks for, of every pod there has been
@@ -119,6 +122,9 @@ class World:
         self.steps = 0
 
     # For those who live here.
+
+    def _in_half_a_minute(self) -> str:
+        return (EPOCH + timedelta(seconds=self.clock.now_s + 30)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def pend(self, item: Item) -> None:
         """Let something be on its way."""

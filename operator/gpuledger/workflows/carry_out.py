@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
 REFUSED_PAUSE_S = 5.0
-"""Before an eviction is asked for again that a PodDisruptionBudget has forbidden meanwhile."""
+"""Before an eviction is asked for again that was refused."""
 
 FORBIDDEN = 429
 
@@ -247,11 +247,11 @@ class PreemptionCarrier:
         return found
 
     async def _evict_one(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> bool:
-        """Return whether the victim leaves; a budget may forbid it for now."""
+        """Return whether the victim leaves. If not, a budget forbids it now, or it is gone; the ledger will tell."""
         try:
             await self._store.evict_pod(victim)
-        except (NotFound, Conflict):  # it is gone, or another one has its name by now
-            return True
+        except (NotFound, Conflict):  # another pod may have its name by now
+            return False
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
@@ -261,7 +261,7 @@ class PreemptionCarrier:
             try:
                 await self._store.delete_pod(victim)
             except (NotFound, Conflict):
-                return True
+                return False
         self._counts.evictions += 1
         self._evicted.setdefault(pod.uid, set()).add(victim.uid)
         cards = ", ".join(uuids)

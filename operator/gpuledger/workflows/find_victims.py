@@ -141,15 +141,19 @@ class VictimFinder:
     def _tenants(self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str]) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
-        Room that is kept for others of less priority costs nobody his life.
+        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays: an
+        eviction would delete it before it has begun.
         """
         tenants: dict[str, Tenant] = {}
         for entry in self._ledger.entries_of_node(node_name):
             for uid, holder in entry.holders.items():
                 goes = holder.state is HolderState.RELEASING or uid in leaving or self._lives.is_leaving(uid)
+                waits = holder.state is HolderState.RESERVED
                 if uid == pod.uid or uid in tenants or not (goes or holder.pod.priority < pod.priority):
                     continue
-                goes = goes or holder.state is HolderState.RESERVED
+                if not (goes or waits or self._lives.is_bound(uid)):
+                    continue
+                goes = goes or waits
                 covering = budgets.covering.get(uid, ())
                 tenants[uid] = Tenant(uid, holder.pod.priority, self._lives.started_s(uid), covering, goes)
             for uid, claim in entry.claims.items():

@@ -141,7 +141,8 @@ class ClusterObserver:
             return
         uid = pod["metadata"]["uid"]
         self._turns.observe(pod, uid, gone)
-        self._lives.observe(pod, gone)
+        if self._lives.observe(pod, gone):
+            self._preemption.bound()
         if gone or is_finished(pod):
             self._ledger.hosts.forget(uid)
             self._learner.ended(uid)

@@ -17,18 +17,20 @@ class PodLives:
     """What is known of the lives of bound pods, in Unix seconds."""
 
     def __init__(self) -> None:
-        self._started: dict[str, int] = {}  # pod UID -> when a kubelet has taken it up
+        self._started: dict[str, int] = {}  # UID of a bound pod -> when a kubelet has taken it up, 0 if none has
         self._leaves: dict[str, int] = {}  # UID of a pod that is being deleted -> when it must have ended
 
-    def observe(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod."""
+    def observe(self, pod: Json, gone: bool) -> bool:
+        """Take in a bound pod; tell whether it is a new one."""
         uid = pod["metadata"]["uid"]
         if gone or is_finished(pod) or not bound_node(pod):
             self.forget(uid)
-            return
-        for times, text in ((self._started, started_at(pod)), (self._leaves, leaves_at(pod))):
-            if text:
-                times[uid] = unix_s(text)
+            return False
+        is_new, started, leaves = uid not in self._started, started_at(pod), leaves_at(pod)
+        self._started[uid] = unix_s(started) if started else 0
+        if leaves:
+            self._leaves[uid] = unix_s(leaves)
+        return is_new
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod is gone. Idempotent."""
@@ -37,11 +39,15 @@ class PodLives:
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the pods of which something is known."""
-        return self._started.keys() | self._leaves.keys()
+        return set(self._started)
 
     def started_s(self, pod_uid: str) -> int:
         """Return when the pod has started, 0 if it has not."""
         return self._started.get(pod_uid, 0)
+
+    def is_bound(self, pod_uid: str) -> bool:
+        """Tell whether the pod was seen with a node, and not seen to end."""
+        return pod_uid in self._started
 
     def is_leaving(self, pod_uid: str) -> bool:
         """Tell whether the pod is on its way out, and not late."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -41,8 +42,11 @@ SETTLE_S = 0.1
 FORBIDDEN_PAUSE_S = 10.0
 """After this time a pod is looked at again for which only budgets stand in the way: no watch tells of these."""
 
-UNKNOWN_GRACE_S = 30
-"""How long a victim of kube-scheduler's may take to end of which nothing is known: Kubernetes' default."""
+CLAIM_PAUSE_S = 1.0
+"""Before a pod is looked at again whose claims could not be written."""
+
+DEFAULT_GRACE_S = 30
+"""How long pods may take to end, unless they say otherwise. Of some of kube-scheduler's victims nothing is known."""
 
 
 class PodStore(Protocol):
@@ -96,7 +100,8 @@ class Preemption:
         self._settings = settings
         self._read_request = read_request
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
-        self._looked_at: dict[str, int] = {}  # pod UID -> the ledger's last change when nothing was found for it
+        self._looked_at: dict[str, int] = {}  # pod UID -> the last change of `_news` when nothing was found for it
+        self._newcomers = 0  # bound pods that were seen so far
         self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
         self._tasks: set[asyncio.Task[None]] = set()
         self.wanted = asyncio.Event()
@@ -111,6 +116,16 @@ class Preemption:
         if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
             self._may.add(uid)
             self.refused(uid)
+
+    def bound(self) -> None:
+        """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
+        self._newcomers += 1
+        if self._settings.evicts and self._may:
+            self.wanted.set()
+
+    @property
+    def _news(self) -> int:
+        return self._ledger.changes + self._newcomers
 
     def refused(self, pod_uid: str) -> None:
         """Take in that kube-scheduler has asked for a pod in vain."""
@@ -143,11 +158,11 @@ class Preemption:
         """Find victims for those who wait, in their order. Nothing is awaited between a choice and its promise."""
         for waiting in self._waiting.in_order():
             uid = waiting.pod.uid
-            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._ledger.changes:
+            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._news:
                 continue
             found = await self._finder.find(waiting.pod, waiting.request, waiting.node_names or ())
             if found is None:
-                self._looked_at[uid] = self._ledger.changes
+                self._looked_at[uid] = self._news
             elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
                 continue
             elif found.cost[0] and not self._settings.despite_budgets:
@@ -167,7 +182,7 @@ class Preemption:
         )
 
     def _is_forbidden(self, pod: Pod, found: Victims) -> None:
-        self._looked_at[pod.uid] = self._ledger.changes
+        self._looked_at[pod.uid] = self._news
         asyncio.get_running_loop().call_later(FORBIDDEN_PAUSE_S, self._look_again, pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by
@@ -192,11 +207,10 @@ class Preemption:
 
     async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
         try:
-            await self._claim(
-                pod, found, [victim.uid for victim in found.pods], await self._longest_grace_s(found.pods)
-            )
+            await self._claim(pod, found, [victim.uid for victim in found.pods], found.pods)
         except GpuledgerError as error:
             logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            await asyncio.sleep(CLAIM_PAUSE_S)
             self.refused(pod.uid)
             return
         names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
@@ -205,17 +219,16 @@ class Preemption:
         self._teller.tell_pod(pod, False, "Preempting", sentence)
         self._carrier.look(pod.uid)
 
-    async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], patience_s: float) -> None:
-        """List the claims on all cards; if that fails, give them up. Raises what the API server says, DoesNotFit."""
-        until = datetime.now(UTC) + timedelta(seconds=patience_s + self._settings.timeout_s)
-        deadline, shares = until.strftime("%Y-%m-%dT%H:%M:%SZ"), found.placement.shares
-        self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
-        claims = []
-        for share in shares:
-            entry = self._ledger.entry(share.uuid)
-            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
-            claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
+    async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
+        """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
+
+        Raises what the API server says, or DoesNotFit.
+        """
         try:
+            patience_s = await self._longest_grace_s(leaving) + self._settings.timeout_s
+            until = datetime.now(UTC) + timedelta(seconds=patience_s)
+            claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+            self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
             await all_of(map(self._journal.claim, claims))
         except GpuledgerError as error:
             self._carrier.give_up(pod.uid, str(error))
@@ -223,15 +236,21 @@ class Preemption:
         finally:
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
 
+    def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
+        claims, shares = [], found.placement.shares
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
+            claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
+        return claims
+
     async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
-        """Return how long the slowest of some pods may take to end."""
-        longest_s = 0
+        """Return how long the slowest of some pods may take to end, in seconds."""
+        graces_s = []
         for pod in pods:
-            try:
-                longest_s = max(longest_s, grace_s(await self._store.pod(pod.namespace, pod.name)))
-            except NotFound:
-                continue
-        return longest_s
+            with suppress(NotFound):
+                graces_s.append(grace_s(await self._store.pod(pod.namespace, pod.name)))
+        return max(graces_s, default=DEFAULT_GRACE_S)
 
     # Kube-scheduler's own preemption.
 
@@ -272,7 +291,7 @@ class Preemption:
     ) -> dict[str, tuple[str, ...]]:
         self._ledger.promises.make(pod.uid, found.placement)
         try:
-            await self._claim(pod, found, (), max(UNKNOWN_GRACE_S, await self._longest_grace_s(found.pods)))
+            await self._claim(pod, found, (), [*found.pods, *self._known(victims)])
         except GpuledgerError as error:
             logger.warning("pod %s: no room is claimed for it: %s", pod, error)
             return {}
@@ -280,6 +299,11 @@ class Preemption:
         self._carrier.look(pod.uid)
         added = [victim.uid for victim in found.pods if victim.uid not in victims]
         return {found.placement.node_name: (*victims, *added)}
+
+    def _known(self, pod_uids: Collection[str]) -> list[Pod]:
+        """Return those of some pods that hold cards."""
+        holders = [self._ledger.holders_of(uid) for uid in pod_uids]
+        return [found[0][1].pod for found in holders if found]
 
     async def stop(self) -> None:
         """Decide nothing any more."""
