@@ -142,6 +142,7 @@ class Demo:
         self._run(f"kubectl get pod {WAITING_POD} -o jsonpath='{path}'")
         self._show_refusal()
         self._show_cost()
+        self._show_preemption()
 
     def stay(self) -> None:
         """Tell how to look around, and stay until interrupted."""
@@ -189,6 +190,24 @@ class Demo:
             self._screen.line(str(error).partition("failed with status 1: ")[2] or str(error), "red")
         else:
             raise DemoError("The API server has accepted a share that does not fit.")
+
+    def _show_preemption(self) -> None:
+        """Let a pod come for which others have to leave."""
+        self._screen.section("A pod of higher priority comes, and no node has the eight cards that it needs.")
+        self._screen.command("kubectl apply -f examples/preemption/urgent.yaml")
+        self._screen.table(self._plane.kubectl("apply", "-f", str(EXAMPLES / "preemption" / "urgent.yaml")))
+        self._wait_for(self._urgent_pod_waits)
+        self._run("kubectl get pod urgent -o wide")
+        path = "{range .items[*]}{.involvedObject.name}: {.message}{end}"
+        self._run(f"kubectl get events --field-selector reason=Preempted -o jsonpath='{path}'")
+
+    def _urgent_pod_waits(self) -> list[str]:
+        """Return what is missing until the pod runs and its victim was told why."""
+        found = json.loads(self._plane.kubectl("get", "pod", "urgent", "-o", "json"))
+        told = self._plane.kubectl("get", "events", "--field-selector", "reason=Preempted", "-o", "name")
+        if found["status"]["phase"] != "Running":
+            return ["pod urgent does not run"]
+        return [] if told else ["nobody was told to leave"]
 
     def _show_cost(self) -> None:
         """Count the writes between the first example and now."""

@@ -233,7 +233,8 @@ class PreemptionCarrier:
         steps = []
         for uid, victim in self._victims(claims).items():
             if uid not in self._evicted.get(pod_uid, ()) and not self._lives.is_leaving(uid):
-                steps.append(self._evict_one(claims[0][1].holder.pod, victim, [c.uuid for c, _ in claims]))
+                uuids = [card.uuid for card, claim in claims if uid in claim.victims]
+                steps.append(self._evict_one(claims[0][1].holder.pod, victim, uuids))
         if False in await all_of(steps):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
 

@@ -18,7 +18,7 @@ from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod
-from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
+from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS, MANY_CARDS_AT_ONCE
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
@@ -485,3 +485,25 @@ async def test_shares_that_were_looked_at_again_stay_for_a_while_if_the_first_bi
     with pytest.raises(BindFailed):
         await binding
     assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.RELEASING]
+
+
+async def test_a_crowd_of_pods_with_several_cards_does_not_enter_all_at_once(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """All would have a part of their shares and be late; the others wait, and hold what they will get in memory."""
+    crowd = [a_card(index, "node-b") for index in range(2 * (MANY_CARDS_AT_ONCE + 4))]
+    for card in crowd:
+        api.put_card(card)
+    parts.read_cards()
+    arrive = asyncio.Event()
+    api.queue(BIND, *[hold_request(arrive)] * len(crowd))
+    names = [f"crowd-{number}" for number in range(MANY_CARDS_AT_ONCE + 4)]
+    for name in names:
+        api.put_pod(a_pod_object(name, BOTH))
+        assert parts.filter(name, "node-b").node_names == ["node-b"]
+    tasks = [start(parts.bind(name, "node-b")) for name in names]
+    await settle()
+    assert sum(bool(api.holders_of(card)) for card in crowd) == 2 * MANY_CARDS_AT_ONCE
+    arrive.set()
+    await asyncio.gather(*tasks)
+    assert all(api.node_of(name) for name in names)
