@@ -49,6 +49,10 @@ DEFAULT_GRACE_S = 30
 """How long pods may take to end, unless they say otherwise. Of some of kube-scheduler's victims nothing is known."""
 
 
+_Look = tuple[int, frozenset[str] | None]
+"""How much had happened, and which nodes kube-scheduler would take."""
+
+
 class PodStore(Protocol):
     """The pods at the API server."""
 
@@ -100,7 +104,7 @@ class Preemption:
         self._settings = settings
         self._read_request = read_request
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
-        self._looked_at: dict[str, int] = {}  # pod UID -> the last change of `_news` when nothing was found for it
+        self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
         self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,9 +127,8 @@ class Preemption:
         if self._settings.evicts and self._may:
             self.wanted.set()
 
-    @property
-    def _news(self) -> int:
-        return self._ledger.changes + self._newcomers
+    def _look_of(self, waiting: WaitingPod) -> _Look:
+        return self._ledger.changes + self._newcomers, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
         """Take in that kube-scheduler has asked for a pod in vain."""
@@ -158,31 +161,33 @@ class Preemption:
         """Find victims for those who wait, in their order. Nothing is awaited between a choice and its promise."""
         for waiting in self._waiting.in_order():
             uid = waiting.pod.uid
-            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._news:
+            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._look_of(waiting):
                 continue
-            found = await self._finder.find(waiting.pod, waiting.request, waiting.node_names or ())
+            nodes = self._ledger.node_names() if waiting.node_names is None else waiting.node_names
+            found = await self._finder.find(waiting.pod, waiting.request, nodes)
             if found is None:
-                self._looked_at[uid] = self._news
+                self._looked_at[uid] = self._look_of(waiting)
+            elif waiting.node_names is None:  # refused before this operator was there
+                self._looked_at[uid] = self._look_of(waiting)
+                self._waiting.call(uid)
             elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
                 continue
             elif found.cost[0] and not self._settings.despite_budgets:
+                self._looked_at[uid] = self._look_of(waiting)
                 self._is_forbidden(waiting.pod, found)
             else:  # where others leave anyway, it may be enough to keep what they leave
                 self._begin(waiting.pod, found)
 
     def _may_begin(self, waiting: WaitingPod) -> bool:
         uid = waiting.pod.uid
-        known = self._waiting.lookup(uid)
         return (
-            known is not None
-            and known.node_names is not None
+            self._waiting.lookup(uid) is waiting
             and uid in self._may
             and not self._ledger.promises.is_made(uid)
             and not self._ledger.holders_of(uid)
         )
 
     def _is_forbidden(self, pod: Pod, found: Victims) -> None:
-        self._looked_at[pod.uid] = self._news
         asyncio.get_running_loop().call_later(FORBIDDEN_PAUSE_S, self._look_again, pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by

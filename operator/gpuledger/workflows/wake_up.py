@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
@@ -127,6 +127,19 @@ class WaitingPods:
         """Return a pod for which there is no room; None if it has some, or is not known to wait."""
         return self._waiting.get(pod_uid)
 
+    def call(self, pod_uid: str) -> None:
+        """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is not None:
+            self._start(self._ask_for(waiting.pod), f"ask for nodes of pod {waiting.pod}")
+
+    async def _ask_for(self, pod: Pod) -> None:
+        self._counts.wake_ups += 1
+        try:
+            await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+        except ApiError as error:
+            logger.info("pod %s can't be called: %s", pod, error)
+
     def keep_room(self, pod_uid: str, placement: Placement) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
         waiting = self._waiting.get(pod_uid)
@@ -222,7 +235,10 @@ class WaitingPods:
     def _call(self, pod_uid: str) -> None:
         earmark = self._earmarks[pod_uid]
         earmark.timer = None
-        task = asyncio.create_task(self._wake(earmark), name=f"wake pod {earmark.waiting.pod}")
+        self._start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
+
+    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(call, name=name)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
