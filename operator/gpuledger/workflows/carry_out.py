@@ -17,7 +17,7 @@ from typing import Protocol
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
-from gpuledger.model.share import Claim, Holder, HolderState, Placement, Pod
+from gpuledger.model.share import Claim, Holder, HolderState, Pod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
@@ -185,14 +185,14 @@ class PreemptionCarrier:
         await all_of([self._journal.withdraw_claim(card.uuid, pod_uid) for card, _ in claims])
         await all_of([self._journal.remove(card.uuid, pod_uid, holder) for card, holder in reserved])
         if pod_uid in self._pending:
-            self._counts.preemptions[Outcome.GIVEN_UP] += 1
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
-        else:
-            self._counts.preemptions[Outcome.DONE] += 1
         self._end(pod_uid)
 
     def _end(self, pod_uid: str) -> None:
+        if pod_uid in self._active:
+            outcome = Outcome.DONE if self._ledger.holders_of(pod_uid) else Outcome.GIVEN_UP
+            self._counts.preemptions[outcome] += 1
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
         self._evicted.pop(pod_uid, None)
@@ -223,8 +223,7 @@ class PreemptionCarrier:
         reserved = self._reserved(pod_uid)
         if not reserved or self._ledger.hold_of(pod_uid):
             return
-        placement = Placement(reserved[0][0].node_name, tuple(holder.share for _, holder in reserved))
-        self._waiting.keep_room(pod_uid, placement)
+        self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
 
     # Evicting.
 

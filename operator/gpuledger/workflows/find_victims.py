@@ -142,7 +142,7 @@ class VictimFinder:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
         Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays: an
-        eviction would delete it before it has begun.
+        eviction would delete it before it has begun. So does one that should have ended long ago.
         """
         tenants: dict[str, Tenant] = {}
         for entry in self._ledger.entries_of_node(node_name):
@@ -151,7 +151,7 @@ class VictimFinder:
                 waits = holder.state is HolderState.RESERVED
                 if uid == pod.uid or uid in tenants or not (goes or holder.pod.priority < pod.priority):
                     continue
-                if not (goes or waits or self._lives.is_bound(uid)):
+                if not (goes or waits or self._lives.is_bound(uid)) or self._lives.refuses_to_go(uid):
                     continue
                 goes = goes or waits
                 covering = budgets.covering.get(uid, ())

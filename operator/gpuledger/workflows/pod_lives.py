@@ -51,8 +51,12 @@ class PodLives:
 
     def is_leaving(self, pod_uid: str) -> bool:
         """Tell whether the pod is on its way out, and not late."""
+        return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)
+
+    def refuses_to_go(self, pod_uid: str) -> bool:
+        """Tell whether the pod should have ended some time ago."""
         leaves_s = self._leaves.get(pod_uid)
-        return leaves_s is not None and datetime.now(UTC).timestamp() < leaves_s + OVERDUE_S
+        return leaves_s is not None and datetime.now(UTC).timestamp() >= leaves_s + OVERDUE_S
 
 
 def unix_s(text: str) -> int:

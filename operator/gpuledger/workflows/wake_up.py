@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.request import PodRequest, Shape
-from gpuledger.model.share import Placement, Pod
+from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pauses import pause
@@ -140,10 +140,11 @@ class WaitingPods:
         except ApiError as error:
             logger.info("pod %s can't be called: %s", pod, error)
 
-    def keep_room(self, pod_uid: str, placement: Placement) -> None:
+    def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
         waiting = self._waiting.get(pod_uid)
         if waiting is not None:
+            placement = Placement(node_name, tuple(shares), waiting.request.host)
             self._ledger.hold(pod_uid, placement, NO_DEADLINE)
             self._earmark(waiting)
 

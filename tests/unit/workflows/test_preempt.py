@@ -359,6 +359,28 @@ async def test_a_more_important_pod_takes_the_place_that_is_kept_for_another(
     assert len(evicted(api)) == 3, "nobody else leaves for it"
 
 
+async def test_a_pod_that_refuses_to_go_is_no_victim_again(parts: OperatorParts, api: ApiServer) -> None:
+    for card in CARDS[:2]:
+        stuck = low(card)
+        stuck["metadata"]["deletionTimestamp"] = (datetime.now(UTC) - timedelta(seconds=300)).isoformat()
+        api.put_pod(stuck)
+    await want(parts, "high")
+    assert evicted(api) == ["low-2"]
+
+
+async def test_what_has_become_of_preemptions_is_counted(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    await pass_time(parts, 0.5)
+    await want(parts, "gone")
+    api.delete_pod("gone")
+    await pass_time(parts, 0.5)
+    assert parts.counts.preemptions == {"begun": 2, "done": 1, "given-up": 1}
+    assert parts.counts.evictions == 2
+
+
 async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: ApiServer) -> None:
     leaving = low(CARDS[1])
     leaving["metadata"]["deletionTimestamp"] = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
