@@ -37,6 +37,7 @@ from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.who_preempts import WhoPreempts
 
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
@@ -67,10 +68,11 @@ class OperatorParts:
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
+        self.who_preempts = WhoPreempts(operator=self.evicts, scheduler=not self.evicts)
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, not self.evicts)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, self.who_preempts)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
@@ -132,7 +134,7 @@ class OperatorParts:
             self.carrier,
             self,
             self.counts,
-            PreemptionSettings(self.evicts, self.despite_budgets, PREEMPTION_TIMEOUT_S),
+            PreemptionSettings(self.who_preempts, self.despite_budgets, PREEMPTION_TIMEOUT_S),
             settings.request,
         )
         self.placer.on_refused = self.preemption.refused
@@ -171,12 +173,13 @@ class OperatorParts:
             placer=self.placer,
             waiting=self.waiting,
             preemption=self.preemption,
+            who_preempts=self.who_preempts,
             unlinked=UnlinkedNodes(self.ledger, self.policy),
             room_has_changed=room_has_changed,
             counts=self.counts,
             garbage=cast(Any, None),
             server=cast(Any, None),
-            settings=Settings(),
+            settings=Settings(preemption="own"),
         )
 
     def tell_node(self, node_name: str, sentence: str) -> None:

@@ -48,6 +48,7 @@ from gpuledger.workflows.preempt import SETTLE_S, Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.who_preempts import WhoPreempts
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,6 @@ START_PAUSE_S = 1.0
 
 LEASE_SILENCE_S = 20.0
 """A Lease that somebody holds is renewed every few seconds."""
-
-PREEMPTS_FOR_EXTENDERS = (1, 38)
-"""From this version on kube-scheduler asks an extender for victims on nodes that only the extender has refused."""
 
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
@@ -79,6 +77,7 @@ class Operator:
     placer: PodPlacer
     waiting: WaitingPods
     preemption: Preemption
+    who_preempts: WhoPreempts
     unlinked: UnlinkedNodes
     room_has_changed: asyncio.Event
     counts: Counts
@@ -95,12 +94,13 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger, store, GATHER_S)
     waiting = WaitingPods(ledger, chooser, store, counts, leadership.is_active)
+    who_preempts = WhoPreempts.by_setting(settings.preemption)
     placement = PlacementSettings(
         words=words_of(settings),
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_timeout_s,
         nodes_offered=settings.nodes_offered,
-        native_preemption=settings.preemption == "native",
+        who_preempts=who_preempts,
     )
     clock = asyncio.get_running_loop().time
     agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
@@ -132,7 +132,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         events,
         counts,
         PreemptionSettings(
-            evicts=settings.preemption == "own",
+            who=who_preempts,
             despite_budgets=settings.preempt_despite_budgets,
             timeout_s=settings.preemption_timeout_s,
         ),
@@ -174,6 +174,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         placer,
         waiting,
         preemption,
+        who_preempts,
         unlinked,
         room_has_changed,
         counts,
@@ -190,7 +191,7 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
     """
     client = await KubeClient.connect(kubeconfig)
     try:
-        operator = build_operator(client, await _with_preemption(client, settings), host)
+        operator = build_operator(client, settings, host)
         operator.garbage.start()
         operator.observer.on_compared = lambda: _after_comparing(operator)
         async with contextlib.AsyncExitStack() as sites:
@@ -209,16 +210,6 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
         await client.close()
 
 
-async def _with_preemption(client: KubeClient, settings: Settings) -> Settings:
-    """Decide who preempts, where the settings leave that to the version of the API server."""
-    if settings.preemption != "auto":
-        return settings
-    version = await KubeReads(client).server_version()
-    who = "native" if version >= PREEMPTS_FOR_EXTENDERS else "own"
-    logger.info("Kubernetes %d.%d: preemption is %s", *version, who)
-    return settings.changed({"preemption": who})
-
-
 async def _serve(sites: contextlib.AsyncExitStack, application: web.Application, host: str, port: int) -> None:
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
@@ -234,6 +225,8 @@ async def _keep_in_sync(operator: Operator) -> None:
     await operator.kopf_lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
         await asyncio.wait_for(operator.agents.listed.wait(), AGENTS_WAIT_S)
+    if operator.settings.preemption == "auto":
+        await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
         if not operator.leadership.is_active():
             await _until_it_works(operator.observer.resync)
@@ -245,6 +238,13 @@ async def _keep_in_sync(operator: Operator) -> None:
         interval_s = operator.settings.resync_interval_s
         comparing = operator.observer.resync_every(interval_s, operator.kopf_lists.again)
         await _first_to_end(operator.leadership.wait_passive(), comparing)
+
+
+async def _find_out_who_preempts(operator: Operator) -> None:
+    version = await KubeReads(operator.client).server_version()
+    operator.who_preempts.know(version)
+    who = "kube-scheduler, which asks" if operator.who_preempts.scheduler else "the operator itself"
+    logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
 async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:

@@ -46,6 +46,7 @@ from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.who_preempts import WhoPreempts
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,7 @@ class PlacementSettings:
     """Until Bind answers; the task goes on. Less than the scheduler's httpTimeout."""
     nodes_offered: int
     """Nodes between which kube-scheduler can choose for a pod."""
-    native_preemption: bool = False
-    """Whether kube-scheduler asks for victims where nothing but room is short."""
+    who_preempts: WhoPreempts = field(default_factory=WhoPreempts)
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
@@ -228,7 +228,7 @@ class PodPlacer:
     def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
         if promised_node in refusals:
             refusals[promised_node] = BEING_FREED
-        if not self._settings.native_preemption:
+        if not self._settings.who_preempts.scheduler:
             return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)))
         short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
         return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)

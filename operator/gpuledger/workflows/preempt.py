@@ -31,6 +31,7 @@ from gpuledger.workflows.find_victims import Budgets, VictimFinder, Victims
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.together import all_of
 from gpuledger.workflows.wake_up import WaitingPod, WaitingPods
+from gpuledger.workflows.who_preempts import WhoPreempts
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,7 @@ class Teller(Protocol):
 class PreemptionSettings:
     """Who evicts, and for how long room is kept."""
 
-    evicts: bool
-    """The operator itself decides; else kube-scheduler does, and asks."""
+    who: WhoPreempts
     despite_budgets: bool
     timeout_s: float
 
@@ -124,7 +124,7 @@ class Preemption:
     def bound(self) -> None:
         """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
-        if self._settings.evicts and self._may:
+        if self._settings.who.operator and self._may:
             self.wanted.set()
 
     def _look_of(self, waiting: WaitingPod) -> _Look:
@@ -132,7 +132,7 @@ class Preemption:
 
     def refused(self, pod_uid: str) -> None:
         """Take in that kube-scheduler has asked for a pod in vain."""
-        if self._settings.evicts and pod_uid in self._may:
+        if self._settings.who.operator and pod_uid in self._may:
             self.wanted.set()
 
     def forget(self, pod_uid: str) -> None:
@@ -270,12 +270,12 @@ class Preemption:
             return dict(arguments.victims)
         if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
             return {}
-        if self._settings.evicts and await self._finds_its_own(pod, request):
+        if self._settings.who.operator and await self._finds_its_own(pod, request):
             return {}
         best: tuple[tuple[Any, ...], str, Victims] | None = None
         for name, victims in sorted(arguments.victims.items()):
             eviction = self._finder.on_node(pod, request, name, Budgets(), leaving=victims)
-            if eviction is None or (self._settings.evicts and not victims and not eviction.victims):
+            if eviction is None or (self._settings.who.operator and not victims and not eviction.victims):
                 continue
             found = self._finder.victims(pod, request, eviction, victims)
             rank = (arguments.violations.get(name, 0), eviction.cost, len(victims))

@@ -1,0 +1,27 @@
+"""Who evicts pods for others. It can depend on the API server's version, which is known only when that has answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ASKS_EXTENDERS = (1, 38)
+"""From this version on kube-scheduler asks an extender for victims on nodes that only the extender has refused."""
+
+
+@dataclass(slots=True)
+class WhoPreempts:
+    """Nobody, as long as it is not known."""
+
+    operator: bool = False
+    scheduler: bool = False
+    """kube-scheduler does, and asks whom."""
+
+    @classmethod
+    def by_setting(cls, preemption: str) -> WhoPreempts:
+        """Return what the setting says: own, native, off, or auto, which is still to be found out."""
+        return cls(operator=preemption == "own", scheduler=preemption == "native")
+
+    def know(self, version: tuple[int, int]) -> None:
+        """Take in the API server's version, major and minor."""
+        self.scheduler = version >= ASKS_EXTENDERS
+        self.operator = not self.scheduler
