@@ -57,6 +57,9 @@ START_PAUSE_S = 1.0
 LEASE_SILENCE_S = 20.0
 """A Lease that somebody holds is renewed every few seconds."""
 
+PAUSE_TO_WORK = 3.0
+"""How long the search for victims pauses, by how long it took."""
+
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
 
@@ -299,17 +302,19 @@ async def _give_room(operator: Operator) -> None:
         operator.placer.expire_holds()
         if operator.observer.synced and operator.leadership.is_active():
             operator.waiting.give_room()
-            operator.preemption.look_at_all()
+            operator.preemption.room_has_changed()
             if operator.placer.look_further():
                 operator.room_has_changed.set()
                 await asyncio.sleep(0)  # whoever asks meanwhile goes first
 
 
 async def _preempt(operator: Operator) -> None:
-    """Look for victims when a pod was refused. In a cluster at rest nothing runs."""
+    """Look for victims when somebody may need some. In a cluster at rest nothing runs, and in a busy one others do."""
+    took_s = 0.0
     while True:
         await operator.preemption.wanted.wait()
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(max(SETTLE_S, PAUSE_TO_WORK * took_s))
+        begin_s = asyncio.get_running_loop().time()
         operator.preemption.wanted.clear()
         if operator.observer.synced and operator.leadership.is_active():
             try:
@@ -318,6 +323,7 @@ async def _preempt(operator: Operator) -> None:
                 logger.warning("no victims are chosen, trying again: %s", error)
                 await asyncio.sleep(START_PAUSE_S)
                 operator.preemption.wanted.set()
+        took_s = asyncio.get_running_loop().time() - begin_s
 
 
 def _after_comparing(operator: Operator) -> None:

@@ -59,6 +59,7 @@ class Ledger:
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
         self._changes = 0
+        self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
         self.on_change: Callable[[], None] = lambda: None
@@ -107,6 +108,13 @@ class Ledger:
     def pod_uids(self) -> list[str]:
         """Return the UIDs of all pods that hold something at the API server."""
         return list(self._by_pod)
+
+    def lowest_priority(self) -> int:
+        """Return the priority of the least important holder of the cluster; a very high one if there is none."""
+        if self._lowest is None:
+            priorities = (holder.pod.priority for entry in self._entries.values() for holder in entry.holders.values())
+            self._lowest = min(priorities, default=2**31)
+        return self._lowest
 
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
@@ -351,6 +359,7 @@ class Ledger:
             if not self._by_pod[uid]:
                 del self._by_pod[uid]
         entry.holders = {holder.pod.uid: holder for holder in holders}
+        self._lowest = None
         for uid in entry.holders:
             self._by_pod.setdefault(uid, set()).add(uuid)
 

@@ -66,6 +66,10 @@ class Promises:
         """Return the UIDs of all pods that have a claim at the API server."""
         return list(self._claimed)
 
+    def is_under_way(self, pod_uid: str) -> bool:
+        """Tell whether something is promised to the pod in memory, whose claims are being written."""
+        return pod_uid in self._placements
+
     def is_made(self, pod_uid: str) -> bool:
         """Tell whether something is promised to the pod, stored or not."""
         return pod_uid in self._placements or pod_uid in self._claimed

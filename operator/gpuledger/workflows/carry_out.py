@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
@@ -31,6 +32,9 @@ PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
 REFUSED_PAUSE_S = 5.0
 """Before an eviction is asked for again that was refused."""
+
+SUSPECT_DELAY_S = 10.0
+"""How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
 FORBIDDEN = 429
 
@@ -122,6 +126,12 @@ class PreemptionCarrier:
                 if holder.state is HolderState.RESERVED:
                     self.look(uid)
 
+    def notice(self, card: CardEntry) -> None:
+        """Look, in a while, at claims of which nothing is known: another operator's, or what a lost write has left."""
+        for uid in card.claims:
+            if uid not in self._active and uid not in self._timers:
+                self._look_again(uid, SUSPECT_DELAY_S)
+
     def give_up(self, pod_uid: str, why: str) -> None:
         """End a pod's preemption; whoever was evicted for it stays so."""
         self._given_up.setdefault(pod_uid, why)
@@ -140,6 +150,8 @@ class PreemptionCarrier:
     # Carrying out.
 
     async def _look(self, pod_uid: str) -> None:
+        if self._ledger.promises.is_under_way(pod_uid):  # its claims are being written; it is looked at after that
+            return
         claims, reserved = self._ledger.promises.claims_of(pod_uid), self._reserved(pod_uid)
         if not claims and not reserved:
             self._end(pod_uid)

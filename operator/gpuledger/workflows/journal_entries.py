@@ -267,8 +267,16 @@ def _conflicts_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
 
 def _claims_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the operations that write the claims.
+
+    A claim ends when its pod becomes a holder, and nothing in the list would tell of that to a new one that arrives
+    late: it is only taken by the card as it was read.
+    """
     before = card.claims.values()
-    return _list_patch("claims", list(map(claim_json, before)), list(map(claim_json, _claims(card, entries))))
+    operations = _list_patch("claims", list(map(claim_json, before)), list(map(claim_json, _claims(card, entries))))
+    if any(isinstance(entry, SetClaim) and entry.claim for entry in entries):
+        return [{"op": "test", "path": "/metadata/resourceVersion", "value": str(card.resource_version)}, *operations]
+    return operations
 
 
 def _list_patch(name: str, before: list[Json], after: list[Json]) -> list[Json]:

@@ -131,6 +131,7 @@ class ClusterObserver:
             self._inventory.recheck(node_name)  # it is there after all, or comes back at this moment
             return
         self._releaser.notice(entry)
+        self._preemption.notice(entry)
         self._inventory.notice(entry)
         if not entry.reported and not entry.holders:
             self._inventory.recheck(node_name)  # the last holder of a card that is gone has left

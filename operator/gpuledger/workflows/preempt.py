@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from gpuledger.formats.extender import PreemptArguments
 from gpuledger.formats.pod import grace_s, is_unschedulable, may_preempt, pod_identity
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
@@ -107,6 +108,7 @@ class Preemption:
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
         self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
         self._tasks: set[asyncio.Task[None]] = set()
         self.wanted = asyncio.Event()
         """Set when somebody may need others to leave."""
@@ -151,29 +153,36 @@ class Preemption:
         self._carrier.take_over()
         self.wanted.set()
 
-    def look_at_all(self) -> None:
-        """Have all preemptions looked at: something has changed in the ledger."""
+    def notice(self, card: CardEntry) -> None:
+        """Take in a card as it is stored now."""
+        self._carrier.notice(card)
+
+    def room_has_changed(self) -> None:
+        """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
         self._carrier.look_at_all()
+        if self._settings.who.operator and self._may:
+            self.wanted.set()
 
     # Deciding.
 
     async def decide(self) -> None:
         """Find victims for those who wait, in their order. Nothing is awaited between a choice and its promise."""
+        hopeless: set[tuple[object, ...]] = set()
         for waiting in self._waiting.in_order():
-            uid = waiting.pod.uid
-            if not self._may_begin(waiting) or self._looked_at.get(uid) == self._look_of(waiting):
+            look = self._look_of(waiting)
+            same = (waiting.pod.priority, waiting.request.shape, look)
+            if not self._may_begin(waiting) or self._looked_at.get(waiting.pod.uid) == look:
                 continue
             nodes = self._ledger.node_names() if waiting.node_names is None else waiting.node_names
-            found = await self._finder.find(waiting.pod, waiting.request, nodes)
+            found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
+            self._looked_at[waiting.pod.uid] = look
             if found is None:
-                self._looked_at[uid] = self._look_of(waiting)
+                hopeless.add(same)
             elif waiting.node_names is None:  # refused before this operator was there
-                self._looked_at[uid] = self._look_of(waiting)
-                self._waiting.call(uid)
+                self._waiting.call(waiting.pod.uid)
             elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
-                continue
+                self._looked_at.pop(waiting.pod.uid, None)
             elif found.cost[0] and not self._settings.despite_budgets:
-                self._looked_at[uid] = self._look_of(waiting)
                 self._is_forbidden(waiting.pod, found)
             else:  # where others leave anyway, it may be enough to keep what they leave
                 self._begin(waiting.pod, found)
@@ -181,13 +190,16 @@ class Preemption:
     def _may_begin(self, waiting: WaitingPod) -> bool:
         uid = waiting.pod.uid
         return (
-            self._waiting.lookup(uid) is waiting
-            and uid in self._may
+            uid in self._may
+            and uid not in self._resting
+            and self._waiting.lookup(uid) is waiting
+            and waiting.pod.priority > self._ledger.lowest_priority()
             and not self._ledger.promises.is_made(uid)
             and not self._ledger.holders_of(uid)
         )
 
     def _is_forbidden(self, pod: Pod, found: Victims) -> None:
+        self._resting.add(pod.uid)
         asyncio.get_running_loop().call_later(FORBIDDEN_PAUSE_S, self._look_again, pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by
@@ -197,8 +209,9 @@ class Preemption:
             self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
 
     def _look_again(self, pod_uid: str) -> None:
-        if self._looked_at.pop(pod_uid, None) is not None:
-            self.refused(pod_uid)
+        self._resting.discard(pod_uid)
+        self._looked_at.pop(pod_uid, None)
+        self.refused(pod_uid)
 
     def _begin(self, pod: Pod, found: Victims) -> None:
         """Promise the room, and have it claimed in the background."""

@@ -247,7 +247,7 @@ async def test_a_victim_that_does_not_go_ends_the_preemption(
     later = datetime.now(UTC) + timedelta(seconds=30 + PREEMPTION_TIMEOUT_S + 5)
     monkeypatch.setattr("gpuledger.workflows.carry_out.datetime", _clock(later))
     monkeypatch.setattr("gpuledger.workflows.pod_lives.datetime", _clock(later))
-    parts.preemption.look_at_all()
+    parts.preemption.room_has_changed()
     await pass_time(parts, 0.05)
     assert claims(api, "uid-high") == []
     assert "PreemptionGivenUp" in reasons(parts, "uid-high")
