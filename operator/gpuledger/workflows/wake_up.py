@@ -134,11 +134,14 @@ class WaitingPods:
             self._start(self._ask_for(waiting.pod), f"ask for nodes of pod {waiting.pod}")
 
     async def _ask_for(self, pod: Pod) -> None:
-        self._counts.wake_ups += 1
         try:
-            await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+            await self._wake_up(pod)
         except ApiError as error:
             logger.info("pod %s can't be called: %s", pod, error)
+
+    async def _wake_up(self, pod: Pod) -> None:
+        self._counts.wake_ups += 1
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
@@ -251,9 +254,8 @@ class WaitingPods:
                 self._does_not_come(earmark)
                 return
             earmark.woken = True
-            self._counts.wake_ups += 1
             try:
-                await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+                await self._wake_up(pod)
             except (Conflict, Unreachable) as error:
                 await pause(attempt, error)
                 attempt += 1
