@@ -127,11 +127,16 @@ class PreemptingCluster(Cluster):
         before = file.read_text()
         file.write_text(yaml.safe_dump({**yaml.safe_load(before), **changes}))
         try:
-            self.installation.restart_operator()
+            self.restart_operator()
             yield
         finally:
             file.write_text(before)
-            self.installation.restart_operator()
+            self.restart_operator()
+
+    def restart_operator(self) -> None:
+        """Kill the operator if it still runs, and start it behind the proxy."""
+        self.installation.kill_operator()
+        self.installation.start_operator(self.proxy.kubeconfig_from(self.installation.kubeconfig))
 
     def evictions(self, since: int) -> list[str]:
         """Return the names of the pods that were evicted, as often as the API server did it."""
@@ -199,7 +204,7 @@ def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
         )
         running.request("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
     if not (running.installation.operator and running.installation.operator.alive):
-        running.installation.start_operator(running.proxy.kubeconfig_from(running.installation.kubeconfig))
+        running.restart_operator()
     running.clear()
 
 
@@ -472,7 +477,7 @@ def test_an_operator_killed_between_two_evictions_evicts_nobody_twice(cluster: P
     armed.wait()
     cluster.installation.kill_operator()
     cluster.proxy.disarm()
-    cluster.installation.start_operator()
+    cluster.restart_operator()
     cluster.wait(lambda: sorted(cluster.evictions(since)) == ["low-0", "low-1"], "the second is evicted, too")
     cluster.kubelet.stubborn.clear()
     [found] = cluster.wait_bound("high")
