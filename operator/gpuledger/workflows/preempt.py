@@ -41,6 +41,10 @@ Json = dict[str, Any]
 SETTLE_S = 0.1
 """Between a refusal and the decision: kube-scheduler sometimes asks for one node first, and then for all of them."""
 
+FRESH_S = 5.0
+"""For how long it counts which nodes kube-scheduler would take. Later it is made to ask again, before anybody leaves:
+meanwhile a node can have got a taint, or run short of CPU."""
+
 FORBIDDEN_PAUSE_S = 10.0
 """After this time a pod is looked at again for which only budgets stand in the way: no watch tells of these."""
 
@@ -108,6 +112,8 @@ class Preemption:
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
         self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
+        self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
         self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
         self._tasks: set[asyncio.Task[None]] = set()
         self.wanted = asyncio.Event()
@@ -121,7 +127,7 @@ class Preemption:
         self._carrier.waits(uid)
         if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
             self._may.add(uid)
-            self.refused(uid)
+            self._want(uid)
 
     def bound(self) -> None:
         """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
@@ -133,15 +139,23 @@ class Preemption:
         return self._ledger.changes + self._newcomers, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has asked for a pod in vain."""
+        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take."""
+        self._asked_s[pod_uid] = asyncio.get_running_loop().time()
+        if pod_uid in self._called:
+            self._called.discard(pod_uid)
+            self._looked_at.pop(pod_uid, None)
+        self._want(pod_uid)
+
+    def _want(self, pod_uid: str) -> None:
         if self._settings.who.operator and pod_uid in self._may:
             self.wanted.set()
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone."""
+        for known in (self._asked_s, self._looked_at, self._forbidden):
+            known.pop(pod_uid, None)
         self._may.discard(pod_uid)
-        self._looked_at.pop(pod_uid, None)
-        self._forbidden.pop(pod_uid, None)
+        self._called.discard(pod_uid)
         self._carrier.waits_no_more(pod_uid)
 
     def remembered(self) -> set[str]:
@@ -178,14 +192,23 @@ class Preemption:
             self._looked_at[waiting.pod.uid] = look
             if found is None:
                 hopeless.add(same)
-            elif waiting.node_names is None:  # refused before this operator was there
-                self._waiting.call(waiting.pod.uid)
             elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
                 self._looked_at.pop(waiting.pod.uid, None)
             elif found.cost[0] and not self._settings.despite_budgets:
                 self._is_forbidden(waiting.pod, found)
+            elif waiting.node_names is None or (found.pods and not self._is_fresh(waiting.pod.uid)):
+                self._have_it_asked_for(waiting.pod.uid)
             else:  # where others leave anyway, it may be enough to keep what they leave
                 self._begin(waiting.pod, found)
+
+    def _have_it_asked_for(self, pod_uid: str) -> None:
+        if pod_uid not in self._called:
+            self._called.add(pod_uid)
+            self._waiting.call(pod_uid)
+
+    def _is_fresh(self, pod_uid: str) -> bool:
+        """Tell whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
+        return asyncio.get_running_loop().time() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
 
     def _may_begin(self, waiting: WaitingPod) -> bool:
         uid = waiting.pod.uid
@@ -211,7 +234,7 @@ class Preemption:
     def _look_again(self, pod_uid: str) -> None:
         self._resting.discard(pod_uid)
         self._looked_at.pop(pod_uid, None)
-        self.refused(pod_uid)
+        self._want(pod_uid)
 
     def _begin(self, pod: Pod, found: Victims) -> None:
         """Promise the room, and have it claimed in the background."""
@@ -229,7 +252,7 @@ class Preemption:
         except GpuledgerError as error:
             logger.warning("pod %s: no room is claimed for it: %s", pod, error)
             await asyncio.sleep(CLAIM_PAUSE_S)
-            self.refused(pod.uid)
+            self._want(pod.uid)
             return
         names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
@@ -299,7 +322,7 @@ class Preemption:
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Tell whether the operator can make room by itself, where nothing but cards is short."""
         waiting = self._waiting.lookup(pod.uid)
-        if waiting is None or not waiting.node_names:
+        if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False
         found = await self._finder.find(pod, request, waiting.node_names)
         return found is not None and (not found.cost[0] or self._settings.despite_budgets)

@@ -131,13 +131,20 @@ class WaitingPods:
         """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
         waiting = self._waiting.get(pod_uid)
         if waiting is not None:
-            self._start(self._ask_for(waiting.pod), f"ask for nodes of pod {waiting.pod}")
+            self._start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
 
-    async def _ask_for(self, pod: Pod) -> None:
-        try:
-            await self._wake_up(pod)
-        except ApiError as error:
-            logger.info("pod %s can't be called: %s", pod, error)
+    async def _ask_for(self, waiting: WaitingPod) -> None:
+        attempt = 0
+        while self._waiting.get(waiting.pod.uid) is waiting:
+            try:
+                await self._wake_up(waiting.pod)
+                return
+            except (Conflict, Unreachable) as error:
+                await pause(attempt, error)
+                attempt += 1
+            except ApiError as error:
+                logger.info("pod %s can't be called: %s", waiting.pod, error)
+                return
 
     async def _wake_up(self, pod: Pod) -> None:
         self._counts.wake_ups += 1

@@ -18,7 +18,7 @@ from gpuledger.formats.pod import pod_identity
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState
-from gpuledger.workflows.preempt import FORBIDDEN_PAUSE_S, SETTLE_S
+from gpuledger.workflows.preempt import FORBIDDEN_PAUSE_S, FRESH_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)
 WHOLE = {GPU: "1"}
@@ -199,6 +199,26 @@ async def test_nobody_leaves_before_the_scheduler_has_tried_everything(parts: Op
     assert len(evicted(api)) == 1
 
 
+async def test_nobody_leaves_on_an_old_word_of_the_scheduler(parts: OperatorParts, api: ApiServer) -> None:
+    """Room that was not there before can be had minutes after the last attempt; the node may have got a taint since."""
+    for card in CARDS:
+        api.put_pod(low(card, priority=HIGH))
+    important = [Holder(pod_identity(low(card, priority=HIGH)), whole_share(card), attempt="first") for card in CARDS]
+    for card, holder in zip(CARDS, important, strict=True):
+        api.put_card(card, holder)
+    await parts.idle()
+    await want(parts, "high")
+    await pass_time(parts, 2 * FRESH_S)
+    api.put_card(CARDS[0], Holder(pod_identity(low(CARDS[0])), whole_share(CARDS[0]), attempt="second"))
+    parts.read_cards()
+    await pass_time(parts, 1.0)
+    assert evicted(api) == []
+    assert len(api.called(Operation.ANNOTATE)) == 1, "the scheduler is made to ask again"
+    assert not await ask(parts, "high")
+    await pass_time(parts, 1.0)
+    assert evicted(api) == ["low-0"]
+
+
 async def test_two_pods_do_not_evict_for_the_same_card(parts: OperatorParts, api: ApiServer) -> None:
     for name in ("first", "second", "third", "fourth"):
         api.put_pod(refused(name))
@@ -320,7 +340,10 @@ async def test_where_budgets_forbid_nobody_leaves_and_the_pod_is_told(parts: Ope
     assert evicted(api) == []
     assert reasons(parts, "uid-high") == ["PreemptionForbidden"]
     api.budgets[1]["status"]["disruptionsAllowed"] = 1
-    await pass_time(parts, FORBIDDEN_PAUSE_S + 1)
+    await pass_time(parts, 3 * FORBIDDEN_PAUSE_S)
+    assert len(api.called(Operation.ANNOTATE)) == 1, "the scheduler is made to ask again, once"
+    assert not await ask(parts, "high")
+    await pass_time(parts, 1.0)
     assert evicted(api) == ["low-1"]
 
 
