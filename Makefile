@@ -68,6 +68,10 @@ bench-filter: $(READY) ## measure Filter and the ledger's memory without a clust
 	@$(BIN)/python tools/bench.py filter $(if $(PROFILE),--profile $(PROFILE)) $(BENCH)
 	$(BIN)/python tools/bench.py memory
 
+.PHONY: bench-preempt
+bench-preempt: $(READY) ## measure the choice of victims without a cluster
+	@$(BIN)/python tools/bench.py preempt $(BENCH)
+
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: the CRD, the policies in manifests/admission/, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"

@@ -158,7 +158,6 @@ def scheduler_config(settings_file: Path | None, leader_elect: bool, output: Tex
         settings.extender_timeout_s,
         leader_elect,
         settings.nodes_offered,
-        settings.preemption != "off",
     )
     output.write(yaml.safe_dump(configuration, sort_keys=False))
 

@@ -19,7 +19,6 @@ def scheduler_configuration(
     http_timeout_s: int,
     leader_elect: bool,
     nodes_offered: int = 1,
-    preemption: bool = True,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
@@ -29,7 +28,6 @@ def scheduler_configuration(
     Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
     """
     scores = _scores() if nodes_offered > 1 else {}
-    preempt = {"preemptVerb": "preempt"} if preemption else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -45,8 +43,8 @@ def scheduler_configuration(
                 "urlPrefix": extender_url,
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt",
                 "bindVerb": "bind",
-                **preempt,
                 "weight": 1,
                 "enableHTTPS": False,
                 "httpTimeout": f"{http_timeout_s}s",

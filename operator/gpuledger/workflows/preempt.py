@@ -311,13 +311,20 @@ class Preemption:
         best: tuple[tuple[Any, ...], str, Victims] | None = None
         for name, victims in sorted(arguments.victims.items()):
             eviction = self._finder.on_node(pod, request, name, Budgets(), leaving=victims)
-            if eviction is None or (self._settings.who.operator and not victims and not eviction.victims):
+            if eviction is None or not self._may_answer(victims, eviction.victims):
                 continue
             found = self._finder.victims(pod, request, eviction, victims)
             rank = (arguments.violations.get(name, 0), eviction.cost, len(victims))
             if best is None or rank < best[0]:
                 best = (rank, name, found)
         return {} if best is None else await self._left_to_the_scheduler(pod, best[2], arguments.victims[best[1]])
+
+    def _may_answer(self, victims: Collection[str], added: Collection[str]) -> bool:
+        """Tell whether a node may be the answer: up to Kubernetes 1.37, one without victims is an error."""
+        who = self._settings.who
+        if added and not (who.operator or who.scheduler):  # nobody is to leave for cards
+            return False
+        return bool(victims or added or who.scheduler)
 
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Tell whether the operator can make room by itself, where nothing but cards is short."""

@@ -455,6 +455,13 @@ async def test_kube_scheduler_stays_out_where_cards_alone_are_short(parts: Opera
     assert await preempt(parts, "high", {"node-b": ("uid-cpu-hog",)}) == {}
 
 
+async def test_where_preemption_is_off_only_cpu_makes_others_leave(parts: OperatorParts, api: ApiServer) -> None:
+    parts.who_preempts.operator = False
+    api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
+    assert await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)}) == {}
+    assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {"node-a": ("uid-low-1",)}
+
+
 async def test_nothing_is_answered_that_could_not_be_claimed(parts: OperatorParts, api: ApiServer) -> None:
     api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
     api.queue(Operation.WRITE_STATUS, refuse(Unreachable("no answer")), *[refuse(Denied("no", 403))] * 3)
