@@ -149,7 +149,7 @@ class VictimFinder:
             for uid, holder in entry.holders.items():
                 goes = holder.state is HolderState.RELEASING or uid in leaving or self._lives.is_leaving(uid)
                 waits = holder.state is HolderState.RESERVED
-                if uid == pod.uid or uid in tenants or not (goes or holder.pod.priority < pod.priority):
+                if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
                     continue
                 if not (goes or waits or self._lives.is_bound(uid)) or self._lives.refuses_to_go(uid):
                     continue
@@ -157,7 +157,7 @@ class VictimFinder:
                 covering = budgets.covering.get(uid, ())
                 tenants[uid] = Tenant(uid, holder.pod.priority, self._lives.started_s(uid), covering, goes)
             for uid, claim in entry.claims.items():
-                if claim.holder.pod.priority < pod.priority:
+                if _has_to_yield(claim.holder.pod, pod):
                     tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
         return tenants
 
@@ -201,13 +201,18 @@ class VictimFinder:
             entry = self._ledger.entry(share.uuid)
             if entry is None:
                 continue
-            claimants = {uid for uid, claim in entry.claims.items() if claim.holder.pod.priority < pod.priority}
+            claimants = {uid for uid, claim in entry.claims.items() if _has_to_yield(claim.holder.pod, pod)}
             gone = {pod.uid, *going}
             for uid, holder in entry.holders.items():
-                if holder.state is HolderState.RESERVED and holder.pod.priority < pod.priority:
+                if holder.state is HolderState.RESERVED and _has_to_yield(holder.pod, pod):
                     claimants.add(uid)
                 elif holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
                     gone.add(uid)
             if why_not(share, entry.shares(gone), entry.card.capacity):
                 displaced |= claimants
         return tuple(sorted(displaced))
+
+
+def _has_to_yield(other: Pod, pod: Pod) -> bool:
+    """Tell whether one pod may have to leave for another. So far priority is the only reason there is."""
+    return other.priority < pod.priority
