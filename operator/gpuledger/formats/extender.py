@@ -102,17 +102,27 @@ def filter_arguments(text: bytes) -> FilterArguments:
 
 
 def preempt_arguments(text: bytes) -> PreemptArguments:
-    """Read a preempt request. Raises BadInput if it is no JSON, or has no pod or no victims by their UIDs."""
+    """Read a preempt request, with victims by their UIDs or as whole pods.
+
+    Raises BadInput if it is no JSON, or has no pod or no victims.
+    """
     body = _json(text)
     try:
-        nodes = body["NodeNameToMetaVictims"]
-        victims = {name: tuple(pod["UID"] for pod in (found or {}).get("Pods") or ()) for name, found in nodes.items()}
+        nodes = body.get("NodeNameToMetaVictims") or {}
+        victims = {name: tuple(pod["UID"] for pod in _pods(found)) for name, found in nodes.items()}
+        if not nodes:
+            nodes = body["NodeNameToVictims"]
+            victims = {name: tuple(pod["metadata"]["uid"] for pod in _pods(found)) for name, found in nodes.items()}
         violations = {name: int((found or {}).get("NumPDBViolations") or 0) for name, found in nodes.items()}
         if not isinstance(body["Pod"], dict):
             raise TypeError("a Pod")
         return PreemptArguments(body["Pod"], victims, violations)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadInput(f"the preempt request lacks {error}: set nodeCacheCapable: true for this extender") from error
+        raise BadInput(f"the preempt request has no Pod, or no victims that can be read: {error!r}") from error
+
+
+def _pods(victims: Mapping[str, Any] | None) -> list[Any]:
+    return list((victims or {}).get("Pods") or ())
 
 
 def preempt_answer(victims: Mapping[str, Collection[str]], violations: Mapping[str, int]) -> dict[str, Any]:

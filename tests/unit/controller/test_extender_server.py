@@ -136,10 +136,29 @@ async def test_victims_go_there_and_back_with_the_keys_of_the_protocol(extender:
     }
 
 
-async def test_victims_without_their_uids_are_an_error(extender: Client) -> None:
-    async with extender.post("/preempt", data=orjson.dumps({"Pod": a_pod_object(), "NodeNameToVictims": {}})) as answer:
+async def test_victims_are_understood_as_whole_pods_too(extender: Client) -> None:
+    body = {
+        "Pod": a_pod_object(),
+        "NodeNameToVictims": {"node-a": {"Pods": [a_pod_object("low")], "NumPDBViolations": 0}},
+        "NodeNameToMetaVictims": None,
+    }
+    answer = await post(extender, "/preempt", body)
+    assert answer == {"NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"Pod": a_pod_object()},
+        {"Pod": a_pod_object(), "NodeNameToMetaVictims": {"node-a": {"Pods": [{"Uid": "low"}]}}},
+        {"Pod": None, "NodeNameToMetaVictims": {"node-a": {"Pods": [{"UID": "low"}]}}},
+        [],
+    ],
+)
+async def test_a_preempt_request_that_cannot_be_read_is_an_error(extender: Client, body: object) -> None:
+    async with extender.post("/preempt", data=orjson.dumps(body)) as answer:
         assert answer.status == 400
-        assert "set nodeCacheCapable: true" in await answer.text()
+        assert "gpuledger: the preempt request has no Pod, or no victims" in await answer.text()
 
 
 async def test_nodes_that_are_only_short_of_room_are_told_apart(world: World, extender: Client) -> None:
