@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -86,23 +86,37 @@ class VictimFinder:
         self._lives = lives
         self._reader = reader
 
-    async def find(self, pod: Pod, request: PodRequest, node_names: Collection[str]) -> Victims | None:
-        """Return the cheapest victims on any of these nodes; None if none help. True at the moment of returning.
+    async def find(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        node_names: Sequence[str],
+        leaving: Mapping[str, Collection[str]] | None = None,
+    ) -> Victims | None:
+        """Return the cheapest victims on any of these nodes, the first among equals; None if none help.
 
-        Raises what the API server says when budgets are read.
+        `leaving` are pods, by the name of the node, that somebody else makes leave: they cost nothing here. True at the
+        moment of returning. Raises what the API server says when budgets are read.
         """
-        budgets, names = Budgets(), sorted(node_names)
+        budgets, gone = Budgets(), leaving or {}
         while True:
-            best = await self._best(pod, request, names, budgets)
+            best = await self._best(pod, request, node_names, budgets, gone)
             if best is None:
                 return None
             for namespace in {victim.namespace for victim in self._pods(best)} - budgets.namespaces:
                 await budgets.read(self._reader, namespace)
                 best = None
-            if best is not None and self.on_node(pod, request, best.node_name, budgets, leaving=()) == best:
-                return self._victims(pod, request, best, budgets, ())
+            if best is not None:
+                others = gone.get(best.node_name, ())
+                if self._on_node(pod, request, best.node_name, budgets, others) == best:
+                    return self._victims(pod, request, best, budgets, others)
 
-    def on_node(
+    def leaves_by_s(self, placement: Placement) -> int:
+        """Return when those must have ended that leave some cards anyway, in Unix seconds; 0 if there are none."""
+        entries = [self._ledger.entry(share.uuid) for share in placement.shares]
+        return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
+
+    def _on_node(
         self,
         pod: Pod,
         request: PodRequest,
@@ -125,17 +139,20 @@ class VictimFinder:
             below,
         )
 
-    def victims(self, pod: Pod, request: PodRequest, eviction: Eviction, leaving: Collection[str]) -> Victims:
-        """Return what an eviction comes to, where no budgets were asked."""
-        return self._victims(pod, request, eviction, Budgets(), leaving)
-
-    async def _best(self, pod: Pod, request: PodRequest, names: list[str], budgets: Budgets) -> Eviction | None:
+    async def _best(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        names: Sequence[str],
+        budgets: Budgets,
+        leaving: Mapping[str, Collection[str]],
+    ) -> Eviction | None:
         best: Eviction | None = None
         for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             below = best.cost if best else None
-            best = self.on_node(pod, request, name, budgets, leaving=(), below=below) or best
+            best = self._on_node(pod, request, name, budgets, leaving.get(name, ()), below) or best
         return best
 
     def _tenants(self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str]) -> Mapping[str, Tenant]:

@@ -49,6 +49,10 @@ class PodLives:
         """Tell whether the pod was seen with a node, and not seen to end."""
         return pod_uid in self._started
 
+    def leaves_s(self, pod_uid: str) -> int:
+        """Return when a pod that is being deleted must have ended, 0 for others."""
+        return self._leaves.get(pod_uid, 0)
+
     def is_leaving(self, pod_uid: str) -> bool:
         """Tell whether the pod is on its way out, and not late."""
         return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)

@@ -28,7 +28,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
 from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.find_victims import Budgets, VictimFinder, Victims
+from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.together import all_of
 from gpuledger.workflows.wake_up import WaitingPod, WaitingPods
@@ -187,7 +187,7 @@ class Preemption:
             same = (waiting.pod.priority, waiting.request.shape, look)
             if not self._may_begin(waiting) or self._looked_at.get(waiting.pod.uid) == look:
                 continue
-            nodes = self._ledger.node_names() if waiting.node_names is None else waiting.node_names
+            nodes = sorted(self._ledger.node_names() if waiting.node_names is None else waiting.node_names)
             found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
             self._looked_at[waiting.pod.uid] = look
             if found is None:
@@ -267,6 +267,7 @@ class Preemption:
         """
         try:
             patience_s = await self._longest_grace_s(leaving) + self._settings.timeout_s
+            patience_s += max(0.0, self._finder.leaves_by_s(found.placement) - datetime.now(UTC).timestamp())
             until = datetime.now(UTC) + timedelta(seconds=patience_s)
             claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
             self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
@@ -308,30 +309,33 @@ class Preemption:
             return {}
         if self._settings.who.operator and await self._finds_its_own(pod, request):
             return {}
-        best: tuple[tuple[Any, ...], str, Victims] | None = None
-        for name, victims in sorted(arguments.victims.items()):
-            eviction = self._finder.on_node(pod, request, name, Budgets(), leaving=victims)
-            if eviction is None or not self._may_answer(victims, eviction.victims):
-                continue
-            found = self._finder.victims(pod, request, eviction, victims)
-            rank = (arguments.violations.get(name, 0), eviction.cost, len(victims))
-            if best is None or rank < best[0]:
-                best = (rank, name, found)
-        return {} if best is None else await self._left_to_the_scheduler(pod, best[2], arguments.victims[best[1]])
+        for violations in sorted(set(arguments.violations.values())):
+            found = await self._completed(pod, request, arguments, violations)
+            if found is not None:
+                return await self._left_to_the_scheduler(pod, found, arguments.victims[found.placement.node_name])
+        return {}
 
-    def _may_answer(self, victims: Collection[str], added: Collection[str]) -> bool:
-        """Tell whether a node may be the answer: up to Kubernetes 1.37, one without victims is an error."""
-        who = self._settings.who
-        if added and not (who.operator or who.scheduler):  # nobody is to leave for cards
-            return False
-        return bool(victims or added or who.scheduler)
+    async def _completed(
+        self, pod: Pod, request: PodRequest, arguments: PreemptArguments, violations: int
+    ) -> Victims | None:
+        """Return who has to leave beside kube-scheduler's victims, on a node where so many of these are protected.
+
+        Up to Kubernetes 1.37 an answer without any victim is an error.
+        """
+        who, victims = self._settings.who, arguments.victims
+        names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
+        found = await self._finder.find(pod, request, sorted(names, key=lambda n: (len(victims[n]), n)), victims)
+        if found is None or (found.pods and not (who.operator or who.scheduler)):
+            return None
+        allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
+        return found if allowed else None
 
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Tell whether the operator can make room by itself, where nothing but cards is short."""
         waiting = self._waiting.lookup(pod.uid)
         if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False
-        found = await self._finder.find(pod, request, waiting.node_names)
+        found = await self._finder.find(pod, request, sorted(waiting.node_names))
         return found is not None and (not found.cost[0] or self._settings.despite_budgets)
 
     async def _left_to_the_scheduler(

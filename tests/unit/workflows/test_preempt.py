@@ -411,6 +411,8 @@ async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: 
     await want(parts, "high")
     assert evicted(api) == []
     assert claims(api, "uid-high") == [1]
+    [claim] = api.card(CARDS[1]).claims
+    assert datetime.fromisoformat(str(claim.holder.deadline)) > datetime.now(UTC) + timedelta(seconds=300)
 
 
 # kube-scheduler's own preemption, for want of CPU.
@@ -436,6 +438,13 @@ async def test_victims_for_cpu_are_completed_by_those_for_cards(parts: OperatorP
     assert len(claims(api, "uid-high")) == 2
     await pass_time(parts, 1.0)
     assert evicted(api) == [], "kube-scheduler does that"
+
+
+async def test_a_protected_pod_is_not_added_to_the_victims_for_cpu(parts: OperatorParts, api: ApiServer) -> None:
+    for index in (0, 2):
+        protect(api, f"low-{index}", allowed=0)
+    api.put_pod(a_pod_object("high", {GPU: "2"}, priority=HIGH))
+    assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {}
 
 
 async def test_the_answer_is_never_a_node_without_victims(parts: OperatorParts, api: ApiServer) -> None:
