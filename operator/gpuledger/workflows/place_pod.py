@@ -190,7 +190,7 @@ class PodPlacer:
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
-        self._waiting.forget(pod_uid)
+        self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
             self._failures.pop(pod_uid, None)

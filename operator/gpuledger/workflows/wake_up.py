@@ -39,6 +39,9 @@ GRACE_S = 0.25
 EARMARK_S = 5.0
 """How long room is kept for a pod that was woken and does not come."""
 
+GONE_KEPT = 4096
+"""Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""
+
 NO_DEADLINE = float("inf")
 """Of the holds below: each ends with its earmark."""
 
@@ -72,6 +75,22 @@ class _Earmark:
     woken: bool = False
 
 
+class _Latest:
+    """The UIDs that were added last, so many at most."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._uids: dict[str, None] = {}  # oldest first
+
+    def add(self, uid: str) -> None:
+        self._uids[uid] = None
+        if len(self._uids) > self._limit:
+            del self._uids[next(iter(self._uids))]
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._uids
+
+
 class WaitingPods:
     """Remembers who waits, and gives room to them in their order."""
 
@@ -94,6 +113,7 @@ class WaitingPods:
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
+        self._gone = _Latest(GONE_KEPT)
         self._seen = -1  # number of the ledger's last change that was looked at
         self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
         self._calls: set[asyncio.Task[None]] = set()
@@ -104,7 +124,12 @@ class WaitingPods:
         return len(self._waiting) + len(self._earmarks)
 
     def refused(self, pod: Pod, request: PodRequest, created: str, node_names: Iterable[str] | None) -> None:
-        """Remember a pod that none of these nodes could take; None if nobody has looked at any."""
+        """Remember a pod that none of these nodes could take; None if nobody has looked at any.
+
+        kube-scheduler can ask for a pod of which the operator has seen already that it waits no more.
+        """
+        if pod.uid in self._gone:
+            return
         self._remove(pod.uid)
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
@@ -157,6 +182,11 @@ class WaitingPods:
             placement = Placement(node_name, tuple(shares), waiting.request.host)
             self._ledger.hold(pod_uid, placement, NO_DEADLINE)
             self._earmark(waiting)
+
+    def gone(self, pod_uid: str) -> None:
+        """Take in that a pod is bound or gone, for good."""
+        self.forget(pod_uid)
+        self._gone.add(pod_uid)
 
     def waiting(self) -> set[str]:
         """Return the UIDs of the pods that wait."""

@@ -254,13 +254,11 @@ async def test_who_takes_over_lets_no_pod_wait_that_was_bound_while_those_who_wa
     assert parts.waiting.waiting() == set()
 
 
-async def test_a_pod_that_asks_after_it_was_seen_to_be_gone_is_forgotten_at_the_next_comparison(
+async def test_a_pod_for_which_is_asked_after_it_was_seen_to_be_gone_does_not_wait(
     api: ApiServer, parts: OperatorParts
 ) -> None:
     parts.observer.pending_pod(a_pod_object("ghost", {GPU: "9"}), gone=True)
     assert parts.placer.filter(FilterArguments(a_pod_object("ghost", {GPU: "9"}), ["node-a"])).node_names == []
-    assert parts.waiting.waiting() == {"uid-ghost"}
-    await parts.observer.resync()
     assert parts.waiting.waiting() == set()
 
 
