@@ -18,6 +18,9 @@ from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
 
+DEFAULT_GRACE_S = 30
+"""How long pods may take to end, unless they say otherwise: Kubernetes' default."""
+
 
 def pod_identity(pod: Json) -> Pod:
     """Return who the pod is. Raises BadInput for something that is not a pod."""
@@ -99,12 +102,12 @@ def is_finished(pod: Json) -> bool:
 
 def is_being_deleted(pod: Json) -> bool:
     """Tell whether the pod is on its way out: the API server binds it to no node any more."""
-    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+    return bool(leaves_at(pod))
 
 
 def has_started(pod: Json) -> bool:
     """Tell whether a kubelet has ever taken the pod up: then processes of it may exist."""
-    return bool((pod.get("status") or {}).get("startTime"))
+    return bool(started_at(pod))
 
 
 def is_ready(pod: Json) -> bool:
@@ -147,7 +150,7 @@ def leaves_at(pod: Json) -> str:
 def grace_s(pod: Json) -> int:
     """Return how many seconds the pod may take to end once it is told to."""
     given = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return 30 if given is None else int(given)
+    return DEFAULT_GRACE_S if given is None else int(given)
 
 
 def may_preempt(pod: Json) -> bool:

@@ -7,7 +7,6 @@ choice worse and never better, so a choice whose budgets are all known is the be
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,8 +19,6 @@ from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction
 from gpuledger.workflows.pod_lives import PodLives
-
-logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -127,7 +124,7 @@ class VictimFinder:
     ) -> Eviction | None:
         """Return the cheapest victims on one node, None if none help; these pods are leaving anyway."""
         tenants = self._tenants(pod, node_name, budgets, leaving)
-        if not (tenants or leaving) or not self._host_takes(request, node_name, tenants):
+        if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
         return cheapest_eviction(
             request.shape,
@@ -178,7 +175,7 @@ class VictimFinder:
                     tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
         return tenants
 
-    def _host_takes(self, request: PodRequest, node_name: str, tenants: Mapping[str, Tenant]) -> bool:
+    def _host_takes(self, request: PodRequest, node_name: str) -> bool:
         """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.
 
         kube-scheduler has found each of them to fit, alone.

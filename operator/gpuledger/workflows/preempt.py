@@ -20,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from gpuledger.formats.extender import PreemptArguments
-from gpuledger.formats.pod import grace_s, is_unschedulable, may_preempt, pod_identity
+from gpuledger.formats.pod import DEFAULT_GRACE_S, grace_s, is_unschedulable, may_preempt, pod_identity
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
-from gpuledger.workflows.carry_out import PreemptionCarrier
+from gpuledger.workflows.carry_out import PreemptionCarrier, Teller
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.journal import Journal
@@ -51,9 +51,6 @@ FORBIDDEN_PAUSE_S = 10.0
 CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
 
-DEFAULT_GRACE_S = 30
-"""How long pods may take to end, unless they say otherwise. Of some of kube-scheduler's victims nothing is known."""
-
 
 _Look = tuple[int, frozenset[str] | None]
 """How much had happened, and which nodes kube-scheduler would take."""
@@ -64,13 +61,6 @@ class PodStore(Protocol):
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now. Raises NotFound."""
-
-
-class Teller(Protocol):
-    """Shows sentences where people look."""
-
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
-        """Show what has become of a pod's cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +122,7 @@ class Preemption:
     def bound(self) -> None:
         """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
-        if self._settings.who.operator and self._may:
-            self.wanted.set()
+        self._want_if_anybody_may()
 
     def _look_of(self, waiting: WaitingPod) -> _Look:
         return self._ledger.changes + self._newcomers, waiting.node_names
@@ -174,6 +163,9 @@ class Preemption:
     def room_has_changed(self) -> None:
         """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
         self._carrier.look_at_all()
+        self._want_if_anybody_may()
+
+    def _want_if_anybody_may(self) -> None:
         if self._settings.who.operator and self._may:
             self.wanted.set()
 
@@ -287,7 +279,7 @@ class Preemption:
         return claims
 
     async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
-        """Return how long the slowest of some pods may take to end, in seconds."""
+        """Return how long the slowest of some pods may take to end, in seconds; the default if nothing is known."""
         graces_s = []
         for pod in pods:
             with suppress(NotFound):
