@@ -222,7 +222,8 @@ class CardStatus(_Part):
 
     phase: CardPhase = Field(
         description="Pending: just found, its holders are still being looked up. Ready: takes pods. Unhealthy: the "
-        "node says that it is broken. Unavailable: its node no longer offers it. Only a Ready card takes new pods."
+        "node says that it is broken. Unavailable: its node no longer offers it. Cordoned: a person has set the "
+        "annotation gpuledger.dev/cordoned. Only a Ready card takes new pods."
     )
     reason: Line | None = Field(default=None, description="Why the card is not Ready, for people.")
     used: Used = Field(description="What the holders take together, out of spec.capacity.")

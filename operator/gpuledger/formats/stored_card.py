@@ -17,6 +17,9 @@ from gpuledger.model.share import Claim, ContainerShare, Holder, HolderState, Po
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
+CORDONED_ANNOTATION = "gpuledger.dev/cordoned"
+"""On a card that is to take no new pods; its value says why. Whoever may patch GPUAllocations can set it."""
+
 LABEL_LENGTH = 63
 """Kubernetes' limit for a label's value; a node's name can be longer, and then its cards carry no such label."""
 
@@ -59,6 +62,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             reason="" if status is None else intern(status.get("reason") or ""),
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
             claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
+            cordoned=_cordoned(allocation["metadata"].get("annotations")),
         )
     except (KeyError, TypeError, ValueError) as error:
         name = (allocation.get("metadata") or {}).get("name")
@@ -139,6 +143,12 @@ def pods_column(holders: Iterable[Holder]) -> str:
     named = ", ".join(names[:PODS_NAMED])
     room = PODS_LENGTH - len(rest)
     return (named if len(named) <= room else named[: room - 1] + "…") + rest
+
+
+def _cordoned(annotations: Mapping[str, str] | None) -> str:
+    if not annotations or CORDONED_ANNOTATION not in annotations:
+        return ""
+    return annotations[CORDONED_ANNOTATION] or "by a person, who has not said why"
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:

@@ -161,19 +161,20 @@ class Ledger:
         elif entry.card.node_name != node_name:
             self._leave_node(entry)
         else:
-            before = (entry.open, entry.room())
+            before = (entry.takes_pods, entry.room())
         self._by_node.setdefault(node_name, {})[uuid] = entry
         if entry.card != stored.card:  # else the object that others know stays, and is found equal at a glance
             entry.card = stored.card
         entry.resource_version, entry.stored = stored.resource_version, True
         entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
+        entry.cordoned = stored.cordoned
         if stored.holders is not None:
             entry.misfits = stored.misfits
             self.promises.listed(entry, stored.claims)
         entry.known_room = None
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self._replace_holders(entry, stored.holders)
-        if (entry.open, entry.room()) != before:  # a hold that has become a holder changes nothing for others
+        if (entry.takes_pods, entry.room()) != before:  # a hold that has become a holder changes nothing for others
             self._touch(node_name)
         return True
 
@@ -327,9 +328,10 @@ class Ledger:
             name=node_name,
             offer=self._offers.get(node_name),
             cards=cards,
-            rooms=tuple(room(entry) for entry in reported if entry.open and entry.card.healthy),
+            rooms=tuple(room(entry) for entry in reported if entry.takes_pods),
             hangs=node_name in self._hanging,
             host=self.hosts.free(node_name),
+            cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 

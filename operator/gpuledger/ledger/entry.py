@@ -50,6 +50,8 @@ class NodeRoom:
     """Its kubelet does not start the pods that it has."""
     host: HostAmounts | None = None
     """What is free of its CPU and memory, as far as is known."""
+    cordoned: frozenset[str] = frozenset()
+    """UUIDs of the healthy cards on which a person wants no new pods."""
     topology: Topology | None = None
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
@@ -72,6 +74,8 @@ class CardEntry:
     """Its node still says that the card is there."""
     phase: str = ""
     reason: str = ""
+    cordoned: str = ""
+    """Why a person wants no new pods on the card; empty if it may take some."""
     holders: dict[str, Holder] = field(default_factory=dict)
     """Pod UID -> holder, in the order in which the API server lists them."""
     misfits: tuple[Misfit, ...] = ()
@@ -84,6 +88,11 @@ class CardEntry:
     """Pod UID -> share whose claim is on its way to the API server."""
     known_room: Room | None = None
     """What `room` found last; None after a change."""
+
+    @property
+    def takes_pods(self) -> bool:
+        """Tell whether new shares can be entered, if there is room."""
+        return self.open and self.card.healthy and not self.cordoned
 
     def shares(self, but: Collection[str] = ()) -> list[Share]:
         """Return every share that counts on the card, leaving out those of some pods."""

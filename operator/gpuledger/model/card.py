@@ -18,6 +18,8 @@ class CardPhase(StrEnum):
     PENDING = "Pending"
     """Known, but its first status is not written yet: nothing is placed on it."""
     READY = "Ready"
+    CORDONED = "Cordoned"
+    """A person wants no new pods on the card. Holders stay."""
     UNHEALTHY = "Unhealthy"
     """The node reports a fault. Holders stay, nobody new comes."""
     UNAVAILABLE = "Unavailable"

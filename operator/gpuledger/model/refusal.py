@@ -24,6 +24,7 @@ class Reason(StrEnum):
     NOT_WANTED = "not-wanted"
     CARD_TOO_SMALL = "card-too-small"
     UNHEALTHY = "unhealthy"
+    CORDONED = "cordoned"
     NO_WHOLE_CARD = "no-whole-card"
     NO_MEMORY = "no-memory"
     NO_CORES = "no-cores"

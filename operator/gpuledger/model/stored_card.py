@@ -31,3 +31,5 @@ class StoredCard:
     """What its `status.conflicts` lists."""
     claims: tuple[Claim, ...] = ()
     """What its `status.claims` lists."""
+    cordoned: str = ""
+    """Why a person wants no new pods on the card; empty if it may take some."""

@@ -71,6 +71,8 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return never
     rooms = [room for room in node.rooms if demand.admits(room.card)]
     if len(rooms) < demand.cards:
+        if len(rooms) + sum(card.uuid in node.cordoned for card in cards) >= demand.cards:
+            return Refusal(Reason.CORDONED, f"{_few(demand, '')} that is not cordoned")
         return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
     fitting = [room for room in rooms if fits(demand, room)]
     if len(fitting) < demand.cards:

@@ -232,7 +232,7 @@ class InventoryKeeper:
                 refused = error
         self._note_reported(node_name)
         for entry in self._ledger.entries_of_node(node_name):
-            if entry.card.uuid not in cards and not entry.holders:
+            if entry.card.uuid not in cards and not entry.holders and not self._stays_cordoned(entry):
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)
@@ -256,6 +256,10 @@ class InventoryKeeper:
             self._ledger.load(stored_card(stored))
         if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
             self._tell_holders(card)
+
+    def _stays_cordoned(self, entry: CardEntry) -> bool:
+        """Tell whether a card that is not reported stays: a faulty one that comes back is not to take pods."""
+        return bool(entry.cordoned) and entry.card.node_name in self._facts
 
     def _tell_holders(self, card: Card) -> None:
         """Tell the pods on a card of its fault, or that it is over."""
@@ -299,6 +303,8 @@ class InventoryKeeper:
         if not entry.card.healthy:
             reported = self._cards.get(node_name, {}).get(entry.card.uuid, entry.card)
             return CardPhase.UNHEALTHY, _fault(reported)[:MAX_LINE]
+        if entry.cordoned:
+            return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]
         return CardPhase.READY, ""
 
 

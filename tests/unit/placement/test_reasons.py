@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from builders import a_card, a_ledger, a_share, mib, occupy, percent, whole, whole_share
+from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
-from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
 
 NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.PREEMPTING}
@@ -64,6 +65,14 @@ def with_volcanos_plugin() -> Ledger:
     return ledger
 
 
+def cordoned() -> Ledger:
+    """Return a card in working order on which a person wants no new pods."""
+    ledger = Ledger()
+    ledger.load(replace(stored(ONE), cordoned="fans are to be changed"))
+    ledger.set_offer("node-a", OFFER)
+    return ledger
+
+
 ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
 
 CASES = [
@@ -110,6 +119,7 @@ CASES = [
         (mib(1, cards=2),),
         a_ledger(ONE, a_card(1, healthy=False)),
     ),
+    Case(Reason.CORDONED, "no card that is not cordoned", (mib(1),), cordoned()),
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (whole(),), used((1, 0, 1))),
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (mib(1_000, cores=100),), used((1, 0, 1))),
     Case(Reason.NO_MEMORY, "no card with 4000 MiB free", (mib(4_000),), used((12_001, 0, 1))),
@@ -136,6 +146,63 @@ CASES = [
 def test_the_first_true_reason_is_given_in_words(case: Case) -> None:
     found = choose_cards(case.pod, case.ledger.node_room("node-a"), Preference.BINPACK)
     assert found == Refusal(case.reason, case.text)
+
+
+MISSING = {
+    Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: so far there are 0 in the ledger"],
+    Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: look at the agent's pod on the node, and its log"],
+    Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: look at their logs"],
+    Reason.OTHER_RESOURCE: ["needs a device plugin that serves volcano.sh/vgpu-number; here it serves nvidia.com/gpu"],
+    Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
+    Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],
+    Reason.NOT_WANTED: ["needs 1 more card of the kind: it has 0 of 1"],
+    Reason.CARD_TOO_SMALL: [
+        f"needs 1 more card of the kind: it has {has}; the largest other one, {card}, has {short} too little"
+        for has, card, short in (
+            ("0 of 1", "GPU-node-a-0 (index 0)", "1 MiB"),
+            ("1 of 2", "GPU-node-a-1 (index 1)", "4,000 MiB"),
+            ("0 of 1", "GPU-node-a-0 (index 0)", "10 % of cores"),
+        )
+    ],
+    Reason.UNHEALTHY: [f"would fit once GPU-node-a-{index} (index {index}) works again" for index in (0, 1)],
+    Reason.CORDONED: ["would fit once GPU-node-a-0 (index 0) is uncordoned"],
+    Reason.NO_WHOLE_CARD: ["would fit once 1 pod has left GPU-node-a-0 (index 0)"] * 2,
+    Reason.NO_MEMORY: ["would fit if 1 MiB more were free on GPU-node-a-0 (index 0)"] * 2,
+    Reason.NO_CORES: [
+        "would fit if 1 % of cores more were free on GPU-node-a-0 (index 0)",
+        "would fit once 1 pod has left GPU-node-a-0 (index 0)",
+    ],
+    Reason.NO_SLOT: ["would fit if 1 slot more were free on GPU-node-a-0 (index 0)"],
+    Reason.NO_COMBINATION: ["would fit if 30 % of cores more were free on GPU-node-a-1 (index 1)"],
+    Reason.NUMA: ["would fit if 1 more card had room on the NUMA node of GPU-node-a-0 (index 0)"],
+    Reason.CONTAINERS_TOGETHER: [
+        "each container fits alone, and not all together: they ask for 2 shares with 20,000 MiB, and the cards here "
+        "have 16,000 MiB, 100 % of cores, 10 slots free in all"
+    ],
+}
+"""What explain says is missing, in the order of the cases."""
+
+
+def test_explain_gives_the_reason_of_placement_and_says_what_is_missing() -> None:
+    found: dict[Reason, list[str]] = {}
+    for case in CASES:
+        ledger = case.ledger
+        verdict = explain_node(case.pod, ledger.node_room("node-a"), ledger.entries_of_node("node-a"))
+        assert verdict.refusal == Refusal(case.reason, case.text)
+        found.setdefault(case.reason, []).append(verdict.remedy)
+    assert found == MISSING
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.reason.value)
+def test_a_card_that_takes_the_container_says_so_and_no_other(case: Case) -> None:
+    node = case.ledger.node_room("node-a")
+    verdict = explain_node(case.pod, node, case.ledger.entries_of_node("node-a"))
+    demand, rooms = case.pod[verdict.container], {room.card.uuid: room for room in node.rooms}
+    for each in verdict.cards:
+        room = rooms.get(each.card.uuid)
+        takes = room is not None and demand.admits(each.card) and fits(demand, room)
+        assert (each.reason is None) == (takes and case.reason is not Reason.NUMA), each
+        assert each.text
 
 
 def test_every_reason_of_placement_has_a_case() -> None:
