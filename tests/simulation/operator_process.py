@@ -87,8 +87,7 @@ class OperatorProcess:
 
     def is_put_off(self, uid: str) -> bool:
         """Tell whether a pod has to wait because it could not be bound several times."""
-        failures = self.operator.placer._failures.get(uid)
-        return failures is not None and failures.put_off_until_s > self.loop.time()
+        return self.operator.placer._failures.put_off_s(uid) > 0
 
     def is_active(self) -> bool:
         """Tell whether the operator takes itself for the one that writes."""

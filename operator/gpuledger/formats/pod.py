@@ -90,6 +90,13 @@ def is_unschedulable(pod: Json) -> bool:
     return any(c.get("type") == "PodScheduled" and c.get("reason") == "Unschedulable" for c in conditions)
 
 
+def scheduler_says(pod: Json) -> str | None:
+    """Return a scheduler's words on why the pod has no node, None if it has said nothing."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    words = (c.get("message") for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False")
+    return next((str(text) for text in words if text), None)
+
+
 def resource_version(pod: Json) -> str:
     """Return which state of the pod this is."""
     return str((pod.get("metadata") or {}).get("resourceVersion") or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -44,8 +44,23 @@ compared, and nobody waits for thousands of nodes."""
 RANKED_AGAIN_OF_MANY = 64
 """The same in a cluster of more than ALL_AT_ONCE nodes."""
 
+RANKS_SHOWN = 3
+"""Nodes whose ranks are remembered with a choice."""
+
 Ranked = tuple[NodeRank, str]
 """A node's rank and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best nodes at the time of a choice."""
+
+    policy: str
+    """By which they are compared."""
+    fitting: int
+    """How many nodes fit, as far as they were looked at."""
+    best: tuple[Ranked, ...]
+    """The best of them, the lowest first; kube-scheduler may not have offered all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,8 @@ class Choice:
 
     placements: tuple[Placement, ...]
     refusals: dict[str, Refusal]
+    ranking: Ranking | None = None
+    """How the first node compared with others, if it was compared."""
 
 
 class FittingNodes:
@@ -115,6 +132,10 @@ class FittingNodes:
     def look_further(self, number: int) -> None:
         """Look at so many of the nodes that are to be looked at."""
         self._decide(list(islice(self._unseen, number)))
+
+    def ranking(self) -> Ranking:
+        """Return how the best nodes compare, for people. Costs the same however many there are."""
+        return Ranking(self._decider.policy_name, len(self._fitting), tuple(self._ranked[:RANKS_SHOWN]))
 
     def in_order(self) -> Iterator[tuple[str, Assignment]]:
         """Yield the nodes that fit with the cards of each container, the preferred first."""
@@ -213,7 +234,7 @@ class Chooser:
         wanted = set(node_names) if isinstance(node_names, Sequence) else node_names
         placements = tuple(islice(self._placements(request, wanted), count))
         if placements:
-            return Choice(placements, {})
+            return Choice(placements, {}, self._set_of(request).ranking())
         refused = self._set_of(request).refused
         try:  # quickly, for there can be thousands
             return Choice((), dict(zip(node_names, map(refused.__getitem__, node_names), strict=True)))
@@ -228,6 +249,18 @@ class Chooser:
         """Tell whether a pod of this shape fits on a node now, once spares are taken back."""
         room = self._ledger.room_without_spares(node_name)
         return not isinstance(choose_cards(shape, room, Preference.BINPACK), Refusal)
+
+    def reasons(self, request: PodRequest, node_names: Collection[str] | None) -> Counter[Refusal]:
+        """Return why nodes do not take a pod, as far as they were looked at, and how many of them for each reason.
+
+        None as names stands for all nodes of the ledger. Changes nothing, and looks at no node.
+        """
+        known = self._sets.get(self._key(request))
+        if known is None:
+            return Counter()
+        if node_names is None:
+            return Counter(known.refused.values())
+        return Counter(map(known.refused.__getitem__, known.refused.keys() & node_names))
 
     def choose_on(self, request: PodRequest, node_name: str) -> Placement | Refusal:
         """Return the pod's cards on one given node, or why it does not fit."""

@@ -62,6 +62,7 @@ class Decider:
     def __init__(self, ask: Ask, policy: Policy, pricers: Mapping[Preference, Pricer]) -> None:
         self._ask = ask
         self._policy = policy
+        self.policy_name = policy.nodes.value
         self._card_pricer = None if policy.cards in CARD_RANKS else pricers[policy.cards]
         self._node_pricer = None if policy.nodes in NODE_RANKS else pricers[policy.nodes]
 

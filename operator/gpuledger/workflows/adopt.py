@@ -22,8 +22,10 @@ from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.world import PodFacts
+from gpuledger.reports.record import Happening
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.trail import Trail
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,9 @@ class Adopter:
         read_facts: Callable[[Json], PodFacts],
         adopt_pods: bool,
         is_active: Callable[[], bool] = lambda: True,
+        trail: Trail | None = None,
     ) -> None:
+        self._trail = trail or Trail()
         self._ledger = ledger
         self._cards = _OpenCards(ledger)
         self._journal = journal
@@ -169,6 +173,8 @@ class Adopter:
             await self._show_ambiguous(facts, str(error))
             return str(error)
         if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
+            why = "it was bound without these shares, and names them in its annotation"
+            self._trail.note(Happening.ADOPTED, facts.pod, facts.node_name, shares, why)
             return ""
         return "they do not all fit; its cards list them as conflicts"
 

@@ -19,11 +19,13 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
 from gpuledger.workflows.pod_lives import PodLives, unix_s
 from gpuledger.workflows.together import all_of
+from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,9 @@ class PreemptionCarrier:
         despite_budgets: bool,
         is_binding: Callable[[str], bool],
         is_active: Callable[[], bool] = lambda: True,
+        trail: Trail | None = None,
     ) -> None:
+        self.trail = trail or Trail()
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -199,6 +203,8 @@ class PreemptionCarrier:
         if pod_uid in self._pending:
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
+            shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
+            self.trail.note(Happening.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
         self._end(pod_uid)
 
     def _end(self, pod_uid: str) -> None:
@@ -276,6 +282,10 @@ class PreemptionCarrier:
                 return False
         self._counts.evictions += 1
         self._evicted.setdefault(pod.uid, set()).add(victim.uid)
+        lost = [each for each in self._ledger.holders_of(victim.uid) if each[0].uuid in uuids]
+        node_name = lost[0][0].node_name if lost else ""
+        why = f"for pod {pod} of priority {pod.priority}"
+        self.trail.note(Happening.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
         cards = ", ".join(uuids)
         sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
         self._teller.tell_pod(victim, True, "Preempted", sentence)

@@ -28,23 +28,23 @@ from gpuledger.formats.words import Words
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import (
-    ApiError,
     BadInput,
     BindFailed,
     DoesNotFit,
     GpuledgerError,
-    NotFound,
 )
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
 from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.workflows.bind_failures import BindFailures
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
 
@@ -52,15 +52,7 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-FAILURES_FREE = 3
-"""Failed binds in a row before a pod is put off: kube-scheduler's own back-off, of 10 s at most, comes first."""
-
-FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
-
 TEXT = attrgetter("text")
-
-OVERLOADED = (0, 429, 503, 504)
-"""Answers (0 is none) that say something of the API server and nothing of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +94,6 @@ class _Bind:
     task: asyncio.Task[None]
 
 
-@dataclass(slots=True)
-class _Failures:
-    """Binds of a pod that failed, one after the other."""
-
-    number: int = 0
-    put_off_until_s: float = 0.0
-
-
 class PodPlacer:
     """Answers the scheduler's questions about pods."""
 
@@ -125,6 +109,7 @@ class PodPlacer:
         settings: PlacementSettings,
         counts: Counts,
         clock: Callable[[], float],
+        trail: Trail | None = None,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -141,15 +126,21 @@ class PodPlacer:
         self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
         self.on_refused: Callable[[str], None] = lambda _: None
         """Called with the UID of a pod that no node could take."""
-        self._failures: dict[str, _Failures] = {}  # pod UID -> its failed binds, until one succeeds or the pod goes
+        self._failures = BindFailures(clock)
+        self._trail = trail or Trail()
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
         return pod_uid in self._binds
 
+    def held_pod(self, pod_uid: str) -> Pod | None:
+        """Return the pod that has a hold, or is being bound."""
+        seen = self._held.get(pod_uid)
+        return seen.pod if seen else None
+
     def remembered(self) -> set[str]:
         """Return the UIDs of the pods without a node of which something is remembered."""
-        return self._held.keys() | self._failures.keys()
+        return self._held.keys() | self._failures.pod_uids()
 
     # Filter.
 
@@ -171,7 +162,7 @@ class PodPlacer:
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        self._check_not_put_off(pod)
+        self._failures.check(pod)
         return self._place(arguments, pod, request)
 
     def expire_holds(self) -> None:
@@ -193,7 +184,7 @@ class PodPlacer:
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
-            self._failures.pop(pod_uid, None)
+            self._failures.forget(pod_uid)
             self._drop_hold(pod_uid)
 
     def prioritize(self, arguments: FilterArguments) -> list[str]:
@@ -216,11 +207,12 @@ class PodPlacer:
         if choice.placements:
             preferred, *spares = choice.placements
             self._ledger.hold(pod.uid, preferred, self._clock() + self._settings.hold_ttl_s, spares)
-            self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request)
+            self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
             return FilterResult([placement.node_name for placement in choice.placements], {})
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
         self.on_refused(pod.uid)
+        self._trail.refused(pod, choice.refusals)
         if choice.refusals:
             self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
         return self._refused(choice.refusals, self._promised_node(pod.uid))
@@ -249,11 +241,6 @@ class PodPlacer:
     def _drop_hold(self, pod_uid: str) -> None:
         self._ledger.drop_hold(pod_uid)
         self._held.pop(pod_uid, None)
-
-    def _check_not_put_off(self, pod: Pod) -> None:
-        failures = self._failures.get(pod.uid)
-        if failures and self._clock() < failures.put_off_until_s:
-            raise BindFailed(f"pod {pod} could not be bound several times in a row; it is tried again after a pause")
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
         """Return the node that an earlier attempt has decided on, if it still stands."""
@@ -320,21 +307,16 @@ class PodPlacer:
         if placement is not None:  # else it is bound already
             await self._binder.bind(seen, placement)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
+            self._trail.assigned(seen.pod, placement, seen.ranking)
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)
         error = None if task.cancelled() else task.exception()
         if error is None:
-            self._failures.pop(arguments.uid, None)
+            self._failures.forget(arguments.uid)
             return
         logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)
-        if not isinstance(error, ApiError) or isinstance(error, NotFound) or error.status in OVERLOADED:
-            return
-        failures = self._failures.setdefault(arguments.uid, _Failures())
-        failures.number += 1
-        if failures.number > FAILURES_FREE:
-            put_off_s = min(LONGEST_PUT_OFF_S, FIRST_PUT_OFF_S * 2 ** (failures.number - FAILURES_FREE - 1))
-            failures.put_off_until_s = self._clock() + put_off_s
+        self._failures.note(arguments.uid, error)
 
     def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
         seen = self._held.get(arguments.uid)

@@ -26,6 +26,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.reports.record import Happening
 from gpuledger.workflows.carry_out import PreemptionCarrier, Teller
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.find_victims import VictimFinder, Victims
@@ -250,6 +251,8 @@ class Preemption:
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
         self._teller.tell_pod(pod, False, "Preempting", sentence)
+        placement = found.placement
+        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, sentence)
         self._carrier.look(pod.uid)
 
     async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:

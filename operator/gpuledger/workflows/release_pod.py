@@ -33,6 +33,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
 from gpuledger.workflows.pauses import pause
+from gpuledger.workflows.trail import Trail
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,9 @@ class PodReleaser:
         read_request: Callable[[Json], PodRequest | None],
         release_delay_s: float,
         is_active: Callable[[], bool] = lambda: True,
+        trail: Trail | None = None,
     ) -> None:
+        self._trail = trail or Trail()
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -340,12 +343,16 @@ class PodReleaser:
 
     async def _remove(self, pod_uid: str) -> None:
         """Take the pod off its cards: it can't be bound any more."""
-        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid) for h in self._holders(pod_uid)))
+        holders = self._ledger.holders_of(pod_uid)
+        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid) for _, h in holders))
+        self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
         self._ended(pod_uid)
 
     async def _remove_these(self, pod_uid: str, holders: Sequence[Holder]) -> None:
         """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
+        left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
         await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid, h) for h in holders))
+        self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
         self._ended(pod_uid)
 
     def _holders(self, pod_uid: str) -> list[Holder]:

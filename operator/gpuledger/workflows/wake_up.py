@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,13 @@ class WaitingPod:
     request: PodRequest
     rank: Rank
     node_names: frozenset[str] | None
+    tried_s: float | None = None
+    """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
+
+    @property
+    def created(self) -> str:
+        """Return when the pod was created, RFC 3339."""
+        return self.rank[1]
 
 
 @dataclass(slots=True)
@@ -114,6 +122,8 @@ class WaitingPods:
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
         self._gone = _Latest(GONE_KEPT)
+        self.changes = 0
+        """How often somebody has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
         self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
         self._calls: set[asyncio.Task[None]] = set()
@@ -134,7 +144,8 @@ class WaitingPods:
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
         names = None if node_names is None else self._shared(node_names)
-        self._add(WaitingPod(pod, request, (-pod.priority, created, number), names))
+        tried_s = None if names is None else time.time()
+        self._add(WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s))
         if names is None:
             self._unchecked.add(request.shape)
             self.on_newcomer()
@@ -143,6 +154,16 @@ class WaitingPods:
         """Take in that a pod waits no more. Its hold is the caller's business."""
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
+
+    def all(self) -> list[WaitingPod]:
+        """Return everybody who waits, those too for whom there is room; first who goes first."""
+        earmarked = [earmark.waiting for earmark in self._earmarks.values()]
+        return sorted([*self._waiting.values(), *earmarked], key=_rank)
+
+    def find(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod that waits; None if it does not, or if nothing is known of it."""
+        earmark = self._earmarks.get(pod_uid)
+        return earmark.waiting if earmark else self._waiting.get(pod_uid)
 
     def in_order(self) -> list[WaitingPod]:
         """Return those for whom there is no room, first who goes first."""
@@ -254,6 +275,7 @@ class WaitingPods:
         return known
 
     def _add(self, waiting: WaitingPod) -> None:
+        self.changes += 1
         self._waiting[waiting.pod.uid] = waiting
         insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=_rank)
 
@@ -262,6 +284,7 @@ class WaitingPods:
         if earmark and earmark.timer:
             earmark.timer.cancel()
         waiting = self._waiting.pop(pod_uid, None)
+        self.changes += bool(earmark or waiting)
         if waiting:
             same = self._by_shape[waiting.request.shape]
             del same[bisect_left(same, waiting.rank, key=_rank)]

@@ -18,8 +18,8 @@ from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.extender import FilterArguments
 from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.workflows.bind_failures import FAILURES_FREE
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
-from gpuledger.workflows.place_pod import FAILURES_FREE
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

@@ -1,0 +1,182 @@
+"""Why a pod waits, or which cards it has: everything that a person may ask about one pod."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.refusal import Reason
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, Pod
+from gpuledger.reports.cards import amounts_json
+
+Json = dict[str, Any]
+
+
+class PodState(StrEnum):
+    """How far a pod has come on its way to cards."""
+
+    NOT_OURS = "not-ours"
+    """Another scheduler places it."""
+    NO_GPU = "no-gpu"
+    """It asks for no card."""
+    BAD_REQUEST = "bad-request"
+    """What it asks for can't be understood, or contradicts itself."""
+    WAITING = "waiting"
+    """No node takes it."""
+    ROOM_FOUND = "room-found"
+    """A node takes it: the scheduler will try it, or is at it."""
+    BEING_FREED = "being-freed"
+    """Others have to leave cards first."""
+    PLACED = "placed"
+    """It is bound, with its cards."""
+    UNCOUNTED = "uncounted"
+    """It is bound, and the ledger has no cards for it."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class CardReason:
+    """Whether one card takes a pod."""
+
+    card: Card
+    reason: Reason | None
+    """None if it does."""
+    text: str
+    short: Amounts
+    by: tuple[str, ...]
+    """The pods that have what is missing, namespace/name, or the UID of one whose name is not known."""
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {
+            "uuid": self.card.uuid,
+            "index": self.card.index,
+            "model": self.card.model,
+            "fits": self.reason is None,
+            "reason": self.reason.value if self.reason else None,
+            "text": self.text,
+            "short": {name: amount for name, amount in amounts_json(self.short).items() if amount},
+            "by": list(self.by),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReason:
+    """Whether one node takes a pod."""
+
+    name: str
+    offered: bool
+    """Whether the scheduler would let the pod go there, as of its last try."""
+    reason: Reason | None
+    """None if it does."""
+    text: str
+    remedy: str
+    """What would make it fit."""
+    cards: tuple[CardReason, ...] = ()
+    """None of them, too, where there are many nodes that are nearer to taking the pod."""
+    would_have_to_leave: tuple[str, ...] = ()
+    """The pods without which it would fit, namespace/name: one way of several. Nobody says that they do leave."""
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {
+            "node": self.name,
+            "fits": self.reason is None,
+            "offered": self.offered,
+            "reason": self.reason.value if self.reason else None,
+            "text": self.text,
+            "remedy": self.remedy or None,
+            "wouldHaveToLeave": list(self.would_have_to_leave),
+            "cards": [card.json() for card in self.cards],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All of it. Times are RFC 3339, None where there is none."""
+
+    pod: Pod
+    state: PodState
+    summary: str
+    since: str | None
+    tried: str | None = None
+    request: PodRequest | None = None
+    scheduler_says: str | None = None
+    """kube-scheduler's own words, which count the nodes that it has not even asked about."""
+    nodes: Sequence[NodeReason] = ()
+    """Those that are nearest to taking it first."""
+    holders: Sequence[tuple[Card, Holder]] = field(default=())
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        request = self.request
+        return {
+            "namespace": self.pod.namespace,
+            "pod": self.pod.name,
+            "podUID": self.pod.uid,
+            "priority": self.pod.priority,
+            "state": self.state.value,
+            "summary": self.summary,
+            "since": self.since,
+            "lastTried": self.tried,
+            "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
+            "schedulerSays": self.scheduler_says,
+            "schedulerRefused": sum(not node.offered for node in self.nodes),
+            "nodes": [node.json() for node in self.nodes],
+            "holds": [_hold(card, holder) for card, holder in self.holders],
+        }
+
+
+def in_short(nodes: Sequence[NodeReason]) -> str:
+    """Return why no node takes a pod, in a sentence: how many for each reason, and what the nearest one lacks."""
+    if not nodes:
+        return "no node of the cluster has a GPU in the ledger"
+    asked = [node for node in nodes if node.offered]
+    counts = Counter(node.text for node in asked if node.reason)
+    parts = [f"{text} ({number})" for text, number in counts.most_common()]
+    if len(asked) < len(nodes):
+        parts.append(f"not offered by kube-scheduler ({len(nodes) - len(asked)})")
+    text = f"0 of {len(nodes)} GPU nodes take it: {', '.join(parts)}"
+    nearest = next((node for node in asked if node.remedy), None)
+    return f"{text}. {nearest.name} {nearest.remedy}" if nearest else text
+
+
+def nearness(node: NodeReason) -> tuple[object, ...]:
+    """Sort key: who takes the pod first, then who is nearest to taking it."""
+    short = min((_shortage(card) for card in node.cards if card.reason), default=(0, 0, 0))
+    late = -list(Reason).index(node.reason) if node.reason else 0  # the reasons are looked for in this order
+    return node.reason is not None, not node.offered, late, short, node.name
+
+
+def _shortage(card: CardReason) -> tuple[int, int, int]:
+    return card.short.memory_mib, card.short.cores, card.short.number
+
+
+def _container(request: PodRequest, position: int) -> Json:
+    demand = request.shape[position]
+    return {
+        "name": request.names[position],
+        "number": demand.cards,
+        "memoryMiB": demand.memory_mib,
+        "memoryPercent": demand.memory_percent if demand.memory_mib is None else None,
+        "cores": demand.cores,
+        "exclusive": demand.exclusive,
+    }
+
+
+def _hold(card: Card, holder: Holder) -> Json:
+    return {
+        "uuid": card.uuid,
+        "node": card.node_name,
+        "index": card.index,
+        "model": card.model,
+        **amounts_json(holder.share.amounts),
+        "exclusive": holder.share.exclusive,
+        "state": holder.state.value,
+    }

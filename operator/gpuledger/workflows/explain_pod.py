@@ -1,0 +1,182 @@
+"""Answers why a pod waits, from the ledger of now. Reads the pod, and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from gpuledger.formats.pod import (
+    bound_node,
+    created_at,
+    is_finished,
+    pod_identity,
+    scheduler_of,
+    scheduler_says,
+)
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import PodRequest, Shape
+from gpuledger.model.share import Holder, HolderState, Pod
+from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.explanation.verdict import NodeVerdict
+from gpuledger.placement.policy import Preference
+from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
+from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
+from gpuledger.reports.waiting import moment
+from gpuledger.workflows.wake_up import WaitingPods
+
+Json = dict[str, Any]
+
+NODES_AT_ONCE = 8
+"""Nodes that are looked at before others have a turn."""
+
+NODES_IN_DETAIL = 50
+"""Nodes, the nearest ones, whose cards are shown one by one."""
+
+NODES_WITH_LEAVERS = 8
+"""Nodes, the nearest ones, for which it is looked for who would have to leave: it can take milliseconds for each."""
+
+
+class PodStore(Protocol):
+    """The pods at the API server."""
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
+
+class PodExplainer:
+    """Explains pods, one at a time and in slices: the scheduler's questions go first."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        waiting: WaitingPods,
+        store: PodStore,
+        read_request: Callable[[Json], PodRequest | None],
+        scheduler_names: Sequence[str],
+        held_pod: Callable[[str], Pod | None],
+    ) -> None:
+        self._ledger = ledger
+        self._waiting = waiting
+        self._store = store
+        self._read_request = read_request
+        self._scheduler_names = scheduler_names
+        self._held_pod = held_pod
+
+    async def explain(self, namespace: str, name: str) -> Explanation:
+        """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
+        pod = await self._store.pod(namespace, name)
+        identity, since = pod_identity(pod), created_at(pod)
+        try:
+            request = self._read_request(pod)
+        except BadInput as error:
+            return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed as it is: {error}", since)
+        if request is None:
+            return Explanation(identity, PodState.NO_GPU, "asks for no GPU", since)
+        if scheduler_of(pod) not in self._scheduler_names:
+            names = " or ".join(self._scheduler_names)
+            text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
+            return Explanation(identity, PodState.NOT_OURS, text, since, request=request)
+        holders = self._ledger.holders_of(identity.uid)
+        if is_finished(pod) or bound_node(pod):
+            state, text = _of_bound(pod, holders)
+            return Explanation(identity, state, text, since, request=request, holders=holders)
+        return await self._explain_waiting(pod, identity, request)
+
+    async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest) -> Explanation:
+        waiting = self._waiting.find(identity.uid)
+        offered = waiting.node_names if waiting else None
+        nodes = await self._nodes(identity.uid, request.shape, offered)
+        state, text = self._state(identity.uid, nodes)
+        return Explanation(
+            pod=identity,
+            state=state,
+            summary=text,
+            since=created_at(pod),
+            tried=moment(waiting.tried_s) if waiting else None,
+            request=request,
+            scheduler_says=scheduler_says(pod),
+            nodes=nodes,
+            holders=self._ledger.holders_of(identity.uid),
+        )
+
+    def _state(self, uid: str, nodes: Sequence[NodeReason]) -> tuple[PodState, str]:
+        claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
+        if claims:
+            card, claim = claims[0]
+            victims = sorted({victim for _, each in claims for victim in each.victims})
+            pods = ", ".join(map(self._name, victims)) or "pods that kube-scheduler evicts"
+            until = f", until {claim.holder.deadline} at the latest"
+            return PodState.BEING_FREED, f"waits until {pods} have left {len(claims)} cards of {card.node_name}{until}"
+        if hold:
+            return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is at it"
+        fitting = next((node for node in nodes if node.reason is None and node.offered), None)
+        if fitting:
+            return PodState.ROOM_FOUND, f"fits on {fitting.name} now: it is tried again in its turn"
+        return PodState.WAITING, in_short(nodes)
+
+    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
+        found = []
+        for number, name in enumerate(list(self._ledger.node_names())):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            verdict = self._verdict(uid, shape, name)
+            found.append(self._reason(verdict, offered is None or name in offered))
+        found.sort(key=nearness)
+        near = [await self._with_leavers(node, shape) for node in found[:NODES_WITH_LEAVERS]]
+        far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
+        return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
+
+    def _verdict(self, uid: str, shape: Shape, name: str) -> NodeVerdict:
+        """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
+        kept = self._ledger.hold_of(uid) or self._ledger.holders_of(uid) or self._ledger.promises.claims_of(uid)
+        room = self._ledger.room_without(name, (uid,)) if kept else self._ledger.room_without_spares(name)
+        return explain_node(shape, room, self._ledger.entries_of_node(name))
+
+    def _reason(self, verdict: NodeVerdict, offered: bool) -> NodeReason:
+        refusal = verdict.refusal
+        cards = tuple(
+            CardReason(each.card, each.reason, each.text, each.short, tuple(map(self._name, each.by)))
+            for each in verdict.cards
+        )
+        text = refusal.text if refusal else "takes it"
+        return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
+
+    async def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
+        if node.reason is None:
+            return node
+        await asyncio.sleep(0)
+        entries = self._ledger.entries_of_node(node.name)
+        pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
+        tenants = {uid: Tenant(uid, pod.priority) for uid, pod in pods.items()}
+        room = self._ledger.node_room(node.name)
+        eviction = cheapest_eviction(shape, room, entries, tenants, {}, Preference.BINPACK)
+        leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
+        return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
+
+    def _name(self, uid: str) -> str:
+        """Return namespace/name of a pod that has, or is to have, something of a card; its UID if nobody knows."""
+        holders = self._ledger.holders_of(uid)
+        pod = holders[0][1].pod if holders else self._held_pod(uid)
+        if pod is None:
+            waiting = self._waiting.find(uid)
+            pod = waiting.pod if waiting else None
+        return str(pod) if pod else uid
+
+
+def _of_bound(pod: Json, holders: Sequence[tuple[Card, Holder]]) -> tuple[PodState, str]:
+    if is_finished(pod):
+        left = "; its cards are being given back" if holders else ""
+        return PodState.ENDED, f"has ended{left}"
+    node_name = bound_node(pod)
+    if not holders:
+        return PodState.UNCOUNTED, f"is bound to {node_name}, and the ledger has no cards for it: see `gpuledger audit`"
+    taken = "; its cards are being given back" if holders[0][1].state is HolderState.RELEASING else ""
+    cards = "1 card" if len(holders) == 1 else f"{len(holders)} cards"
+    return PodState.PLACED, f"has {cards} of {node_name}{taken}"
+
+
+def _without_cards(node: NodeReason) -> NodeReason:
+    return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy)

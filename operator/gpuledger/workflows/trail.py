@@ -1,0 +1,135 @@
+"""What this operator has done, and refused to do, since it has started: the latest of it, in memory.
+
+Whoever wants all of it has it written down as it happens, one line of JSON each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuledger.model.card import Card
+from gpuledger.model.refusal import Refusal
+from gpuledger.model.share import Holder, Placement, Pod, Share
+from gpuledger.placement.choose import Ranking
+from gpuledger.reports.record import Happening, Ranked, Record
+
+KEPT = 10_000
+"""Records in memory; each takes about 0.5 kB."""
+
+REFUSALS_KEPT = 10_000
+"""Pods of which it is remembered why they were refused last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records somebody wants; what is empty does not matter."""
+
+    namespace: str = ""
+    pod: str = ""
+    card: str = ""
+    """UUID, or how it begins."""
+    node: str = ""
+    kind: str = ""
+
+    def admits(self, record: Record) -> bool:
+        """Tell whether a record is wanted."""
+        return (
+            self.namespace in ("", record.pod.namespace)
+            and self.pod in ("", record.pod.name)
+            and self.node in ("", record.node_name)
+            and self.kind in ("", record.happening.value)
+            and (not self.card or any(s.uuid.lower().startswith(self.card.lower()) for s in record.shares))
+        )
+
+
+class Trail:
+    """The latest records, oldest first."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._records: deque[Record] = deque(maxlen=kept)
+        self._refused: dict[str, Refusal] = {}  # pod UID -> why it was refused last, the oldest first
+        self.number = 0
+        """How many there were so far."""
+        self.on_record: Callable[[Record], None] | None = None
+        """Called with each record."""
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def latest(self, wanted: Wanted, limit: int) -> list[Record]:
+        """Return the last records of this kind, so many at most, oldest first."""
+        found: list[Record] = []
+        for record in reversed(self._records):
+            if len(found) == limit:
+                break
+            if wanted.admits(record):
+                found.append(record)
+        return found[::-1]
+
+    @property
+    def dropped(self) -> int:
+        """Return how many are not kept any more."""
+        return self.number - len(self._records)
+
+    def note(
+        self,
+        happening: Happening,
+        pod: Pod,
+        node_name: str,
+        shares: Sequence[Share],
+        text: str,
+        ranked: Sequence[Ranked] = (),
+    ) -> None:
+        """Add a record."""
+        record = Record(time.time(), happening, pod, node_name, tuple(shares), text, ranked)
+        self._records.append(record)
+        self.number += 1
+        if self.on_record:
+            self.on_record(record)
+
+    def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
+        """Note that a pod was bound with cards, and how its node compared with others when it was chosen."""
+        self._refused.pop(pod.uid, None)
+        if not placement.shares:
+            return
+        why, ranked = "on the node that was decided on before", tuple[Ranked, ...]()
+        if ranking is not None:
+            nodes = "node that fits" if ranking.fitting == 1 else "nodes that fit"
+            why = f"by policy {ranking.policy}, of {ranking.fitting} {nodes}"
+            ranked = tuple(Ranked(name, rank) for rank, name in ranking.best)
+        self.note(Happening.ASSIGNED, pod, placement.node_name, placement.shares, why, ranked)
+
+    def released(self, holders: Sequence[tuple[Card, Holder]], still: Sequence[tuple[Card, Holder]], why: str) -> None:
+        """Note what a pod had on its cards before, and what it still has."""
+        kept = {card.uuid for card, _ in still}
+        lost = [(card, holder) for card, holder in holders if card.uuid not in kept]
+        if lost:
+            shares = [holder.share for _, holder in lost]
+            self.note(Happening.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
+
+    def refused(self, pod: Pod, refusals: Mapping[str, Refusal]) -> None:
+        """Note that no node takes a pod, unless the first one says so for the same reason as the last time.
+
+        `refusals` are by the name of the node. Equal ones are mostly one object, and are counted as such.
+        """
+        first = next(iter(refusals.values()), None)
+        if first is None or self._refused.get(pod.uid) == first:
+            return
+        self._refused.pop(pod.uid, None)  # it is the newest now
+        self._refused[pod.uid] = first
+        if len(self._refused) > REFUSALS_KEPT:
+            del self._refused[next(iter(self._refused))]
+        self.note(Happening.REFUSED, pod, "", (), refusals_text(refusals.values()))
+
+
+def refusals_text(refusals: Collection[Refusal]) -> str:
+    """Return reasons with the number of nodes that give them, the most frequent first."""
+    counts = Counter(map(id, refusals))
+    texts = {id(refusal): refusal.text for refusal in refusals}
+    by_text: Counter[str] = Counter()
+    for identity, number in counts.items():
+        by_text[texts[identity]] += number
+    return ", ".join(f"{text} ({number} node{'s' if number > 1 else ''})" for text, number in by_text.most_common())
