@@ -87,6 +87,12 @@ class Settings:
         60.0, "How long room is kept for a pod after those must have ended that were evicted for it."
     )
 
+    tell_waiting_after_s: float = option(
+        10.0, "After how long a pod that no node takes is told why, in a condition and an Event; 0: never."
+    )
+    trail_kept: int = option(10_000, "Records of what has happened to pods' cards that are kept in memory.")
+    trail_file: str = option("", "File to which these records are appended as lines of JSON; -: standard output.")
+
     hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
     bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
     extender_timeout_s: int = option(5, "How long kube-scheduler waits for an answer.")

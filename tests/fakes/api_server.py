@@ -19,11 +19,12 @@ import jsonpatch
 import jsonpointer
 
 from fakes.card_rules import check_card
+from fakes.objects import with_conditions
 from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
 from gpuledger.kube_api.reads import KubeReads
-from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, KubeWrites
+from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.share import Holder
@@ -45,6 +46,7 @@ class Operation(StrEnum):
     WRITE_STATUS = "write status"
     READ_POD = "read pod"
     ANNOTATE = "annotate pod"
+    SET_CONDITION = "set condition of pod"
     READ_NODE = "read node"
     ANNOTATE_NODE = "annotate node"
     BIND = "bind"
@@ -65,6 +67,7 @@ WRITES = frozenset(
         Operation.WRITE_STATUS,
         Operation.BIND,
         Operation.ANNOTATE,
+        Operation.SET_CONDITION,
         Operation.ANNOTATE_NODE,
         Operation.EVICT,
         Operation.DELETE_POD,
@@ -83,6 +86,7 @@ _ROUTES = (
     ("PATCH", "/api/v1/nodes/([^/]+)", Operation.ANNOTATE_NODE),
     ("GET", _POD, Operation.READ_POD),
     ("PATCH", _POD, Operation.ANNOTATE),
+    ("PATCH", rf"{_POD}/status", Operation.SET_CONDITION),
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("POST", rf"{_POD}/eviction", Operation.EVICT),
     ("DELETE", _POD, Operation.DELETE_POD),
@@ -98,6 +102,7 @@ _CONTENT_TYPES = {
     Operation.REPLACE_CARD: JSON_PATCH,
     Operation.WRITE_STATUS: JSON_PATCH,
     Operation.ANNOTATE: MERGE_PATCH,
+    Operation.SET_CONDITION: STRATEGIC_PATCH,
     Operation.ANNOTATE_NODE: MERGE_PATCH,
 }
 
@@ -333,6 +338,7 @@ class ApiServer:
         changes: dict[Operation, Callable[[Json, Json], Json]] = {  # of a pod
             Operation.BIND: self._bind,
             Operation.ANNOTATE: self._annotate,
+            Operation.SET_CONDITION: self._set_condition,
             Operation.EVICT: self._evict,
             Operation.DELETE_POD: self._let_leave,
         }
@@ -441,6 +447,11 @@ class ApiServer:
         annotated = deepcopy(pod)
         annotated["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod(annotated)
+
+    def _set_condition(self, pod: Json, change: Json) -> Json:
+        if change["metadata"]["uid"] != pod["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition is another one", 409)
+        return self.put_pod(with_conditions(pod, change["status"]["conditions"]))
 
     def _annotate_node(self, node: Json, change: Json) -> Json:
         metadata, wanted = node["metadata"], change["metadata"]

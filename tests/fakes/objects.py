@@ -55,6 +55,14 @@ def a_pod_object(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
+def with_conditions(pod: Json, conditions: Sequence[Json]) -> Json:
+    """Return a pod with these conditions in place of those of the same type, as a strategic merge patch has it."""
+    status = pod.get("status") or {}
+    types = {condition["type"] for condition in conditions}
+    kept = [condition for condition in status.get("conditions") or () if condition["type"] not in types]
+    return {**pod, "status": {**status, "conditions": [*kept, *conditions]}}
+
+
 def a_node_object(name: str, cards: Sequence[Card] = (), *, slots: int = 80, register: str | None = None) -> Json:
     """Return a node that reports these cards, or carries this text as its register."""
     text = register_of(cards) if register is None else register

@@ -8,7 +8,7 @@ from builders import OFFER, a_pod
 from fakes.api_server import ApiServer, Json
 from fakes.objects import WORDS
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.controller.startup import Operator
+from gpuledger.controller.parts import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import stored_card
@@ -23,6 +23,7 @@ from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.journal import Journal
@@ -35,15 +36,19 @@ from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.tell_waiting import WaitingTeller
+from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
+from gpuledger.workflows.why_waiting import WhyWaiting
 
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
 RELEASE_DELAY_S = 30.0
 PLUGIN_TIMEOUT_S = 20.0
 PREEMPTION_TIMEOUT_S = 60.0
+TELL_WAITING_AFTER_S = 10.0
 START_TIMEOUT_S = 0.0
 """Most tests play no kubelet."""
 
@@ -59,6 +64,8 @@ class OperatorParts:
     """Node and sentence, for each that was told to a node."""
     told_pods: list[tuple[str, bool, str, str]] = field(default_factory=list)
     """UID of the pod, whether it is a warning, reason and sentence, for each that was told to a pod."""
+    told_once: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """UID of the pod, reason, sentence and key, for each that was told to a pod once."""
     start_timeout_s: float = START_TIMEOUT_S
     nodes_offered: int = 1
     evicts: bool = True
@@ -68,6 +75,7 @@ class OperatorParts:
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
+        self.trail = Trail()
         self.who_preempts = WhoPreempts(operator=self.evicts, scheduler=not self.evicts)
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, self.policy)
@@ -81,6 +89,7 @@ class OperatorParts:
             settings.request,
             RELEASE_DELAY_S,
             self.leadership.is_active,
+            self.trail,
         )
         self.turns = PluginTurns(
             self.ledger, WORDS, self.api.store, self.counts, PLUGIN_TIMEOUT_S, self.leadership.is_active
@@ -96,6 +105,7 @@ class OperatorParts:
             settings,
             self.counts,
             clock=asyncio.get_running_loop().time,
+            trail=self.trail,
         )
         self.agents = AgentPods()
         self.starts = LateStarts(self.ledger, self.api.store, self.start_timeout_s)
@@ -110,7 +120,7 @@ class OperatorParts:
             self.leadership.is_active,
         )
         self.journal.on_lost = self.inventory.recheck
-        self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, adopt_pods=False)
+        self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, False, trail=self.trail)
         self.learner = Learner(self.ledger, self.chooser, settings.request)
         self.lives = PodLives()
         self.carrier = PreemptionCarrier(
@@ -124,6 +134,7 @@ class OperatorParts:
             self.despite_budgets,
             self.placer.is_binding,
             self.leadership.is_active,
+            self.trail,
         )
         self.preemption = Preemption(
             self.ledger,
@@ -155,6 +166,16 @@ class OperatorParts:
             WORDS,
             ("gpuledger",),
         )
+        self.explainer = PodExplainer(
+            self.ledger, self.waiting, self.api.store, settings.request, ("gpuledger",), self.placer.held_pod
+        )
+        self.why_waiting = WhyWaiting(self.ledger, self.chooser, self.waiting)
+        self.waiting_teller = WaitingTeller(
+            self.explainer, self.api.store, self, TELL_WAITING_AFTER_S, self.leadership.is_active
+        )
+        self.trail.listeners.append(self.waiting_teller.observe)
+        self.observer.on_pending = self.waiting_teller.pending
+        self.observer.on_waits_no_more = self.waiting_teller.forget
         self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
 
@@ -175,6 +196,10 @@ class OperatorParts:
             preemption=self.preemption,
             who_preempts=self.who_preempts,
             unlinked=UnlinkedNodes(self.ledger, self.policy),
+            trail=self.trail,
+            why_waiting=self.why_waiting,
+            explainer=self.explainer,
+            waiting_teller=self.waiting_teller,
             room_has_changed=room_has_changed,
             counts=self.counts,
             garbage=cast(Any, None),
@@ -189,6 +214,10 @@ class OperatorParts:
     def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
         """Keep what would be an Event of a pod."""
         self.told_pods.append((pod.uid, warning, reason, sentence))
+
+    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+        """Keep what would be an Event of a pod, under a key."""
+        self.told_once.append((pod.uid, reason, sentence, key))
 
     def entry(self, card: Card) -> CardEntry:
         """Return a card's line."""

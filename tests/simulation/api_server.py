@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from fakes.objects import with_conditions
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.stored_card import new_allocation
 from gpuledger.kube_api.reads import ALLOCATIONS
@@ -44,6 +45,7 @@ class Operation(StrEnum):
     WRITE_STATUS = "write status of card"
     READ_POD = "read pod"
     ANNOTATE = "annotate pod"
+    SET_CONDITION = "set condition of pod"
     BIND = "bind pod"
     CREATE_EVENT = "create event"
     LIST_BUDGETS = "list budgets"
@@ -65,6 +67,7 @@ _ROUTES = tuple(
         ("PATCH", rf"{ALLOCATIONS}/([^/]+)/status", Operation.WRITE_STATUS),
         ("GET", _POD, Operation.READ_POD),
         ("PATCH", _POD, Operation.ANNOTATE),
+        ("PATCH", rf"{_POD}/status", Operation.SET_CONDITION),
         ("POST", rf"{_POD}/binding", Operation.BIND),
         ("POST", rf"{_POD}/eviction", Operation.EVICT),
         ("POST", r"/api/v1/namespaces/[^/]+/events", Operation.CREATE_EVENT),
@@ -164,23 +167,28 @@ class ApiServer:
                 return self._found(Kind.POD if operation is Operation.READ_POD else Kind.CARD, key)
             case Operation.WRITE_STATUS:
                 return self._patch_card(self._found(Kind.CARD, key), body, of_status=True)
-            case Operation.BIND:
-                return self._bind(self._found(Kind.POD, key), body)
-            case Operation.ANNOTATE:
-                return self._annotate(self._found(Kind.POD, key), body)
+            case Operation.BIND | Operation.ANNOTATE | Operation.SET_CONDITION | Operation.EVICT:
+                return self._change_pod(operation, self._found(Kind.POD, key), body)
             case Operation.REPLACE_CARD:
                 return self._patch_card(self._found(Kind.CARD, key), body, of_status=False)
             case Operation.CREATE_CARD:
                 return self._create_card(body)
             case Operation.DELETE_CARD:
                 return self._delete_card(self._found(Kind.CARD, key), body["preconditions"]["resourceVersion"])
-            case Operation.EVICT:
-                return self._evict(self._found(Kind.POD, key), body)
             case Operation.CREATE_EVENT:
                 return {}
             case Operation.LIST_BUDGETS:
                 return {"items": [], "metadata": {"resourceVersion": str(self.version)}}
         return self.listing(_LISTED[operation], selector_of(field_selector))
+
+    def _change_pod(self, operation: Operation, pod: Json, body: Json) -> Json:
+        changes = {
+            Operation.BIND: self._bind,
+            Operation.ANNOTATE: self._annotate,
+            Operation.SET_CONDITION: self._set_condition,
+            Operation.EVICT: self._evict,
+        }
+        return changes[operation](pod, body)
 
     def listing(self, kind: Kind, selector: Selector) -> Json:
         """Return the list that a client gets."""
@@ -254,6 +262,11 @@ class ApiServer:
             raise Invalid("metadata.uid: field is immutable", 422)
         annotations = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod({**pod, "metadata": {**metadata, "annotations": annotations}})
+
+    def _set_condition(self, pod: Json, change: Json) -> Json:
+        if change["metadata"]["uid"] != pod["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition is another one", 409)
+        return self.put_pod(with_conditions(pod, change["status"]["conditions"]))
 
     # Objects.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from gpuledger.controller import startup
-from gpuledger.controller.startup import Operator, build_operator
+from gpuledger.controller.parts import Operator, build_operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger

@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 
 from builders import OFFER
 from fakes.operator_parts import OperatorParts
-from gpuledger.controller.startup import KubeStore
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Operation

@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from gpuledger.controller.startup import KubeStore
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.formats.pod import pod_facts
 from gpuledger.formats.request import pod_request
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.settings import Settings
 from gpuledger.workflows.audit import Auditor, AuditSettings, Report

@@ -7,9 +7,9 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuledger.formats.event import node_event, pod_event
+from gpuledger.formats.event import named_once, node_event, pod_event
 from gpuledger.kube_api.writes import KubeWrites
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, Conflict
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ class Events:
         """Show what has become of a pod's card."""
         self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
 
+    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+        """Warn about a pod, unless it was warned under this key before."""
+        self._post(named_once(pod_event(pod, True, reason, sentence, datetime.now(UTC)), pod, key))
+
     def _post(self, event: dict[str, Any]) -> None:
         task = asyncio.create_task(self._create(event))
         self._tasks.add(task)
@@ -43,6 +47,8 @@ class Events:
         try:
             async with self._places:
                 await self._store.create_event(event)
+        except Conflict:  # it has been told
+            pass
         except ApiError as error:
             about = event["involvedObject"]
             logger.warning("%s %s could not be told: %s", about["kind"].lower(), about["name"], error)

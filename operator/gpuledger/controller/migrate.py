@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from gpuledger.controller.audit import audit_settings
-from gpuledger.controller.startup import KubeStore
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.migration import Step
 from gpuledger.settings import Settings
 from gpuledger.workflows.audit import Auditor

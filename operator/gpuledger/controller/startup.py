@@ -6,49 +6,23 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import kopf
 from aiohttp import web
 
-from gpuledger.controller.events import Events
-from gpuledger.controller.extender_server import ExtenderServer
-from gpuledger.controller.garbage import Garbage
 from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
-from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.controller.metrics import Metrics
-from gpuledger.controller.vocabularies import words_of
+from gpuledger.controller.parts import Operator, build_operator
+from gpuledger.controller.trail_file import trail_written
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.watch import follow
-from gpuledger.kube_api.writes import KubeWrites
-from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, BadInput, Unreachable
-from gpuledger.placement.choose import Chooser
-from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
-from gpuledger.workflows.adopt import Adopter
-from gpuledger.workflows.agent_pods import AGENT_SELECTOR, AgentPods
-from gpuledger.workflows.carry_out import PreemptionCarrier
-from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.find_victims import VictimFinder
-from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.journal import GATHER_S, Journal
-from gpuledger.workflows.late_starts import LateStarts
-from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.learn import Learner
-from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
-from gpuledger.workflows.plugin_turns import PluginTurns
-from gpuledger.workflows.pod_lives import PodLives
-from gpuledger.workflows.preempt import SETTLE_S, Preemption, PreemptionSettings
-from gpuledger.workflows.release_pod import PodReleaser
-from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.wake_up import WaitingPods
-from gpuledger.workflows.who_preempts import WhoPreempts
+from gpuledger.workflows.agent_pods import AGENT_SELECTOR
+from gpuledger.workflows.preempt import SETTLE_S
 
 logger = logging.getLogger(__name__)
 
@@ -62,129 +36,6 @@ PAUSE_TO_WORK = 3.0
 
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
-
-
-class KubeStore(KubeReads, KubeWrites):
-    """All requests to the API server behind the protocols of the workflows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """The parts that run."""
-
-    client: KubeClient
-    kopf_lists: KopfLists
-    leadership: Leadership
-    observer: ClusterObserver
-    agents: AgentPods
-    placer: PodPlacer
-    waiting: WaitingPods
-    preemption: Preemption
-    who_preempts: WhoPreempts
-    unlinked: UnlinkedNodes
-    room_has_changed: asyncio.Event
-    counts: Counts
-    garbage: Garbage
-    server: ExtenderServer
-    settings: Settings
-
-
-def build_operator(client: KubeClient, settings: Settings, host: str | None = None) -> Operator:
-    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
-    ledger, counts, store = Ledger(), Counts(), KubeStore(client)
-    leadership = Leadership(host)
-    policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
-    chooser = Chooser(ledger, policy)
-    journal = Journal(ledger, store, GATHER_S)
-    waiting = WaitingPods(ledger, chooser, store, counts, leadership.is_active)
-    who_preempts = WhoPreempts.by_setting(settings.preemption)
-    placement = PlacementSettings(
-        words=words_of(settings),
-        hold_ttl_s=settings.hold_ttl_s,
-        bind_timeout_s=settings.bind_timeout_s,
-        nodes_offered=settings.nodes_offered,
-        who_preempts=who_preempts,
-    )
-    clock = asyncio.get_running_loop().time
-    agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
-    releaser = PodReleaser(
-        ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active
-    )
-    turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
-    placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock)
-    events, lives = Events(store), PodLives()
-    carrier = PreemptionCarrier(
-        ledger,
-        journal,
-        store,
-        waiting,
-        lives,
-        events,
-        counts,
-        settings.preempt_despite_budgets,
-        placer.is_binding,
-        leadership.is_active,
-    )
-    preemption = Preemption(
-        ledger,
-        journal,
-        store,
-        waiting,
-        VictimFinder(ledger, policy, lives, store),
-        carrier,
-        events,
-        counts,
-        PreemptionSettings(
-            who=who_preempts,
-            despite_budgets=settings.preempt_despite_budgets,
-            timeout_s=settings.preemption_timeout_s,
-        ),
-        placement.request,
-    )
-    placer.on_refused = preemption.refused
-    inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)
-    journal.on_lost = inventory.recheck
-    adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active)
-    observer = ClusterObserver(
-        ledger,
-        inventory,
-        releaser,
-        placer,
-        waiting,
-        turns,
-        adopter,
-        starts,
-        Learner(ledger, chooser, placement.request),
-        lives,
-        preemption,
-        store,
-        placement.request,
-        placement.words,
-        settings.scheduler_names,
-    )
-    unlinked = UnlinkedNodes(ledger, policy)
-    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter, unlinked)
-    garbage = Garbage(metrics.garbage_seconds.observe)
-    server = ExtenderServer(placer, preemption, metrics, counts, is_ready=lambda: observer.synced)
-    room_has_changed = asyncio.Event()
-    ledger.on_change = waiting.on_newcomer = room_has_changed.set
-    return Operator(
-        client,
-        KopfLists(),
-        leadership,
-        observer,
-        agents,
-        placer,
-        waiting,
-        preemption,
-        who_preempts,
-        unlinked,
-        room_has_changed,
-        counts,
-        garbage,
-        server,
-        settings,
-    )
 
 
 async def run(settings: Settings, kubeconfig: Path | None, host: str | None = None) -> None:
@@ -204,6 +55,8 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             logger.info("extender at %s", settings.extender_url)
             sites.push_async_callback(operator.waiting.stop)
             sites.push_async_callback(operator.preemption.stop)
+            sites.push_async_callback(operator.waiting_teller.stop)
+            sites.enter_context(trail_written(operator.trail, settings.trail_file))
             parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
             parts += [_follow_cards(operator), _follow_agents(operator), _preempt(operator)]
             if host is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 from gpuledger.model.share import Pod
@@ -11,6 +12,9 @@ Json = dict[str, Any]
 
 MESSAGE_LENGTH = 1024
 """Kubernetes' limit."""
+
+NAME_LENGTH = 253
+DIGEST_LENGTH = 16
 
 
 def node_event(node_name: str, reason: str, sentence: str, now: datetime) -> Json:
@@ -23,6 +27,13 @@ def pod_event(pod: Pod, warning: bool, reason: str, sentence: str, now: datetime
     """Return a warning, or good news, about a Pod."""
     about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
     return _event(about, pod.namespace, "Warning" if warning else "Normal", reason, sentence, now)
+
+
+def named_once(event: Json, pod: Pod, key: str) -> Json:
+    """Return an event under a name that only this pod and key have: a second one is refused as existing."""
+    digest = sha256(f"{pod.uid}/{event['reason']}/{key}".encode()).hexdigest()[:DIGEST_LENGTH]
+    name = f"{pod.name[: NAME_LENGTH - DIGEST_LENGTH - 1].rstrip('.-')}.{digest}"
+    return event | {"metadata": {"name": name, "namespace": pod.namespace}}
 
 
 def _event(about: Json, namespace: str, kind: str, reason: str, sentence: str, now: datetime) -> Json:

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 NO_MANAGERS = {"op": "add", "path": "/metadata/managedFields", "value": [{}]}
 """Has the API server forget who wrote which field, and not note it again until somebody applies the object. It would
@@ -109,6 +110,15 @@ class KubeWrites:
         change = {"metadata": {"uid": pod.uid, "annotations": {name: value}}}
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
+
+    async def set_pod_condition(self, pod: Pod, condition: Json) -> None:
+        """Set one condition of a pod, leaving the others.
+
+        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
+        """
+        change = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
     async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
         """Set or remove one annotation of a node, if it has not changed since that version.

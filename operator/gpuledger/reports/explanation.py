@@ -113,6 +113,12 @@ class Explanation:
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
 
+    @property
+    def main_reason(self) -> str:
+        """Return the reason that most nodes give, the nearest ones first among equals; the state if there is none."""
+        reasons = Counter(node.reason.value for node in self.nodes if node.reason and node.offered)
+        return max(reasons, key=reasons.__getitem__, default=self.state.value)
+
     def json(self) -> Json:
         """Return it as it goes over the wire."""
         request = self.request

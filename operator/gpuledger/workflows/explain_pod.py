@@ -67,7 +67,10 @@ class PodExplainer:
 
     async def explain(self, namespace: str, name: str) -> Explanation:
         """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
-        pod = await self._store.pod(namespace, name)
+        return await self.explain_object(await self._store.pod(namespace, name))
+
+    async def explain_object(self, pod: Json) -> Explanation:
+        """Return the same of a pod that was just read."""
         identity, since = pod_identity(pod), created_at(pod)
         try:
             request = self._read_request(pod)
@@ -108,8 +111,9 @@ class PodExplainer:
             card, claim = claims[0]
             victims = sorted({victim for _, each in claims for victim in each.victims})
             pods = ", ".join(map(self._name, victims)) or "pods that kube-scheduler evicts"
-            until = f", until {claim.holder.deadline} at the latest"
-            return PodState.BEING_FREED, f"waits until {pods} have left {len(claims)} cards of {card.node_name}{until}"
+            cards = "1 card" if len(claims) == 1 else f"{len(claims)} cards"
+            text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
+            return PodState.BEING_FREED, text
         if hold:
             return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is at it"
         fitting = next((node for node in nodes if node.reason is None and node.offered), None)

@@ -104,6 +104,10 @@ class ClusterObserver:
         """Whether everything has been taken in once: before, nothing can be decided."""
         self.on_compared: Callable[[], None] = lambda: None
         """Called after each comparison with full lists."""
+        self.on_pending: Callable[[Json], None] = lambda _: None
+        """Called with each pod that has no node, as it is shown."""
+        self.on_waits_no_more: Callable[[str], None] = lambda _: None
+        """Called with the UID of a pod that is bound or gone."""
 
     def node(self, node: Json, gone: bool) -> None:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
@@ -168,6 +172,7 @@ class ClusterObserver:
                 self._gone_since.add(uid)
             return
         self._learner.came(pod)
+        self.on_pending(pod)
         self._preemption.pending(pod)
         if is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
@@ -188,6 +193,7 @@ class ClusterObserver:
         self._placer.forget(pod_uid)
         self._preemption.forget(pod_uid)
         self._maybe_refused.discard(pod_uid)
+        self.on_waits_no_more(pod_uid)
 
     async def take_over(self) -> None:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
@@ -211,6 +217,7 @@ class ClusterObserver:
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in self._gone_since:
                         take(pod)
+                        self.on_pending(pod)
         finally:
             self._gone_since = None
         listed(uids)

@@ -53,7 +53,7 @@ class Trail:
         self._refused: dict[str, Refusal] = {}  # pod UID -> why it was refused last, the oldest first
         self.number = 0
         """How many there were so far."""
-        self.on_record: Callable[[Record], None] | None = None
+        self.listeners: list[Callable[[Record], None]] = []
         """Called with each record."""
 
     def __iter__(self) -> Iterator[Record]:
@@ -87,8 +87,8 @@ class Trail:
         record = Record(time.time(), happening, pod, node_name, tuple(shares), text, ranked)
         self._records.append(record)
         self.number += 1
-        if self.on_record:
-            self.on_record(record)
+        for listener in self.listeners:
+            listener(record)
 
     def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
         """Note that a pod was bound with cards, and how its node compared with others when it was chosen."""
