@@ -14,7 +14,7 @@ from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.node import register_of
-from gpuledger.formats.stored_card import NODE_LABEL
+from gpuledger.formats.stored_card import CORDONED_ANNOTATION, NODE_LABEL
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit, NotFound, Unreachable
@@ -552,3 +552,55 @@ async def test_a_write_that_has_to_be_repeated_tells_everybody_once(api: ApiServ
 async def test_a_card_that_is_new_to_the_ledger_tells_nobody(api: ApiServer) -> None:
     parts = await a_cluster(api, BROKEN, SECOND)
     assert parts.told_pods == []
+
+
+def cordon(api: ApiServer, card: Card, why: str | None) -> None:
+    """Let a person cordon a card, or with None uncordon it."""
+    patch = [{"op": "add", "path": "/metadata/annotations", "value": {} if why is None else {CORDONED_ANNOTATION: why}}]
+    api._patch_card(api.cards[card.object_name], patch, of_status=False)
+
+
+async def test_a_cordoned_card_says_why_takes_nobody_and_keeps_its_holders(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    parts.observer.synced = True
+    await parts.add("stays", a_share(CARD))
+    cordon(api, CARD, "fans are to be changed")
+    await parts.idle()
+    assert phase_of(api, CARD) == ("Cordoned", "fans are to be changed")
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+    assert [holder.pod.uid for holder in api.card(CARD).holders or ()] == ["stays"]
+    await report(parts, replace(CARD, index=7), SECOND)  # what its node changes of it does not undo that
+    assert phase_of(api, CARD)[0] == "Cordoned"
+    cordon(api, CARD, None)
+    await parts.idle()
+    assert len(parts.ledger.node_room("node-a").rooms) == 2
+    await asyncio.sleep(60)  # what is changed again and again is written down later and later
+    await parts.idle()
+    assert phase_of(api, CARD) == ("Ready", "")
+
+
+async def test_cordoning_without_a_reason_counts(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    parts.observer.synced = True
+    cordon(api, CARD, "")
+    await parts.idle()
+    assert phase_of(api, CARD)[0] == "Cordoned"
+
+
+async def test_a_cordoned_card_that_comes_and_goes_stays_cordoned_until_its_node_goes(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    parts.observer.synced = True
+    cordon(api, CARD, "falls off the bus")
+    await report(parts, SECOND)
+    assert phase_of(api, CARD)[0] == "Unavailable"
+    await report(parts, *CARDS)
+    assert phase_of(api, CARD)[0] == "Cordoned"
+    await report(parts, SECOND)
+    cordon(api, CARD, None)
+    await parts.idle()
+    assert list(api.cards) == [SECOND.object_name]
+    await report(parts, *CARDS)
+    cordon(api, CARD, "again")
+    api.delete_node("node-a")
+    await parts.idle()
+    assert api.cards == {}
