@@ -18,6 +18,7 @@ import yaml
 
 from control_plane import AuditEvent, ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
+from gpuledger.formats.condition import ALLOCATED, condition_of
 from gpuledger.kube_api.client import KubeClient
 from installation import USER, Installation
 
@@ -256,6 +257,11 @@ class Cluster:
         self.wait(refused, f"pod {name} waits because of {text!r}; its messages are {self.messages(name)}")
         assert not self.pod(name)["spec"].get("nodeName")
         return found[0]
+
+    def condition(self, name: str) -> tuple[str, str, str] | None:
+        """Return status, reason and message of a pod's condition GPUAllocated, if it has it."""
+        condition = condition_of(self.pod(name), ALLOCATED)
+        return (condition["status"], condition["reason"], condition["message"]) if condition else None
 
     def messages(self, name: str, kind: str = "Pod") -> list[str]:
         """Return the texts of the events about an object."""

@@ -29,7 +29,9 @@ def test_a_pod_that_waits_is_patched_once_at_most_in_a_hundred_tries(cluster: Cl
         for event in cluster.plane.api_writes(offset)
         if event.user == USER and (event.resource, event.name) == ("pods", "stuck")
     ]
-    assert len(patches) <= 1, patches
+    told = [event for event in patches if event.subresource == "status"]  # by kube-scheduler, too: it has our account
+    assert len(patches) - len(told) <= 1, patches
+    assert len([event for event in told if not event.agent.startswith("kube-scheduler")]) <= 1, told
     assert len([m for m in cluster.messages("stuck") if "no card with 30000 MiB free" in m]) >= 1
 
 
@@ -39,6 +41,7 @@ def test_nothing_is_written_while_nothing_happens(cluster: Cluster) -> None:
     cluster.create(*(pod(name, {COUNT: 1, PERCENT: 25}) for name in names), pod("stuck", {COUNT: 9}))
     cluster.wait_bound(*names)
     cluster.wait_refused("stuck", "fewer than 9 GPUs on the node")
+    cluster.wait(lambda: bool(cluster.condition("stuck")), "it is told why it waits")
     cluster.settle()
     offset = cluster.plane.audit_offset()
     time.sleep(IDLE_S)
