@@ -2,8 +2,8 @@
 
 kube-scheduler says it, too, in a sentence without numbers that it writes again whenever that sentence changes. Here it
 is written once for each change of the main reason, and not before the pod has waited for a while; so most pods are
-never written to. kube-scheduler tries a pod that an extender has refused once more whenever something of it changes, its
-conditions too: one more reason to write seldom.
+never written to. kube-scheduler tries a pod that an extender has refused once more whenever something of it changes,
+its conditions too: one more reason to write seldom.
 """
 
 from __future__ import annotations
