@@ -17,7 +17,7 @@ from gpuledger.placement.choose import Ranking
 from gpuledger.reports.record import Happening, Ranked, Record
 
 KEPT = 10_000
-"""Records in memory; each takes about 0.5 kB."""
+"""Records in memory; each takes about 1 kB."""
 
 REFUSALS_KEPT = 10_000
 """Pods of which it is remembered why they were refused last."""

@@ -1,6 +1,7 @@
 """What has happened to pods' cards is remembered, the latest of it, with the reasons."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,22 @@ def test_only_the_latest_are_kept_and_it_is_said_how_many_are_not() -> None:
     assert [record.pod.name for record in trail] == ["p99998", "p99999", "p99999"]
     assert (trail.number, trail.dropped) == (200_000, 199_997)
     assert len(trail._refused) == REFUSALS_KEPT
+
+
+def test_memory_is_bounded_after_100_000_assignments() -> None:
+    """What is kept is full after 10,000: ten times as many take no more."""
+    trail = Trail(kept=5_000)
+    tracemalloc.start()
+    try:
+        for number in range(100_000):
+            pod = a_pod(f"p{number}")
+            trail.refused(pod, {"node-a": FULL})
+            trail.assigned(pod, Placement("node-a", (a_share(CARDS[0]),)), None)
+            if number == 10_000:
+                full = tracemalloc.get_traced_memory()[0]
+        assert tracemalloc.get_traced_memory()[0] < 1.1 * full
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
