@@ -33,10 +33,10 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
 
 DEADLINE_S = 60.0
+"""How long anything may take on a slow, busy machine. Never how long it should take."""
 
 RESTLESS = ("process_", "gpuledger_event_loop_lag_seconds")
 """Metrics that change while nothing happens."""
-"""How long anything may take on a slow, busy machine. Never how long it should take."""
 
 
 class RequestFailed(Exception):  # noqa: N818

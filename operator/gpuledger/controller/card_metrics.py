@@ -103,12 +103,14 @@ class Sums:
         self._used: dict[str, list[int]] = {}  # the same of what is taken
         self._held: dict[str, list[int]] = {}  # namespace -> the same of what its pods hold
         self._phases: Counter[str] = Counter({phase.value: 0 for phase in CardPhase})  # phase -> cards in it
+        self._conflicts = 0
         self._over = 0  # cards on which more is held than they have
 
     def count(self, report: CardReport) -> None:
         """Add a card."""
         capacity, used = report.card.capacity, report.used
         self._phases[report.phase] += 1
+        self._conflicts += report.conflicts
         self._over += not used.fits_in(capacity)
         _add(self._capacity, report.card.model, capacity)
         _add(self._used, report.card.model, used)
@@ -123,6 +125,8 @@ class Sums:
         yield phases
         text = "Cards on which pods hold more than they have"
         yield GaugeMetricFamily("gpuledger_cards_over_capacity", text, value=self._over)
+        text = "Shares that were found on cards and that these have no room for"
+        yield GaugeMetricFamily("gpuledger_conflicts", text, value=self._conflicts)
         yield from _families("gpuledger_model_{}", "capacity", "of all cards of a model", "model", self._capacity)
         yield from _families("gpuledger_model_{}", "used", "that pods hold of a model's cards", "model", self._used)
         yield from _families("gpuledger_namespace_{}", "used", "that a namespace's pods hold", "namespace", self._held)
