@@ -60,7 +60,11 @@ NODE_PROGRAMS = (
     Program("containerd-shim-runc-v2", "containerd", f"{CONTAINERD}/containerd-shim-runc-v2", "10 s"),
     Program("ctr", "containerd", f"{CONTAINERD}/ctr", "10 s"),
 )
-BUILD_TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}  # module -> tags; those snapshotters need C libraries
+PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", "1.5 min")
+BUILD_TAGS = {  # module -> tags
+    "containerd": "no_btrfs,no_devmapper,no_zfs",  # those snapshotters need C libraries
+    "prometheus": "remove_all_sd",  # the clouds' clients, which rules do not need and not every proxy has
+}
 
 
 def ensure_binaries() -> Path:
@@ -85,6 +89,14 @@ def ensure_node_binaries() -> Path:
     A first build takes about 2 minutes more than that of ensure_binaries(), on two cores. Raises BuildError.
     """
     return _linked_together(_built(NODE_PROGRAMS))
+
+
+def ensure_promtool() -> Path:
+    """Return Prometheus' promtool, which judges metrics and alert rules, building it if it is missing.
+
+    A first build takes about 1.5 minutes on two cores. Raises BuildError.
+    """
+    return _built([PROMTOOL])[PROMTOOL]
 
 
 def _built(programs: Iterable[Program]) -> dict[Program, Path]:

@@ -147,7 +147,11 @@ class Installation:
 
     def metrics(self) -> dict[str, float]:
         """Return the operator's metrics: sample name with its labels -> value."""
-        return samples(self._get("/metrics") or "")
+        return samples(self.metrics_text())
+
+    def metrics_text(self) -> str:
+        """Return the same as the operator writes it; empty if it does not answer."""
+        return self._get("/metrics") or ""
 
     def _files(self, kubeconfig: Path) -> list[str]:
         return ["--settings", str(self.settings_file), "--kubeconfig", str(kubeconfig)]

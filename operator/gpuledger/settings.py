@@ -126,6 +126,13 @@ class Settings:
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
     agent_health_host: str = option("0.0.0.0", "Where the node agent's probes and metrics listen.")  # noqa: S104
     agent_health_port: int = option(8890, "Port of the node agent's /healthz, /readyz and /metrics.")
+    metrics_per_card: bool = option(
+        True, "Show each card in /metrics; without, sums by model, namespace and phase only."
+    )
+    metrics_per_pod: bool = option(True, "Show in /metrics what each pod holds of each card.")
+    metrics_compatibility: tuple[str, ...] = option(
+        (), "Show cards and pods under other systems' names too, for their dashboards: hami, hami-legacy, volcano."
+    )
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: there is none.")
     webhook_cert_file: str = option("/webhook/tls.crt", "Its certificate, PEM; read again when it changes.")
@@ -178,6 +185,8 @@ class Settings:
             raise ValueError("settings: no number may be negative")
         if 0 in (self.resource_memory_unit_mib, self.volcano_memory_unit_mib):
             raise ValueError("settings: a unit of memory is 1 MiB at least")
+        if not set(self.metrics_compatibility) <= set(METRICS_COMPATIBILITY):
+            raise ValueError(f"settings: metrics_compatibility is a list of {', '.join(METRICS_COMPATIBILITY)}")
         self._check_names()
         self._check_nodes()
         self._check_agent()
@@ -218,6 +227,9 @@ POLICIES = ("binpack", "spread", "topology", "fragmentation")
 
 PREEMPTION = ("auto", "own", "native", "off")
 """Who evicts: docs/preemption.md."""
+
+METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
+"""Whose names metrics can have beside our own: docs/metrics.md."""
 
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 

@@ -1,19 +1,27 @@
-"""Metrics, read from the counters of the workflows when somebody asks for them."""
+"""Metrics, read from the ledger and from the counters of the workflows when somebody asks for them.
+
+The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from gpuledger.controller.card_metrics import CARD_SHEETS, POD_SHEET, Sums
+from gpuledger.controller.compatible_metrics import COMPATIBLE
+from gpuledger.controller.metric_sheets import Scrape, Sheet
+from gpuledger.controller.process_metrics import NumberOf, ProcessMetrics, Told
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.journal import JournalCounts
+from gpuledger.workflows.journal import GROUP_LIMIT, JournalCounts
 from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -24,9 +32,17 @@ FILTER_SECONDS = (
 )
 """Fine steps: while a Filter is answered, everything else waits."""
 
+ENTRIES = (1, 2, 4, 8, 16, 32, GROUP_LIMIT)
+
+JOINED_BYTES = 256 * 1024
+"""Small families are sent together."""
+
 
 class Metrics:
-    """One registry for the process."""
+    """One registry for the process, and the sheets about cards.
+
+    Only the active operator shows cards, so that nothing is counted twice. `compatibility` names rows of COMPATIBLE.
+    """
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -39,83 +55,99 @@ class Metrics:
         waiting: WaitingPods,
         adopter: Adopter,
         unlinked: UnlinkedNodes,
-    ) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_Collector(ledger, chooser, counts, journal, waiting, adopter, unlinked))
-        self.filter_seconds = Histogram(
-            "gpuledger_filter_seconds",
-            "Time to answer a Filter, from its body to the answer's",
-            buckets=FILTER_SECONDS,
-            registry=self._registry,
-        )
-        self.bind_seconds = Histogram(
-            "gpuledger_bind_seconds", "Time to answer a Bind", buckets=SECONDS, registry=self._registry
-        )
-        self.garbage_seconds = Histogram(
-            "gpuledger_garbage_seconds",
-            "Time in which Python looked for garbage, and nothing else ran",
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-
-class _Collector(Collector):
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        counts: Counts,
-        journal: JournalCounts,
-        waiting: WaitingPods,
-        adopter: Adopter,
-        unlinked: UnlinkedNodes,
+        *,
+        is_active: Callable[[], bool] = lambda: True,
+        is_synced: Callable[[], bool] | None = None,
+        pending_by_reason: NumberOf | None = None,
+        ledger_failures: NumberOf | None = None,
+        per_card: bool = True,
+        per_pod: bool = True,
+        compatibility: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
-        self._chooser = chooser
-        self._counts = counts
-        self._journal = journal
-        self._waiting = waiting
-        self._adopter = adopter
-        self._unlinked = unlinked
+        self._is_active = is_active
+        self._sheets: list[Sheet] = [
+            *(CARD_SHEETS if per_card else ()),
+            *([POD_SHEET] if per_pod else ()),
+            *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
+        ]
+        told = Told(is_active, is_synced, pending_by_reason, ledger_failures)
+        self._registry = CollectorRegistry()
+        self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, told))
+        ProcessCollector(registry=self._registry)
+        self.filter_seconds = self._histogram(
+            "filter_seconds", "Time to answer a Filter, from its body to the answer's", FILTER_SECONDS
+        )
+        self.bind_seconds = self._histogram("bind_seconds", "Time to answer a Bind", SECONDS)
+        self.garbage_seconds = self._histogram(
+            "garbage_seconds", "Time in which Python looked for garbage, and nothing else ran", SECONDS
+        )
+        self.loop_lag_seconds = self._histogram(
+            "event_loop_lag_seconds", "By how much a timer of the event loop came late, once a second", SECONDS
+        )
+        self.ledger_write_seconds = self._histogram(
+            "ledger_write_seconds", "Time from a write of a card's status to its answer", SECONDS
+        )
+        self.ledger_write_entries = self._histogram(
+            "ledger_write_entries", "Changes that a write of a card's status carried", ENTRIES
+        )
+
+    def ledger_written(self, seconds: float, entries: int) -> None:
+        """Take in a write of a card's status, however it ended."""
+        self.ledger_write_seconds.observe(seconds)
+        self.ledger_write_entries.observe(entries)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format, at once: nothing else runs meanwhile."""
+        scrape, sums = self._begin()
+        for _ in scrape.steps() if scrape else ():
+            pass
+        return b"".join(self._text(scrape, sums))
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the same text in pieces. Others get their turn all the time."""
+        scrape, sums = self._begin()
+        for _ in scrape.steps() if scrape else ():
+            await asyncio.sleep(0)
+        for piece in _joined(self._text(scrape, sums)):
+            yield piece
+            await asyncio.sleep(0)
+
+    def _begin(self) -> tuple[Scrape | None, Sums]:
+        sums = Sums()
+        if not self._is_active():
+            return None, sums
+        return Scrape(list(self._ledger.entries()), self._sheets, sums.count), sums
+
+    def _text(self, scrape: Scrape | None, sums: Sums) -> Iterator[bytes]:
+        yield generate_latest(self._registry)
+        if scrape is not None:
+            registry = CollectorRegistry()
+            registry.register(_Once(sums))
+            yield generate_latest(registry)
+            yield from scrape.text()
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"gpuledger_{name}", text, buckets=buckets, registry=self._registry)
+
+
+class _Once(Collector):
+    """Sums of one look at the cards."""
+
+    def __init__(self, sums: Sums) -> None:
+        self._sums = sums
 
     def collect(self) -> Iterator[Metric]:
-        counts, journal = self._counts, self._journal
-        for name, text, value in (
-            ("filters", "Filter requests of the scheduler", counts.filters),
-            ("pods_examined", "Events of bound pods that were looked at", counts.pods_examined),
-            ("node_events", "Events of nodes", counts.node_events),
-            ("nodes_examined", "Events of nodes that changed something for the ledger", counts.nodes_examined),
-            ("shape_evaluations", "Comparisons of a node with a shape of request", self._chooser.evaluations),
-            ("cards_written", "Cards created, changed or deleted, their status apart", counts.cards_written),
-            ("ledger_patches", "Writes of a card's status", journal.patches),
-            ("ledger_entries", "Changes that these writes carried", journal.entries),
-            ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
-            ("releases", "Pods whose shares were given back", counts.releases),
-            ("wake_ups", "Patches of waiting pods that made the scheduler try them again", counts.wake_ups),
-            ("evictions", "Pods that were evicted for others of higher priority", counts.evictions),
-            ("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time", counts.plugin_late),
-        ):
-            yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
-        for name, text, label, values in (
-            ("binds", "Bind requests by outcome", "outcome", counts.binds),
-            ("refusals", "Filters without a node, by reason", "reason", counts.refusals),
-            ("preemptions", "Preemptions by what has become of them", "outcome", counts.preemptions),
-            ("bad_input", "Objects that could not be understood", "kind", counts.bad_input),
-        ):
-            family = CounterMetricFamily(f"gpuledger_{name}", text, labels=[label])
-            for value_of_label, number in sorted(values.items()):
-                family.add_metric([value_of_label], number)
-            yield family
-        cards = list(self._ledger.entries())
-        holders = sum(len(card.holders) for card in cards)
-        yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
-        yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
-        yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
-        text = "Bound pods that lack shares in the ledger, as of the last comparison with full lists"
-        yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(self._adopter))
-        text = "Nodes whose cards report no links, if the cluster's policy is topology"
-        yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in self._unlinked))
+        return self._sums.collect()
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, small ones together."""
+    waiting: list[bytes] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(map(len, waiting)) >= JOINED_BYTES:
+            yield b"".join(waiting)
+            waiting = []
+    if waiting:
+        yield b"".join(waiting)

@@ -1,0 +1,91 @@
+"""The operator's metrics over a ledger, with stand-ins for what it counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from builders import a_card, a_request, a_share, mib, stored
+from gpuledger.controller.metrics import Metrics
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.share import Holder, Pod
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import Policy
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal import JournalCounts
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.wake_up import WaitingPods
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Name and sorted labels of a sample -> its value."""
+
+ALL = ("hami", "hami-legacy", "volcano")
+
+
+@dataclass
+class Shown:
+    """What metrics are made from, to be changed by a test."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    counts: Counts = field(default_factory=Counts)
+    journal: JournalCounts = field(default_factory=JournalCounts)
+    active: bool = True
+    synced: bool = True
+    by_reason: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chooser = Chooser(self.ledger, Policy())
+        self.waiting = WaitingPods(self.ledger, self.chooser, cast(Any, None), self.counts)
+
+    def metrics(self, compatibility: Sequence[str] = (), *, per_card: bool = True, per_pod: bool = True) -> Metrics:
+        """Return the metrics as the operator builds them."""
+        unlinked = UnlinkedNodes(self.ledger, Policy())
+        return Metrics(
+            self.ledger,
+            self.chooser,
+            self.counts,
+            self.journal,
+            self.waiting,
+            cast(Any, ()),
+            unlinked,
+            is_active=lambda: self.active,
+            is_synced=lambda: self.synced,
+            pending_by_reason=lambda: self.by_reason,
+            ledger_failures=lambda: self.failures,
+            per_card=per_card,
+            per_pod=per_pod,
+            compatibility=compatibility,
+        )
+
+
+def everything() -> Metrics:
+    """Return metrics of which each has a sample, under all names that there are."""
+    shown = Shown()
+    card = replace(a_card(), model="A100", mode="mig", numa_node=1)
+    shown.ledger.load(stored(card, Holder(Pod("uid-a", "team", "a"), a_share(card, 4_000, 25))))
+    shown.waiting.refused(Pod("uid-b", "team", "b"), a_request(mib(99_000)), "2030-01-01T00:00:00Z", ["node-a"])
+    return shown.metrics(ALL)
+
+
+def samples(text: bytes) -> Samples:
+    """Read a text as Prometheus does. Raises AssertionError if it has a sample twice: Prometheus drops these."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def value(text: bytes, name: str, **labels: str) -> float:
+    """Return a sample. Raises KeyError if it is not there."""
+    return samples(text)[name, tuple(sorted(labels.items()))]
+
+
+def families(text: bytes) -> dict[str, str]:
+    """Return the name of each metric -> its type; when a histogram was created is left out."""
+    types = (line.split()[2:4] for line in text.decode().splitlines() if line.startswith("# TYPE "))
+    return {name: kind for name, kind in types if not name.endswith("_created")}
