@@ -31,3 +31,6 @@ MAX_LINE: Final = 256
 
 # Inside, anything that may stand in an object's name; at the ends, a letter or a digit.
 UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
+
+CORDON_ANNOTATION: Final = "gpuledger.dev/cordoned"
+"""On a card: a person wants no new pods on it; the value says why. Those who hold it stay."""
