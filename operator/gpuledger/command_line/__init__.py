@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import sys
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import click
-import yaml
 
 from gpuledger import __version__
+from gpuledger.command_line.look import COMMANDS
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
 from gpuledger.command_line.simulate import simulate
 from gpuledger.kube_api import lean_import
@@ -147,6 +146,8 @@ def fake_nodes(
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
 def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO) -> None:
     """Print the configuration of kube-scheduler that goes with the settings."""
+    import yaml
+
     from gpuledger.controller.vocabularies import words_of
     from gpuledger.formats.scheduler_config import scheduler_configuration
 
@@ -307,6 +308,8 @@ def inspect(
 
     Reads files, which needs no cluster, or objects of the cluster by name. Ends with 1 if there is a problem.
     """
+    import asyncio
+
     from gpuledger.controller.inspect import as_json, has_problems, inspect_live, inspect_text
     from gpuledger.controller.inspect_tables import as_tables
 
@@ -336,3 +339,10 @@ def _text_of(file: str) -> str:
 
 
 main.add_command(simulate)
+for command in COMMANDS:
+    main.add_command(command)
+
+
+def kubectl_main() -> None:
+    """Run as kubectl's plugin: the same commands under the name by which the user has called them."""
+    main(prog_name="kubectl gpuledger")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
+from gpuledger.formats.resource import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Share
 from gpuledger.model.world import ToldCard

@@ -10,33 +10,56 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from gpuledger.formats.resource import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    MAX_CARDS_OF_ONE_POD,
+    MAX_CLAIMS,
+    MAX_CONFLICTS,
+    MAX_CONTAINERS,
+    MAX_CORES,
+    MAX_HOLDERS,
+    MAX_INDEX,
+    MAX_LINE,
+    MAX_LINK_SCORE,
+    MAX_LINKS,
+    MAX_MEMORY_MIB,
+    MAX_SLOTS,
+    MAX_SLOTS_OF_ONE_POD,
+    PLURAL,
+    SHORT_NAME,
+    SINGULAR,
+    UUID_PATTERN,
+    VERSION,
+)
 from gpuledger.model.card import CardPhase
 from gpuledger.model.share import HolderState
 
-GROUP: Final = "gpuledger.dev"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
-KIND: Final = "GPUAllocation"
-PLURAL: Final = "gpuallocations"
-SINGULAR: Final = "gpuallocation"
-SHORT_NAME: Final = "gpua"
-
-MAX_HOLDERS: Final = 256
-MAX_CONTAINERS: Final = 64
-MAX_CONFLICTS: Final = 64
-MAX_CLAIMS: Final = 64
-MAX_CARDS_OF_ONE_POD: Final = 1024
-MAX_LINKS: Final = 64
-MAX_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
-MAX_CORES: Final = 10_000  # percent of one card, which can be offered several times over
-MAX_SLOTS: Final = 1024
-MAX_SLOTS_OF_ONE_POD: Final = 64
-MAX_INDEX: Final = 1023
-MAX_LINK_SCORE: Final = 1_000_000
-MAX_LINE: Final = 256
-
-# Inside, anything that may stand in an object's name; at the ends, a letter or a digit.
-UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
+# The others' names and limits are had from here, too.
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "MAX_CARDS_OF_ONE_POD",
+    "MAX_CLAIMS",
+    "MAX_CONFLICTS",
+    "MAX_CONTAINERS",
+    "MAX_CORES",
+    "MAX_HOLDERS",
+    "MAX_INDEX",
+    "MAX_LINE",
+    "MAX_LINKS",
+    "MAX_LINK_SCORE",
+    "MAX_MEMORY_MIB",
+    "MAX_SLOTS",
+    "MAX_SLOTS_OF_ONE_POD",
+    "PLURAL",
+    "SHORT_NAME",
+    "SINGULAR",
+    "UUID_PATTERN",
+    "VERSION",
+]
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
 _SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}

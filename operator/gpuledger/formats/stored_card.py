@@ -7,8 +7,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
-from gpuledger.formats.gpu_allocation import API_VERSION, KIND
-from gpuledger.formats.node import card_spec
+from gpuledger.formats.resource import API_VERSION, KIND
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
@@ -71,6 +70,8 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
 
 def new_allocation(card: Card) -> dict[str, Any]:
     """Return the object to create for a card. Its status is a write of its own."""
+    from gpuledger.formats.node import card_spec  # brings pydantic, which those who only read cards do without
+
     labels = {NODE_LABEL: card.node_name} if len(card.node_name) <= LABEL_LENGTH else {}
     return {
         "apiVersion": API_VERSION,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 
 import aiohttp
 import orjson
 
-from gpuledger.kube_api.client import PAGE_SIZE, Json, KubeClient
+from gpuledger.kube_api.client import PAGE_SIZE, Json
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)
@@ -26,12 +28,26 @@ EVENTS_AT_ONCE = 32
 """Events that are taken in before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
 
 
+class Api(Protocol):
+    """What a watch needs of a client: KubeClient's requests, or another's."""
+
+    def request(
+        self, method: str, path: str, *, parameters: Mapping[str, str] | None = None
+    ) -> Coroutine[Any, Any, Json]:
+        """Send one request, return the object in its answer. Raises ApiError."""
+
+    def stream(
+        self, path: str, parameters: Mapping[str, str], silence_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a watch: an iterator over its events, one JSON text each."""
+
+
 class _TooOld(GpuledgerError):  # noqa: N818 - reads as what it is
     """The server has forgotten what came after our last event: everything has to be listed again."""
 
 
 async def follow(
-    client: KubeClient,
+    client: Api,
     path: str,
     parameters: Mapping[str, str],
     changed: Callable[[Json, bool], None],
@@ -63,7 +79,7 @@ async def follow(
 
 
 async def _list(
-    client: KubeClient,
+    client: Api,
     path: str,
     parameters: Mapping[str, str],
     changed: Callable[[Json, bool], None],
@@ -83,7 +99,7 @@ async def _list(
 
 
 async def _watch(
-    client: KubeClient,
+    client: Api,
     path: str,
     parameters: dict[str, str],
     changed: Callable[[Json, bool], None],
