@@ -56,7 +56,7 @@ class Record:
 
     def json(self) -> Json:
         """Return the record as it goes over the wire, and into a file."""
-        line: Json = {
+        return {
             "time": datetime.fromtimestamp(self.unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "kind": self.happening.value,
             "namespace": self.pod.namespace,
@@ -66,7 +66,5 @@ class Record:
             "node": self.node_name,
             "cards": [{"uuid": share.uuid, **amounts_json(share.amounts)} for share in self.shares],
             "text": self.text,
+            "alternatives": [{"node": each.node_name, "rank": list(each.rank)} for each in self.ranked],
         }
-        if self.ranked:
-            line["ranked"] = [{"node": each.node_name, "rank": list(each.rank)} for each in self.ranked]
-        return line

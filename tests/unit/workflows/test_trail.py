@@ -44,7 +44,7 @@ async def test_a_pods_life_is_told_with_cards_node_and_why_it_was_chosen(parts: 
     assert happened(parts) == [("assigned", "a"), ("refused", "late"), ("released", "a")]
     assigned, refused, released = (record.json() for record in parts.trail)
     assert (assigned["node"], assigned["text"]) == ("node-a", "by policy binpack, of 1 node that fits")
-    assert [node["node"] for node in assigned["ranked"]] == ["node-a"]
+    assert [node["node"] for node in assigned["alternatives"]] == ["node-a"]
     assert [card["uuid"] for card in assigned["cards"]] == ["GPU-node-a-0", "GPU-node-a-1"]
     assert refused["text"] == "no card entirely free (1 node), no GPUs in the ledger (1 node)"
     assert (released["node"], released["text"]) == ("node-a", "the pod has ended, or is gone")
