@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+import pytest
+
 from build_control_plane import ensure_promtool
 from cluster.cluster import CORES, COUNT, MEMORY, Cluster, pod
 
@@ -32,6 +34,7 @@ def test_metrics_are_what_kubectl_shows(cluster: Cluster) -> None:
     assert cluster.metric("gpuledger_cards_over_capacity") == 0
 
 
+@pytest.mark.timeout(1200)  # a first build of promtool takes minutes
 def test_promtool_has_nothing_against_the_metrics_of_a_running_operator(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=1)
     text = cluster.installation.metrics_text()

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 MIB = 2**20
 
 names = st.sampled_from(["a", "b", "web-0"])
-words = st.sampled_from(["", "A100", 'of "many" words', "back\\slash", "NVIDIA H100 80GB HBM3"])
+words = st.sampled_from(["", "A100", 'of "many" words', "back\\new", "NVIDIA H100 80GB HBM3"])
 
 
 @st.composite

@@ -55,6 +55,7 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
     [
         ({"nodes_offered": 0}, "nodes_offered is 1 at least"),
         ({"nodes_offered": 11}, "10 at most"),
+        ({"metrics_compatibility": ["dcgm"]}, "metrics_compatibility is a list of hami, hami-legacy, volcano"),
         ({"node_policy": "random"}, "must be one of binpack, spread, topology, fragmentation, not 'random'"),
         ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
         ({"bind_timeout_s": 5}, "bind_timeout_s must be less than extender_timeout_s"),

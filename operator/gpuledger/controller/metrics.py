@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from gpuledger.controller.card_metrics import CARD_SHEETS, POD_SHEET, Sums
 from gpuledger.controller.compatible_metrics import COMPATIBLE
+from gpuledger.controller.loop_lag import LoopLag
 from gpuledger.controller.metric_sheets import Scrape, Sheet
 from gpuledger.controller.process_metrics import NumberOf, ProcessMetrics, Told
 from gpuledger.ledger.book import Ledger
@@ -96,6 +97,13 @@ class Metrics:
         """Take in a write of a card's status, however it ended."""
         self.ledger_write_seconds.observe(seconds)
         self.ledger_write_entries.observe(entries)
+
+    async def while_served(self, _application: object) -> AsyncIterator[None]:
+        """Measure how late the event loop is, from the server's start to its end: a context as aiohttp wants it."""
+        lag = LoopLag(self.loop_lag_seconds.observe)
+        lag.start()
+        yield
+        lag.stop()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format, at once: nothing else runs meanwhile."""

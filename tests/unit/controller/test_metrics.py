@@ -7,6 +7,7 @@ import pytest
 
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, mib, stored
 from fakes.metrics import Shown, everything, families, samples, value
+from gpuledger.controller import loop_lag
 from gpuledger.controller.metric_sheets import SLICE_CARDS
 from gpuledger.controller.metrics import JOINED_BYTES
 from gpuledger.model.refusal import Reason
@@ -117,6 +118,21 @@ def test_a_write_of_the_ledger_is_seen_with_its_time_and_size() -> None:
     assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.025") == 1
     assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.01") == 0
     assert value(text, "gpuledger_ledger_write_entries_sum") == 5
+
+
+async def test_the_lag_of_the_loop_is_measured_while_the_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_lag, "INTERVAL_S", 0.0)
+    metrics, seen = Shown().metrics(), asyncio.Event()
+    monkeypatch.setattr(metrics.loop_lag_seconds, "observe", lambda _: seen.set())
+    served = metrics.while_served(None)
+    await anext(served)
+    await seen.wait()
+    with pytest.raises(StopAsyncIteration):
+        await anext(served)
+    seen.clear()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not seen.is_set()
 
 
 @pytest.mark.parametrize("compatibility", [(), ("hami",), ("hami-legacy",), ("volcano",), METRICS_COMPATIBILITY])
