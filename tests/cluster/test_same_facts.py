@@ -43,3 +43,15 @@ def test_promtool_has_nothing_against_the_metrics_of_a_running_operator(cluster:
         [ensure_promtool(), "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_operator_does_is_measured(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    cluster.create(pod("measured", {COUNT: 1, MEMORY: 3_000}))
+    cluster.wait_bound("measured")
+    shown = cluster.installation.metrics()
+    assert shown["gpuledger_ledger_write_seconds_count"] == shown["gpuledger_ledger_patches_total"] > 0
+    assert shown["gpuledger_ledger_write_entries_sum"] >= shown["gpuledger_ledger_entries_total"]
+    assert shown['gpuledger_ledger_write_failures_total{kind="error"}'] == 0
+    assert (shown["gpuledger_leader"], shown["gpuledger_ready"]) == (1, 1)
+    cluster.wait(lambda: cluster.metric("gpuledger_event_loop_lag_seconds_count") > 0, "the event loop is measured")

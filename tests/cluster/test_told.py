@@ -3,7 +3,7 @@
 import time
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, PERCENT, Cluster, phase, pod
-from gpuledger.formats.stored_card import CORDONED_ANNOTATION
+from gpuledger.formats.resource import CORDON_ANNOTATION
 from installation import USER
 
 FILTERS = "gpuledger_filters_total"
@@ -39,12 +39,12 @@ def test_a_cordoned_card_takes_no_pod_until_it_is_uncordoned(cluster: Cluster) -
     cluster.wait_bound("before")
     (uuid,) = cluster.cards()
     path = f"{ALLOCATIONS}/{uuid.lower()}"
-    cluster.patch(path, {"metadata": {"annotations": {CORDONED_ANNOTATION: "fans are to be changed"}}})
+    cluster.patch(path, {"metadata": {"annotations": {CORDON_ANNOTATION: "fans are to be changed"}}})
     cluster.wait(lambda: phase(cluster.cards()[uuid]) == "Cordoned", "the card is cordoned")
     assert cluster.cards()[uuid]["status"]["reason"] == "fans are to be changed"
     cluster.create(pod("after", {COUNT: 1, PERCENT: 25}))
     cluster.wait_refused("after", "no card that is not cordoned")
     assert [holder["pod"] for holder in cluster.holders()[uuid]] == ["before"]
-    cluster.patch(path, {"metadata": {"annotations": {CORDONED_ANNOTATION: None}}})
+    cluster.patch(path, {"metadata": {"annotations": {CORDON_ANNOTATION: None}}})
     cluster.wait_bound("after")
     cluster.wait(lambda: phase(cluster.cards()[uuid]) == "Ready", "the card is ready again")

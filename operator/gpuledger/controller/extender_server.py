@@ -54,6 +54,7 @@ class ExtenderServer:
     def health(self) -> web.Application:
         """Return the routes for the kubelet and Prometheus."""
         application = web.Application()
+        application.cleanup_ctx.append(self._metrics.while_served)
         application.add_routes(
             [
                 web.get("/healthz", self._healthz),
@@ -107,8 +108,14 @@ class ExtenderServer:
             return web.Response(text="ok\n")
         return web.Response(status=503, text="the ledger is not read yet\n")
 
-    async def _show_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": self._metrics.content_type})
+    async def _show_metrics(self, request: web.Request) -> web.StreamResponse:
+        """Answer in pieces: while the text of thousands of cards is made, kube-scheduler's questions get their turn."""
+        response = web.StreamResponse(headers={"Content-Type": self._metrics.content_type})
+        await response.prepare(request)
+        async for piece in self._metrics.chunks():
+            await response.write(piece)
+        await response.write_eof()
+        return response
 
     def _check_ready(self) -> None:
         if not self._is_ready():

@@ -146,7 +146,24 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     trail.listeners.append(waiting_teller.observe)
     observer.on_pending, observer.on_waits_no_more = waiting_teller.pending, waiting_teller.forget
     unlinked = UnlinkedNodes(ledger, policy)
-    metrics = Metrics(ledger, chooser, counts, journal.counts, waiting, adopter, unlinked)
+    why_waiting = WhyWaiting(ledger, chooser, waiting)
+    metrics = Metrics(
+        ledger,
+        chooser,
+        counts,
+        journal.counts,
+        waiting,
+        adopter,
+        unlinked,
+        is_active=leadership.is_active,
+        is_synced=lambda: observer.synced,
+        pending_by_reason=why_waiting.pods_by_reason,
+        ledger_failures=lambda: journal.counts.failures,
+        per_card=settings.metrics_per_card,
+        per_pod=settings.metrics_per_pod,
+        compatibility=settings.metrics_compatibility,
+    )
+    journal.counts.on_write = metrics.ledger_written
     garbage = Garbage(metrics.garbage_seconds.observe)
     server = ExtenderServer(placer, preemption, metrics, counts, is_ready=lambda: observer.synced)
     room_has_changed = asyncio.Event()
@@ -163,7 +180,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         who_preempts,
         unlinked,
         trail,
-        WhyWaiting(ledger, chooser, waiting),
+        why_waiting,
         explainer,
         waiting_teller,
         room_has_changed,

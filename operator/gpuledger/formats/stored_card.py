@@ -7,7 +7,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
-from gpuledger.formats.resource import API_VERSION, KIND
+from gpuledger.formats.resource import API_VERSION, CORDON_ANNOTATION, KIND
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
@@ -16,9 +16,6 @@ from gpuledger.model.share import Claim, ContainerShare, Holder, HolderState, Po
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
-CORDONED_ANNOTATION = "gpuledger.dev/cordoned"
-"""On a card that is to take no new pods; its value says why. Whoever may patch GPUAllocations can set it."""
-
 LABEL_LENGTH = 63
 """Kubernetes' limit for a label's value; a node's name can be longer, and then its cards carry no such label."""
 
@@ -147,9 +144,9 @@ def pods_column(holders: Iterable[Holder]) -> str:
 
 
 def _cordoned(annotations: Mapping[str, str] | None) -> str:
-    if not annotations or CORDONED_ANNOTATION not in annotations:
+    if not annotations or CORDON_ANNOTATION not in annotations:
         return ""
-    return annotations[CORDONED_ANNOTATION] or "by a person, who has not said why"
+    return annotations[CORDON_ANNOTATION] or "by a person, who has not said why"
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:

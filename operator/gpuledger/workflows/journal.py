@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -75,6 +76,10 @@ class JournalCounts:
     patches: int = 0
     entries: int = 0
     refusals: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
+    on_write: Callable[[float, int], None] = lambda _seconds, _entries: None
+    """Called after each write, however it ended, with its seconds and the number of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +302,7 @@ class _CardWriter:
             return
         self._counts.patches += 1
         version = card.resource_version  # it may be another one when the answer comes
+        begin_s = asyncio.get_running_loop().time()
         try:
             stored = await self._store.patch_allocation_status(
                 card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
@@ -304,13 +310,16 @@ class _CardWriter:
         except Invalid as error:
             self._refused(entries, error)
         except NotFound:
+            self._counts.failures["not-found"] += 1
             self._lost(card.card.node_name, version)
         except (Conflict, Unreachable) as error:
+            self._counts.failures["conflict" if isinstance(error, Conflict) else "unreachable"] += 1
             self._stale = True
             for entry in entries:
                 entry.may_arrive_late = True
             self._note_pause(error)
         except ApiError as error:  # who gives up a share can't be told to give up on that
+            self._counts.failures["error"] += 1
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
                 if isinstance(entry, Add):
@@ -322,6 +331,8 @@ class _CardWriter:
             self._ledger.load(stored_card(stored))
             for entry in entries:
                 entry.succeed()
+        finally:
+            self._counts.on_write(asyncio.get_running_loop().time() - begin_s, len(entries))
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals += 1

@@ -14,7 +14,8 @@ from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.node import register_of
-from gpuledger.formats.stored_card import CORDONED_ANNOTATION, NODE_LABEL
+from gpuledger.formats.resource import CORDON_ANNOTATION
+from gpuledger.formats.stored_card import NODE_LABEL
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit, NotFound, Unreachable
@@ -556,7 +557,7 @@ async def test_a_card_that_is_new_to_the_ledger_tells_nobody(api: ApiServer) -> 
 
 def cordon(api: ApiServer, card: Card, why: str | None) -> None:
     """Let a person cordon a card, or with None uncordon it."""
-    patch = [{"op": "add", "path": "/metadata/annotations", "value": {} if why is None else {CORDONED_ANNOTATION: why}}]
+    patch = [{"op": "add", "path": "/metadata/annotations", "value": {} if why is None else {CORDON_ANNOTATION: why}}]
     api._patch_card(api.cards[card.object_name], patch, of_status=False)
 
 
