@@ -64,6 +64,8 @@ class Ledger:
         self.promises = Promises(self._entries, self._touch)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the room on a node."""
+        self.on_stored: Callable[[str], None] = lambda _: None
+        """Called with a node's name when the API server has stored something of its cards, whatever it changes."""
 
     # Reading.
 
@@ -176,6 +178,7 @@ class Ledger:
             self._replace_holders(entry, stored.holders)
         if (entry.takes_pods, entry.room()) != before:  # a hold that has become a holder changes nothing for others
             self._touch(node_name)
+        self.on_stored(node_name)
         return True
 
     def found(self, stored: StoredCard) -> bool:
