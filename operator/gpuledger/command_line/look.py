@@ -144,11 +144,13 @@ def _watch(
 ) -> None:
     import asyncio
 
+    from gpuledger.plugin.kubectl import ended_by_signals
     from gpuledger.plugin.live import Wanted, watch_top
 
     logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
     try:
-        asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
+        with ended_by_signals():
+            asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
     except KeyboardInterrupt:
         sys.exit(130)
 
