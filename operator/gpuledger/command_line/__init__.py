@@ -347,3 +347,13 @@ for command in COMMANDS:
 def kubectl_main() -> None:
     """Run as kubectl's plugin: the same commands under the name by which the user has called them."""
     main(prog_name="kubectl gpuledger")
+
+
+def kubectl_complete() -> None:
+    """Answer kubectl's question how the last word goes on: one way a line, then that these are no files."""
+    from click.shell_completion import ShellComplete
+
+    words = sys.argv[1:] or [""]
+    for found in ShellComplete(main, {}, "gpuledger", "").get_completions(words[:-1], words[-1]):
+        click.echo(f"{found.value}\t{found.help}" if found.help else found.value)
+    click.echo(":4")  # cobra's ShellCompDirectiveNoFileComp

@@ -282,6 +282,13 @@ def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
     assert completed("top", "--node", "node-2") == ["node-2"]
 
 
+def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) -> None:
+    program = "from gpuledger.command_line import kubectl_complete; kubectl_complete()"
+    argv = [sys.executable, "-c", program, "uncordon", "node/node-1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "node/node-10\n:4\n"
+
+
 def test_a_shell_that_reaches_no_cluster_completes_nothing(kubectl: FakeKubectl) -> None:
     kubectl.tell({})
     assert completed("cordon", "card/g") == []
