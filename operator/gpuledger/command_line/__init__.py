@@ -13,6 +13,7 @@ import click
 from gpuledger import __version__
 from gpuledger.command_line.look import COMMANDS
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.sections import SectionedGroup
 from gpuledger.command_line.simulate import simulate
 from gpuledger.kube_api import lean_import
 from gpuledger.model.errors import BadInput
@@ -29,7 +30,7 @@ class AuditFailed(click.ClickException):
     exit_code = 2  # 1 would say that the ledger is wrong
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuledger")
 @click.option("-v", "--verbose", is_flag=True, help="Log what is done and why.")
 def main(verbose: bool) -> None:
@@ -346,3 +347,13 @@ for command in COMMANDS:
 def kubectl_main() -> None:
     """Run as kubectl's plugin: the same commands under the name by which the user has called them."""
     main(prog_name="kubectl gpuledger")
+
+
+def kubectl_complete() -> None:
+    """Answer kubectl's question how the last word goes on: one way a line, then that these are no files."""
+    from click.shell_completion import ShellComplete
+
+    words = sys.argv[1:] or [""]
+    for found in ShellComplete(main, {}, "gpuledger", "").get_completions(words[:-1], words[-1]):
+        click.echo(f"{found.value}\t{found.help}" if found.help else found.value)
+    click.echo(":4")  # cobra's ShellCompDirectiveNoFileComp

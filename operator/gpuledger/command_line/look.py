@@ -85,7 +85,7 @@ operator_option = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="How much of the GPUs is taken, and by whom.")
 @click.argument("view", type=click.Choice(VIEWS), default="nodes", metavar=f"[{'|'.join(VIEWS)}]")
 @click.option("-w", "--watch", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
 @click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
@@ -144,16 +144,18 @@ def _watch(
 ) -> None:
     import asyncio
 
+    from gpuledger.plugin.kubectl import ended_by_signals
     from gpuledger.plugin.live import Wanted, watch_top
 
     logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
     try:
-        asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
+        with ended_by_signals():
+            asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-@click.command()
+@click.command(short_help="A pod's cards, or a card's holders.")
 @click.argument("name", metavar="pod/NAME | card/UUID", shell_complete=completed_names("pod", "card"))
 @namespace_option
 @output_option("table", "json", "yaml")
@@ -180,7 +182,7 @@ def get(
         _print(found, output, lambda page: views.lines(found, page), no_color)
 
 
-@click.command()
+@click.command(short_help="Why a pod waits, node by node.")
 @click.argument("name", metavar="pod/NAME", shell_complete=completed_names("pod"))
 @namespace_option
 @operator_option
@@ -214,7 +216,7 @@ def explain(
     sys.exit(0 if placed else 1)
 
 
-@click.command()
+@click.command(short_help="What happened to a pod, a card or a node.")
 @click.argument(
     "name",
     required=False,
@@ -253,7 +255,7 @@ def history(
         _print(found, output, lambda page: history_lines(found, page, now, output == "wide"), no_color)
 
 
-@click.command()
+@click.command(short_help="Let cards or a node take no new pods.")
 @click.argument(
     "names",
     nargs=-1,
@@ -272,7 +274,7 @@ def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context:
     _change(names, reason, kubeconfig, context)
 
 
-@click.command()
+@click.command(short_help="Let them take new pods again.")
 @click.argument(
     "names",
     nargs=-1,

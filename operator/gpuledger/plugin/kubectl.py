@@ -6,10 +6,15 @@ modules that show the answer.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -96,6 +101,24 @@ class Kubectl:
             return "default"
 
 
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, so that what it has started ends, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def find_kubectl(kubeconfig: str | None, context: str | None) -> Kubectl | None:
     """Return the kubectl on the path, None if there is none."""
     program = shutil.which("kubectl")
@@ -109,7 +132,7 @@ def with_query(path: str, parameters: Json | None) -> str:
 
 def error_of(complaint: str) -> BadInput | ApiError:
     """Return what kubectl complained of as the error that it is, in its own words."""
-    text = " ".join(complaint.split()) or "kubectl failed and did not say why"
+    text = " ".join(complaint.split()).removeprefix("error: ") or "kubectl failed and did not say why"
     refused = REFUSED.search(text)
     if refused:
         kind, status = KINDS.get(refused[1], (Unreachable, 500))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +16,7 @@ import orjson
 
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
 from gpuledger.model.errors import BadInput, NotFound
-from gpuledger.plugin.kubectl import Kubectl, error_of
+from gpuledger.plugin.kubectl import Kubectl, ended_by_signals, error_of
 
 Json = dict[str, Any]
 
@@ -97,7 +94,7 @@ def forwarded(kubectl: Kubectl | None) -> Iterator[str]:
         f"pod/{pod}",
         f":{VIEW_PORT}",
     )
-    with _ended_by_signals(), _running(kubectl.argv(*arguments)) as process:
+    with ended_by_signals(), _running(kubectl.argv(*arguments)) as process:
         yield f"http://127.0.0.1:{_port_of(process, pod)}"
 
 
@@ -132,24 +129,6 @@ def _running(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.wait()
         if process.stdout:
             process.stdout.close()
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, so that what it has started ends, too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _port_of(process: subprocess.Popen[str], pod: str) -> int:

@@ -1,0 +1,151 @@
+"""`kubectl gpuledger` as kubectl runs it, on the real API server: what it reads, and the one thing that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_control_plane import ensure_binaries
+from cluster.cluster import ALLOCATIONS, MEMORY, Cluster, pod
+from gpuledger.formats.stored_card import stored_card
+from gpuledger.reports.cards import by_node, report_of_stored
+
+Json = dict[str, Any]
+
+PLUGIN = """#!{python}
+from gpuledger.command_line import kubectl_main
+kubectl_main()
+"""
+
+
+class Plugin:
+    """kubectl with our program beside it on the PATH."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        program = directory / "kubectl-gpuledger"
+        program.write_text(PLUGIN.format(python=sys.executable))
+        program.chmod(0o755)
+        self._kubectl = ensure_binaries() / "kubectl"
+        path = f"{directory}:{self._kubectl.parent}:/usr/bin:/bin"
+        self._environment = {**os.environ, "PATH": path, "KUBECONFIG": str(cluster.plane.kubeconfig)}
+        self._environment |= {"KUBECACHEDIR": str(directory / "cache"), "KUBERC": "off"}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `kubectl gpuledger`; its output is a pipe."""
+        argv = [str(self._kubectl), "gpuledger", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, env=self._environment, stdout=pipe, stderr=pipe, text=True)
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run it to its end and return what it printed, its errors if it is to fail."""
+        process = self.start(*arguments)
+        output, complaint = process.communicate(timeout=60)
+        assert process.returncode == status, (output, complaint)
+        return complaint if status else output
+
+    def json(self, *arguments: str) -> Json:
+        """Return what it prints as JSON."""
+        return dict(json.loads(self.run(*arguments, "-o", "json")))
+
+
+@pytest.fixture
+def plugin(cluster: Cluster, tmp_path: Path) -> Plugin:
+    return Plugin(cluster, tmp_path)
+
+
+def test_top_shows_what_the_ledger_has(cluster: Cluster, plugin: Plugin) -> None:
+    node, other = cluster.add_nodes(2, gpus=2)
+    cluster.create(pod("web", {"nvidia.com/gpu": 1, MEMORY: 4000}))
+    cluster.wait_bound("web")
+    stored = [stored_card(item) for item in cluster.objects("gpuallocations")]
+    assert plugin.json("top") == {"nodes": [n.json() for n in by_node(map(report_of_stored, stored))]}
+    rows = [line.split() for line in plugin.run("top").splitlines()]
+    assert sorted((row[0], row[1], row[-2], row[-1]) for row in rows[1:]) == sorted(
+        (n.name, "2", str(int(n.name == cluster.pod("web")["spec"]["nodeName"])), "Ready") for n in (node, other)
+    )
+    assert len(plugin.json("top", "cards", "--node", node.name)["cards"]) == 2
+    cluster.patch(f"/api/v1/nodes/{other.name}", {"metadata": {"labels": {"pool": "lab"}}})
+    assert [each["node"] for each in plugin.json("top", "-l", "pool=lab")["nodes"]] == [other.name]
+
+
+def test_watching_shows_a_pod_come(cluster: Cluster, plugin: Plugin) -> None:
+    cluster.add_nodes(1, gpus=1)
+    process = plugin.start("top", "--watch", "-o", "json")
+    assert process.stdout
+    try:
+        pods = [holder["pod"] for holder in _one_card(process.stdout.readline())["holders"]]
+        assert pods == []
+        cluster.create(pod("web", {"nvidia.com/gpu": 1, MEMORY: 4000}))
+        while not pods:
+            pods = [holder["pod"] for holder in _one_card(process.stdout.readline())["holders"]]
+    finally:
+        process.terminate()
+        process.communicate()
+    assert pods == ["web"]
+
+
+def _one_card(line: str) -> Json:
+    (node,) = json.loads(line)["nodes"]
+    return dict(node["cards"][0])
+
+
+def test_get_shows_a_pod_and_a_card_from_both_sides(cluster: Cluster, plugin: Plugin) -> None:
+    cluster.add_nodes(1, gpus=2)
+    cluster.create(pod("web", {"nvidia.com/gpu": 1, MEMORY: 4000}))
+    cluster.wait_bound("web")
+    found = plugin.json("get", "pod/web", "--namespace", "default")
+    (share,), (told,) = found["shares"], found["told"]
+    assert (share["memoryMiB"], share["state"]) == (4000, "allocated")
+    assert (told["container"], told["uuid"], told["memoryMiB"]) == ("main", share["card"], 4000)
+    card = plugin.json("get", f"card/{share['card'][:20]}")
+    assert [holder["pod"] for holder in card["holders"]] == ["web"]
+    assert "there is no pod 'web' in namespace 'kube-system'" in plugin.run(
+        "get", "pod/web", "-n", "kube-system", status=2
+    )
+
+
+def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster: Cluster, plugin: Plugin) -> None:
+    (node,) = cluster.add_nodes(1, gpus=2)
+    assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("takes no new pods") == 2
+    assert _cordons(cluster) == ["fan is loud", "fan is loud"]
+    versions = _versions(cluster)
+    assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("is cordoned already") == 2
+    assert _versions(cluster) == versions
+    assert plugin.run("uncordon", f"card/{node.cards[0].uuid}").count("takes new pods again") == 1
+    assert sorted(_cordons(cluster), key=str) == [None, "fan is loud"]
+
+
+def _cordons(cluster: Cluster) -> list[str | None]:
+    items = cluster.request("GET", ALLOCATIONS)["items"]
+    return [item["metadata"].get("annotations", {}).get("gpuledger.dev/cordoned") for item in items]
+
+
+def _versions(cluster: Cluster) -> list[str]:
+    return [item["metadata"]["resourceVersion"] for item in cluster.request("GET", ALLOCATIONS)["items"]]
+
+
+def test_an_account_that_may_not_read_cards_is_told_so(cluster: Cluster, plugin: Plugin, namespace: str) -> None:
+    cluster.plane.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
+    kubeconfig = cluster.plane.kubeconfig_of_service_account(namespace, "nobody")
+    complaint = plugin.run("top", "--kubeconfig", str(kubeconfig), status=2)
+    assert "gpuallocations.gpuledger.dev is forbidden" in complaint
+    assert "Traceback" not in complaint
+
+
+def test_without_kubectl_a_client_in_python_reads_and_writes(cluster: Cluster, tmp_path: Path) -> None:
+    (node,) = cluster.add_nodes(1, gpus=1)
+    environment = {**os.environ, "PATH": str(tmp_path), "KUBECONFIG": str(cluster.plane.kubeconfig)}
+
+    def run(*arguments: str) -> str:
+        argv = [sys.executable, "-m", "gpuledger", *arguments]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert json.loads(run("top", "-o", "json"))["nodes"][0]["node"] == node.name
+    assert "takes no new pods: new fan" in run("cordon", f"node/{node.name}", "--reason", "new fan")
+    assert _cordons(cluster) == ["new fan"]

@@ -1,0 +1,132 @@
+"""`explain` and `history`: how they end, how the operator is reached, and what they say where it is not."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fakes.kubectl import FakeKubectl
+from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
+from fakes.view_server import ViewServer
+from gpuledger.command_line import main
+
+Json = dict[str, Any]
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
+LEADER = {"spec": {"holderIdentity": "gpuledger-7d9f-abcde_0d1e2f"}}
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env=environment)
+
+
+@pytest.fixture
+def view() -> Iterator[ViewServer]:
+    server = ViewServer()
+    yield server
+    server.close()
+
+
+# explain and history
+
+
+def test_explain_ends_with_one_while_the_pod_waits_and_with_zero_when_it_is_placed(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    view.answers["/v1/explain"] = (200, an_explanation(a_node("gpu-node-1")))
+    result = run("explain", "pod/big", "-n", "lab", "--operator-url", view.url)
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "default/big: waiting")
+    assert view.asked == [("/v1/explain", {"pod": "lab/big"}, None)]
+    view.answers["/v1/explain"] = (200, a_placed_pod())
+    result = run("explain", "big", GPULEDGER_URL=view.url, GPULEDGER_TOKEN="secret")
+    assert result.exit_code == 0
+    assert view.asked[-1] == ("/v1/explain", {"pod": "default/big"}, "Bearer secret")
+
+
+def test_explain_as_json_is_the_operators_answer(kubectl: FakeKubectl, view: ViewServer) -> None:
+    answer = an_explanation(a_node("gpu-node-1"))
+    view.answers["/v1/explain"] = (200, answer)
+    assert json.loads(run("explain", "pod/big", "--operator-url", view.url, "-o", "json").stdout) == answer
+
+
+def test_history_asks_for_what_is_named(kubectl: FakeKubectl, view: ViewServer) -> None:
+    view.answers["/v1/history"] = (200, {"kept": 1, "dropped": 0, "records": [a_record("bound", "the best of 3")]})
+    result = run("history", "node/gpu-node-1", "--kind", "bound", "--limit", "5", "--operator-url", view.url)
+    assert (result.exit_code, "the best of 3" in result.stdout) == (0, True)
+    assert view.asked[0][1] == {"limit": "5", "kind": "bound", "node": "gpu-node-1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (404, {"error": "nothing is known of pod default/big"}, "nothing is known of pod default/big"),
+        (401, {"error": "who are you?"}, "Set GPULEDGER_TOKEN"),
+        (500, {}, "the operator answers 500"),
+    ],
+)
+def test_what_the_operator_refuses_is_said(
+    kubectl: FakeKubectl, view: ViewServer, status: int, answer: Json, said: str
+) -> None:
+    view.answers["/v1/explain"] = (status, answer)
+    result = run("explain", "pod/big", "--operator-url", view.url)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+def test_an_operator_that_does_not_answer_is_said_with_the_setting(kubectl: FakeKubectl, view: ViewServer) -> None:
+    view.close()
+    result = run("explain", "pod/big", "--operator-url", view.url)
+    assert (result.exit_code, "view_port 8891" in result.stderr) == (2, True), result.stderr
+
+
+# The way to the operator
+
+
+def test_the_leader_is_reached_by_a_port_forward_that_ends_with_the_command(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    kubectl.tell({LEASE: LEADER}, forward=f"Forwarding from 127.0.0.1:{view.port} -> 8891")
+    view.answers["/v1/explain"] = (200, a_placed_pod())
+    result = run("explain", "pod/big", "--context", "lab")
+    assert result.exit_code == 0, result.stderr
+    (forward,) = [call for call in kubectl.calls if call[0] == "port-forward"]
+    assert forward[1:] == [
+        *("--namespace", "gpuledger-system", "--address", "127.0.0.1", "pod/gpuledger-7d9f-abcde", ":8891"),
+        *("--context", "lab"),
+    ]
+    assert not kubectl.forwarder_runs
+
+
+def test_the_port_forward_ends_when_the_operator_refuses(kubectl: FakeKubectl, view: ViewServer) -> None:
+    kubectl.tell({LEASE: LEADER}, forward=f"Forwarding from 127.0.0.1:{view.port} -> 8891")
+    assert run("explain", "pod/big").exit_code == 2
+    assert not kubectl.forwarder_runs
+
+
+@pytest.mark.parametrize(
+    ("lease", "forward", "said"),
+    [
+        (None, "", "no operator leads"),
+        ({"spec": {"holderIdentity": ""}}, "", "no operator leads"),
+        (LEADER, "error: unable to forward port because pod is not running", "pod is not running"),
+        (LEADER, 'Error from server (Forbidden): pods "x" is forbidden: create pods/portforward', "needs `create` on"),
+        (LEADER, 'Error from server (NotFound): pods "x" not found', "try again in a moment"),
+    ],
+)
+def test_why_there_is_no_way_to_the_operator_is_said_with_what_to_do(
+    kubectl: FakeKubectl, lease: Json | None, forward: str, said: str
+) -> None:
+    kubectl.tell({LEASE: lease} if lease else {}, forward=forward)
+    result = run("explain", "pod/big")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "--operator-url" in result.stderr
+
+
+def test_without_kubectl_the_address_has_to_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("GPULEDGER_URL", raising=False)
+    result = run("history")
+    assert (result.exit_code, "GPULEDGER_URL" in result.stderr) == (2, True)
