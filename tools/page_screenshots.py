@@ -17,7 +17,7 @@ from aiohttp import web  # noqa: E402
 from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
 from fakes.view_cluster import ViewCluster, demo  # noqa: E402
-from gpuledger.controller.view_access import LocalAccess  # noqa: E402
+from gpuledger.controller.view_access import Access, LocalAccess  # noqa: E402
 from gpuledger.controller.view_server import ViewServer  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -31,11 +31,11 @@ def chromium() -> str | None:
 
 
 @asynccontextmanager
-async def served(cluster: ViewCluster) -> AsyncIterator[str]:
-    """Serve a cluster on a free port of this machine; yield the address."""
-    runner = web.AppRunner(ViewServer(cluster.source, LocalAccess()).application(), access_log=None)
+async def served(cluster: ViewCluster, access: Access | None = None, port: int = 0) -> AsyncIterator[str]:
+    """Serve a cluster on a port of this machine, 0 for any that is free; yield the address."""
+    runner = web.AppRunner(ViewServer(cluster.source, access or LocalAccess()).application(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
     finally:
