@@ -133,6 +133,8 @@ class Settings:
     metrics_compatibility: tuple[str, ...] = option(
         (), "Show cards and pods under other systems' names too, for their dashboards: hami, hami-legacy, volcano."
     )
+    view_host: str = option("127.0.0.1", "Where the page listens; on any other address it wants tokens.")
+    view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: there is none.")
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: there is none.")
     webhook_cert_file: str = option("/webhook/tls.crt", "Its certificate, PEM; read again when it changes.")

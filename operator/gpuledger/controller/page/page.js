@@ -1,0 +1,219 @@
+// Puts the parts together: what the server sends goes into the cluster, and from there into what is shown.
+
+import { Cluster, PHASES } from "./cluster.js";
+import { byId, duration, el, memoryOf, number, percent, plural, refill, say } from "./dom.js";
+import { Feed } from "./feed.js";
+import { CardMap } from "./map.js";
+import { Panel } from "./panel.js";
+import { CardTable } from "./table.js";
+
+const LEGEND_LIMIT = 10;
+const ANNOUNCE_MS = 5000;
+const natural = new Intl.Collator("en", { numeric: true });
+
+const cluster = new Cluster();
+let loaded = false;
+let lastChange = 0;
+let words = [];
+let order = []; // names of all nodes, sorted by name
+let state = { kind: "wait", text: "Connecting" };
+
+const feed = new Feed({ cluster: take, change: take, state: setState, token: askForToken });
+const panel = new Panel(cluster, feed, (uuid) => { map.chosen = uuid; map.redraw(); });
+const map = new CardMap(cluster, byId("map"), byId("canvas"), (card, byKey) => panel.showCard(card.uuid, byKey));
+const table = new CardTable(cluster, byId("table"), (card) => panel.showCard(card.uuid, true));
+
+function take(message) {
+  const first = !loaded;
+  loaded = true;
+  const names = cluster.nodes.size;
+  const known = new Set(message.full ? [] : cluster.nodes.keys());
+  const waited = cluster.waiting.length;
+  const changed = cluster.take(message);
+  if (message.full || message.gone.length || names !== cluster.nodes.size || message.nodes.some((node) => !known.has(node.node))) {
+    order = [...cluster.nodes.keys()].sort(natural.compare);
+  }
+  if (!first && (message.nodes.length || message.gone.length || message.waiting)) lastChange = Date.now();
+  map.highlight(changed);
+  arrange();
+  drawTotals();
+  drawLegend();
+  panel.update(Boolean(message.waiting) || first);
+  if (!first && waited !== cluster.waiting.length) announce(`${plural(cluster.waiting.length, "pod")} waiting`);
+  if (first) {
+    panel.follow();
+    requestAnimationFrame(() => { document.documentElement.dataset.ready = "true"; performance.mark("rendered"); });
+  }
+}
+
+// Which nodes, and in which order.
+
+const SORTS = {
+  full: (node) => -node.used.memoryMiB / Math.max(1, node.capacity.memoryMiB),
+  empty: (node) => node.used.memoryMiB / Math.max(1, node.capacity.memoryMiB),
+  trouble: (node) => -node.cards.filter((card) => card.phase !== "Ready" || card.conflicts).length,
+  pods: (node) => -node.cards.reduce((sum, card) => sum + card.holders.length, 0),
+};
+
+function arrange() {
+  let names = order;
+  if (words.length) names = names.filter((name) => Cluster.matching(cluster.nodes.get(name), words).size);
+  const key = SORTS[byId("sort").value];
+  if (key) {
+    const keys = new Map(names.map((name) => [name, key(cluster.nodes.get(name))]));
+    names = names.toSorted((a, b) => keys.get(a) - keys.get(b)); // stable: by name among equals
+  }
+  map.show(names, words);
+  table.show(names, words);
+  drawCluster(names);
+}
+
+function drawCluster(names) {
+  const asTable = byId("view").value === "table";
+  const nothing = loaded && !names.length;
+  byId("map").hidden = asTable || nothing;
+  byId("table").hidden = !asTable || nothing;
+  byId("empty").hidden = !nothing;
+  document.querySelector(".tools").hidden = byId("legend").hidden = loaded && !cluster.nodes.size;
+  if (nothing) drawEmpty();
+  else if (asTable) table.draw();
+  say(byId("found"), words.length ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
+}
+
+function drawEmpty() {
+  if (cluster.nodes.size) {
+    refill(byId("empty"), el("p", {}, "No card has all of these words."), el("button", { type: "button", "data-key": "clear", text: "Show all", on: { click: () => filterBy("") } }));
+  } else {
+    refill(byId("empty"), el("h3", { text: "No GPUs in the ledger yet" }),
+      el("p", {}, "Cards appear as soon as a node registers some: label it with ", el("code", { text: "kubectl label node NAME gpuledger.dev/agent=true" }), ", and the node agent starts there."),
+      el("p", { class: "dim", text: "Nodes with HAMi's or Volcano's device plugin register their cards by themselves." }));
+  }
+}
+
+function filterBy(text) {
+  byId("filter").value = text;
+  words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  byId("map").scrollTop = 0;
+  arrange();
+  drawLegend();
+}
+
+// Above the map.
+
+function drawTotals() {
+  const { used, capacity, phases, cards } = cluster.totals;
+  const counts = Object.values(PHASES).map(({ word, mark }) => [word, mark, phases.get(word) ?? 0]).filter(([, , many]) => many);
+  const lost = cluster.waiting.length;
+  const content = [
+    total("Memory", memoryOf(used.memoryMiB, capacity.memoryMiB), used.memoryMiB, capacity.memoryMiB),
+    total("Cores", percent(used.cores, capacity.cores), used.cores, capacity.cores),
+    total("Slots", `${number(used.number)} of ${number(capacity.number)}`, used.number, capacity.number),
+    el("div", {}, el("dt", { text: plural(cluster.nodes.size, "node") }), el("dd", { text: plural(cards, "card") }),
+      el("dd", { class: "small" }, counts.map(([word, mark, many]) => el("span", { class: `is-${word}` }, mark ? el("span", { class: "mark", "aria-hidden": "true", text: mark }) : null, `${number(many)} ${word}`)))),
+    el("div", {}, el("dt", { text: "Waiting" }), el("dd", { text: plural(lost, "pod") })),
+  ];
+  byId("totals").replaceChildren(...content);
+}
+
+function total(label, text, used, capacity) {
+  const meter = el("span", { class: "meter", "aria-hidden": "true" }, el("span", {}));
+  meter.firstChild.style.width = `${capacity ? (100 * used) / capacity : 0}%`;
+  return el("div", {}, el("dt", { text: label }), el("dd", { text }), el("dd", {}, meter));
+}
+
+function drawLegend() {
+  const colour = byId("colour").value;
+  const counts = colour === "namespace" ? cluster.namespaces : colour === "model" ? cluster.models : null;
+  const entries = [];
+  if (counts) {
+    const largest = [...counts].sort((a, b) => cluster.hues[colour].get(a[0]) - cluster.hues[colour].get(b[0])).slice(0, LEGEND_LIMIT);
+    for (const [name] of largest) entries.push(legendEntry(name, cluster.hue(colour, name), colour === "namespace" ? `ns:${name}` : name));
+    if (counts.size > LEGEND_LIMIT) entries.push(el("span", { class: "entry" }, swatch(`var(--hue-${LEGEND_LIMIT})`), `${number(counts.size - LEGEND_LIMIT)} more`));
+  } else {
+    for (const { word, colour: name } of Object.values(PHASES)) if (cluster.totals.phases.has(word)) entries.push(legendEntry(word, `var(${name})`, word));
+  }
+  const { phases, alone } = cluster.totals; // only letters that are on the map
+  const marks = Object.values(PHASES).filter(({ mark, word }) => mark && phases.has(word)).map(({ mark, word }) => [mark, word]);
+  refill(byId("legend"), entries, el("span", { class: "marks" }, marks.map(([mark, word]) => el("span", { class: "entry" }, el("span", { class: "mark", text: mark }), word)),
+    alone ? el("span", { class: "entry" }, el("span", { class: "swatch alone", "aria-hidden": "true" }), "A: one pod alone") : null));
+}
+
+function legendEntry(name, colour, filter) {
+  const pressed = byId("filter").value === filter;
+  return el("button", { type: "button", class: "entry", "aria-pressed": String(pressed), "data-key": `legend ${name}`, on: { click: () => filterBy(pressed ? "" : filter) } }, swatch(colour), name);
+}
+
+function swatch(colour) {
+  const made = el("span", { class: "swatch", "aria-hidden": "true" });
+  made.style.background = colour;
+  return made;
+}
+
+// The connection.
+
+function setState(kind, text) {
+  if (kind !== state.kind) announce(kind === "live" ? "Live" : kind === "lost" ? "Disconnected, retrying" : "");
+  state = { kind, text };
+  drawState();
+}
+
+function drawState() {
+  const age = duration((Date.now() - feed.heard) / 1000);
+  const since = lastChange ? `, last change ${duration((Date.now() - lastChange) / 1000)} ago` : "";
+  const text = state.kind === "live" ? `Live${since}` : loaded ? `${state.text}; shown is what was known ${age} ago` : state.text;
+  byId("state").dataset.kind = state.kind;
+  say(byId("state-text"), text);
+  byId("retry").hidden = state.kind !== "lost";
+  document.body.classList.toggle("stale", state.kind === "lost" && loaded);
+}
+
+let announced = 0;
+function announce(text) {
+  clearTimeout(announced);
+  announced = setTimeout(() => say(byId("live"), text), Math.min(ANNOUNCE_MS, 500));
+}
+
+let asking = null; // one dialogue, however many requests want a token
+function askForToken(why) {
+  asking ??= new Promise((resolve) => {
+    if (why) say(byId("token-text"), `Not accepted: ${why}`);
+    byId("token").showModal();
+    byId("token-form").onsubmit = (event) => {
+      event.preventDefault();
+      const token = byId("token-value").value.trim();
+      byId("token-value").value = "";
+      byId("token").close();
+      asking = null;
+      resolve(token);
+    };
+  });
+  return asking;
+}
+
+// What people can choose.
+
+let typing = 0;
+byId("filter").addEventListener("input", () => { cancelAnimationFrame(typing); typing = requestAnimationFrame(() => filterBy(byId("filter").value)); });
+byId("token").addEventListener("cancel", (event) => event.preventDefault());
+byId("colour").addEventListener("change", () => { map.colour = byId("colour").value; map.redraw(); drawLegend(); });
+byId("sort").addEventListener("change", () => { byId("map").scrollTop = 0; arrange(); });
+byId("view").addEventListener("change", () => { map.view = byId("view").value; byId("map").scrollTop = 0; arrange(); });
+byId("retry").addEventListener("click", () => feed.retryNow());
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); (document.querySelector(".card[tabindex='0']") ?? byId("map")).focus(); });
+
+const THEMES = ["auto", "light", "dark"];
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  byId("theme").textContent = `Theme: ${theme}`;
+  try { localStorage.setItem("theme", theme); } catch { /* not kept, then */ }
+}
+byId("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]));
+let kept = null;
+try { kept = localStorage.getItem("theme"); } catch { /* as the system has it */ }
+setTheme(THEMES.includes(kept) ? kept : "auto");
+
+setInterval(() => { if (!document.hidden) drawState(); }, 1000);
+setInterval(() => { if (loaded && !document.hidden) panel.drawWaiting(); }, 30000); // for how long they wait
+drawTotals();
+panel.open("waiting");
+feed.run();

@@ -1,0 +1,59 @@
+// The same as the map, as a table of cards: for screen readers, and for reading numbers.
+
+import { isAlone, phaseOf, podOf, Cluster } from "./cluster.js";
+import { el, number, refill } from "./dom.js";
+
+const PAGE = 100;
+
+export class CardTable {
+  constructor(cluster, place, choose) {
+    Object.assign(this, { cluster, place, choose });
+    this.page = 0;
+    this.names = [];
+    this.words = [];
+  }
+
+  show(names, words) {
+    if (this.words.join(" ") !== words.join(" ")) this.page = 0;
+    this.names = names;
+    this.words = words;
+  }
+
+  draw() {
+    const cards = this.names.flatMap((name) => {
+      const node = this.cluster.nodes.get(name);
+      const matching = Cluster.matching(node, this.words);
+      return matching ? node.cards.filter((_, position) => matching.has(position)) : node.cards;
+    });
+    const pages = Math.max(1, Math.ceil(cards.length / PAGE));
+    this.page = Math.min(this.page, pages - 1);
+    const shown = cards.slice(this.page * PAGE, (this.page + 1) * PAGE);
+    const heads = ["Node", "GPU", "Model", "Phase", "Memory used, MiB", "of", "Cores, %", "Slots", "Pods"];
+    refill(this.place,
+      el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cards as a table" },
+        el("table", {},
+          el("caption", { class: "hidden", text: "Cards, in the order and with the filter chosen above" }),
+          el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place >= 4 && place < 8 ? "figure" : null, text: head })))),
+          el("tbody", {}, shown.map((card) => this.row(card))))),
+      pages > 1 && el("p", { class: "pages" },
+        this.turn("Previous", -1, this.page === 0), el("span", { text: `Page ${this.page + 1} of ${pages}` }), this.turn("Next", 1, this.page === pages - 1)));
+  }
+
+  row(card) {
+    const phase = phaseOf(card);
+    return el("tr", { class: `is-${phase.word.replaceAll(" ", "-")}` },
+      el("th", { scope: "row", text: card.node }),
+      el("td", {}, el("button", { type: "button", class: "link", "data-key": card.uuid, "aria-label": `GPU ${card.index} of ${card.node}: details`, text: String(card.index), on: { click: () => this.choose(card, true) } })),
+      el("td", { text: card.model }),
+      el("td", {}, phase.mark ? el("span", { class: "mark", "aria-hidden": "true", text: phase.mark }) : null, phase.word),
+      el("td", { class: "figure", text: number(card.used.memoryMiB) }),
+      el("td", { class: "figure", text: number(card.capacity.memoryMiB) }),
+      el("td", { class: "figure", text: String(card.used.cores) }),
+      el("td", { class: "figure", text: `${card.used.number} of ${card.capacity.number}` }),
+      el("td", { text: card.holders.map(podOf).join(", ") + (isAlone(card) ? " (alone)" : "") }));
+  }
+
+  turn(text, by, disabled) {
+    return el("button", { type: "button", disabled, "data-key": text, text, on: { click: () => { this.page += by; this.draw(); } } });
+  }
+}

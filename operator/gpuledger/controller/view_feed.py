@@ -1,0 +1,259 @@
+"""What the page is sent of the cluster: every node encoded once after it has changed, and only while somebody looks.
+
+The event loop has kube-scheduler to answer, too. So all that grows with the cluster is done in slices of a few
+milliseconds, and a client that reads slowly gets one message with everything that has changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from gpuledger.reports.cards import NodeReport
+
+SLICE_S = 0.002
+"""How long the event loop is kept at a stretch."""
+
+INTERVAL_S = 0.5
+"""How often it is looked what has changed: two messages a second at most."""
+
+KEPT_S = 60.0
+"""How long encoded nodes stay after the last look: some 5 kB for eight cards."""
+
+GONE_KNOWN = 1_000
+"""Nodes that are gone, kept for clients that are behind; whoever is further behind gets everything anew."""
+
+CHUNK_BYTES = 64 * 1024
+
+Json = dict[str, Any]
+
+
+class ClusterSource(Protocol):
+    """Where the nodes and the waiting pods come from."""
+
+    @property
+    def edition(self) -> int:
+        """Number of the last change of any node."""
+        ...
+
+    def touched_since(self, edition: int) -> Iterable[str]:
+        """Return the names of nodes that may have changed later than this edition, or gone; -1: of all."""
+        ...
+
+    def node(self, name: str) -> NodeReport | None:
+        """Return a node as it is now; None if it has no card in the ledger."""
+        ...
+
+    def waiting(self) -> Iterable[Json]:
+        """Yield the waiting pods as they go over the wire. Read in slices: pods can come and go between two."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a client lacks. `nodes` and `waiting` are names and encoded JSON as they were when it was asked."""
+
+    edition: int
+    full: bool
+    """Everything: what the client knows beside it is no longer so."""
+    nodes: tuple[str, ...]
+    gone: tuple[str, ...]
+    waiting: bytes | None
+    """None: as before."""
+
+
+class Feed:
+    """The encoded cluster, with an edition that grows by one whenever something in it has changed.
+
+    Editions begin with the time, in microseconds: those of an earlier process, or of another replica, are unknown.
+    """
+
+    def __init__(self, source: ClusterSource, first_edition: int | None = None) -> None:
+        self._source = source
+        self._first = time.time_ns() // 1000 if first_edition is None else first_edition
+        self.edition = self._first
+        self._seen = -1  # edition of the source
+        self._nodes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        """Node name -> edition of its last change and JSON, the latest last."""
+        self._gone: OrderedDict[str, int] = OrderedDict()  # node name -> edition
+        self._forgotten = self._first  # clients behind this edition may have missed that a node is gone
+        self._waiting, self._waiting_edition = b"[]", self._first
+        self._refreshing = asyncio.Lock()
+        self._refreshed_s = float("-inf")
+        self._changed = asyncio.Event()  # replaced by a new one with each edition
+        self._watchers = 0
+        self._ticker: asyncio.Task[None] | None = None
+        self._dropping: asyncio.TimerHandle | None = None
+        self.closed = asyncio.Event()
+
+    @property
+    def watchers(self) -> int:
+        """How many follow the changes now."""
+        return self._watchers
+
+    @contextlib.asynccontextmanager
+    async def watch(self) -> AsyncIterator[None]:
+        """Keep the feed up to date as long as somebody is in here."""
+        self._watchers += 1
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+            if not self._watchers and self._ticker is not None:
+                self._ticker.cancel()
+                self._ticker = None
+            self._drop_later()
+
+    async def refresh(self) -> None:
+        """Encode what has changed. Whoever asks right after somebody else gets what that one has found."""
+        async with self._refreshing:
+            if time.monotonic() - self._refreshed_s < INTERVAL_S / 2:
+                return
+            pace = _Pace()
+            edition = self.edition + 1
+            seen, names = self._source.edition, []
+            if seen != self._seen:
+                names = list(self._source.touched_since(self._seen))
+            changed = False
+            for name in names:
+                changed |= self._encode(name, edition)
+                await pace.keep()
+            changed |= await self._encode_waiting(edition, pace)
+            self._seen, self._refreshed_s = seen, time.monotonic()
+            if changed:
+                self.edition = edition
+                self._changed.set()
+                self._changed = asyncio.Event()
+            self._drop_later()
+
+    def since(self, edition: int | None) -> Change:
+        """Return what somebody lacks who has seen an edition; everything, if it is none of ours."""
+        if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
+            return Change(self.edition, True, tuple(self._nodes), (), self._waiting)
+        nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
+        gone = tuple(name for name in reversed(self._gone) if self._gone[name] > edition)
+        return Change(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
+
+    async def next(self, edition: int, patience_s: float) -> bool:
+        """Wait until there is a later edition; return False if there is none for so long, or no more will come."""
+        changed = self._changed
+        if self.edition == edition and not self.closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), patience_s)
+        return self.edition != edition and not self.closed.is_set()
+
+    def chunks(self, change: Change) -> Iterator[bytes]:
+        """Yield the JSON of a change piece by piece, each node as it is when its turn comes.
+
+        A node that is gone by then is left out, and named as gone by the next change.
+        """
+        yield b'{"edition":%d,"full":%s,"gone":%s,"waiting":%s,"nodes":[' % (
+            change.edition,
+            b"true" if change.full else b"false",
+            orjson.dumps(change.gone),
+            change.waiting or b"null",
+        )
+        parts, size, first = [], 0, True
+        for name in change.nodes:
+            known = self._nodes.get(name)
+            if known is None:
+                continue
+            if not first:
+                parts.append(b",")
+            first = False
+            parts.append(known[1])
+            size += len(known[1])
+            if size >= CHUNK_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+        yield b"".join([*parts, b"]}"])
+
+    def close(self) -> None:
+        """Let everybody who waits for a change go."""
+        self.closed.set()
+        self._changed.set()
+        if self._dropping is not None:
+            self._dropping.cancel()
+
+    async def _tick(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(INTERVAL_S)
+
+    def _encode(self, name: str, edition: int) -> bool:
+        report = self._source.node(name)
+        known = self._nodes.get(name)
+        if report is None:
+            if known is None:
+                return False
+            del self._nodes[name]
+            self._gone[name] = edition
+            self._gone.move_to_end(name)
+            if len(self._gone) > GONE_KNOWN:
+                self._forgotten = self._gone.popitem(last=False)[1]
+            return True
+        encoded = orjson.dumps(report.json())
+        if known is not None and known[1] == encoded:
+            return False
+        self._nodes[name] = (edition, encoded)
+        self._nodes.move_to_end(name)
+        self._gone.pop(name, None)
+        return True
+
+    async def _encode_waiting(self, edition: int, pace: _Pace) -> bool:
+        parts = []
+        for pod in self._source.waiting():
+            parts.append(orjson.dumps(pod))
+            await pace.keep()
+        encoded = b"[" + b",".join(parts) + b"]"
+        if encoded == self._waiting:
+            return False
+        self._waiting, self._waiting_edition = encoded, edition
+        return True
+
+    def _drop_later(self) -> None:
+        """Forget everything when nobody has looked for a while; who comes back then gets everything."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+        if not self.closed.is_set():
+            self._dropping = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
+
+    def _drop(self) -> None:
+        if self._watchers or self._refreshing.locked():
+            self._drop_later()
+            return
+        self._dropping = None
+        self.edition += 1
+        self._forgotten = self._first = self.edition
+        self._nodes.clear()
+        self._gone.clear()
+        self._waiting, self._waiting_edition = b"[]", self.edition
+        self._seen, self._refreshed_s = -1, float("-inf")
+
+
+class _Pace:
+    """Lets others have the event loop whenever a slice is over."""
+
+    def __init__(self) -> None:
+        self._end_s = time.perf_counter() + SLICE_S
+
+    async def keep(self) -> None:
+        if time.perf_counter() >= self._end_s:
+            await asyncio.sleep(0)
+            self._end_s = time.perf_counter() + SLICE_S
+
+
+def _newer(nodes: Iterable[tuple[str, tuple[int, bytes]]], edition: int) -> Iterator[tuple[str, tuple[int, bytes]]]:
+    for name, known in nodes:
+        if known[0] <= edition:
+            return
+        yield name, known

@@ -1,0 +1,65 @@
+"""What axe-core finds that keeps people from using the page: contrast, names, roles, headings, and more."""
+
+from importlib import resources
+from typing import Any, Literal
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from fakes.view_cluster import ViewCluster
+from gpuledger.controller.view_access import TokenAccess
+from page_screenshots import broken, served
+
+AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+async def problems(page: Page) -> list[str]:
+    """Return what axe-core finds now: rule, and the elements."""
+    await page.evaluate(AXE.read_text())
+    found: dict[str, Any] = await page.evaluate("rules => axe.run(document, rules)", RULES)
+    assert found["passes"], "axe has not looked at anything"
+    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}" for each in found["violations"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_every_part_of_the_page_can_be_used_by_everybody(
+    browser: Browser, scheme: Literal["light", "dark"], width: int
+) -> None:
+    page = await browser.new_page(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    )
+    async with served(broken()) as address:
+        await page.goto(address)
+        await expect(page.locator("#state")).to_have_attribute("data-kind", "live")
+        found = {"at first": await problems(page)}
+        await page.locator(".card.is-unhealthy").click()
+        found["a card"] = await problems(page)
+        await page.locator("#tab-waiting").click()
+        await page.locator(".pod").click()
+        await expect(page.locator("#details summary")).to_have_count(1)
+        found["a waiting pod"] = await problems(page)
+        await page.locator("#tab-history").click()
+        await expect(page.locator("#history li")).to_have_count(5)
+        found["history"] = await problems(page)
+        await page.locator("#view").select_option("small")
+        found["a small map"] = await problems(page)
+        await page.locator("#view").select_option("table")
+        found["the table"] = await problems(page)
+    await expect(page.locator("#state")).to_have_attribute("data-kind", "lost")
+    found["disconnected"] = await problems(page)
+    assert {part: each for part, each in found.items() if each} == {}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_an_empty_page_and_the_dialogue_for_a_token(browser: Browser, scheme: Literal["light", "dark"]) -> None:
+    page = await browser.new_page(color_scheme=scheme)
+    async with served(ViewCluster()) as address:
+        await page.goto(address)
+        await expect(page.locator("#empty")).to_be_visible()
+        empty = await problems(page)
+    async with served(ViewCluster(), TokenAccess(None)) as address:  # type: ignore[arg-type] - nobody is asked
+        await page.goto(address)
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        assert (empty, await problems(page)) == ([], [])

@@ -1,0 +1,276 @@
+"""A cluster to look at: the real ledger with cards and pods, and made-up answers of the operator's other parts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuledger.agent.fake_nodes import MODELS_MIB
+from gpuledger.controller.view_server import HistoryQuery
+from gpuledger.controller.view_source import LedgerSource
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import NotFound
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.stored_card import StoredCard
+
+Json = dict[str, Any]
+
+NAMESPACES = ("search", "vision", "speech", "research", "ads", "default")
+PROGRAMS = ("chat", "embedding", "render", "speech", "train", "notebook", "detect", "decode")
+
+
+class ViewCluster:
+    """Cards that can be filled, emptied and broken; what the page is served from is `source`."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.ledger = Ledger()
+        self.source = LedgerSource(self.ledger, self.waiting_pods, self.explain, self.history)
+        self.waiting: list[Json] = []
+        self.explanations: dict[str, Json] = {}
+        self.records: list[Json] = []
+        self.explained: list[str] = []
+        self._random = random.Random(seed)  # noqa: S311 - the same cluster every time
+        self._pods = 0
+
+    def add_nodes(self, count: int, cards: int = 8, model: str = "A100-40GB", prefix: str = "gpu-node") -> list[Card]:
+        """Register nodes of one model, idle; return their cards."""
+        capacity = Amounts(MODELS_MIB[model], 100, 10)
+        added = [
+            Card(
+                f"GPU-{prefix}-{node:05}-{index}",
+                f"{prefix}-{node}",
+                index,
+                capacity,
+                model=f"NVIDIA-{model}",
+                numa_node=index // 4,
+            )
+            for node in range(1, count + 1)
+            for index in range(cards)
+        ]
+        for card in added:
+            self.put(card)
+        return added
+
+    def put(self, card: Card, *holders: Holder, phase: str = "Ready", reason: str = "") -> None:
+        """Let the API server have a card so, in a new version."""
+        entry = self.ledger.entry(card.uuid)
+        version = entry.resource_version + 1 if entry else 1
+        self.ledger.load(StoredCard(card, version, holders, phase, reason))
+        self.source.note(card.node_name)
+
+    def remove(self, card: Card) -> None:
+        """Let the API server lose a card that nobody holds."""
+        entry = self.ledger.entry(card.uuid)
+        assert entry is not None
+        self.ledger.unload(card.uuid, entry.resource_version + 1)
+
+    def holder(
+        self,
+        card: Card,
+        memory_mib: int,
+        cores: int,
+        *,
+        namespace: str = "",
+        name: str = "",
+        exclusive: bool = False,
+        state: HolderState = HolderState.ALLOCATED,
+    ) -> Holder:
+        """Return a pod's share of a card; a name is made up if there is none."""
+        self._pods += 1
+        pod = Pod(
+            f"uid-{self._pods}",
+            namespace or self._random.choice(NAMESPACES),
+            name or f"{self._random.choice(PROGRAMS)}-{self._pods}",
+            0,
+        )
+        share = Share(card.uuid, Amounts(memory_mib, cores, 1), exclusive, (ContainerShare("main", memory_mib, cores),))
+        return Holder(pod, share, state)
+
+    def fill(self, cards: Sequence[Card]) -> None:
+        """Put pods on most of the cards; a few are broken, cordoned or without their node."""
+        for card in cards:
+            chance = self._random.random()
+            if chance < 0.18:
+                holders = [self.holder(card, card.capacity.memory_mib, 100, exclusive=True)]
+            elif chance < 0.75:
+                holders = self._shares(card)
+            else:
+                holders = []
+            state = self._random.random()
+            if state < 0.006:
+                self.put(card, *holders, phase="Unhealthy", reason="Xid 79: the GPU has fallen off the bus")
+            elif state < 0.01:
+                self.put(card, *holders, phase="Cordoned", reason="fan is loud, to be looked at on Monday")
+            elif state < 0.013:
+                self.put(card, *holders, phase="Unavailable", reason="the node does not report the card any longer")
+            else:
+                self.put(card, *holders)
+
+    def _shares(self, card: Card) -> list[Holder]:
+        holders, left = [], card.capacity.memory_mib
+        for _ in range(self._random.randint(1, 4)):
+            memory_mib = self._random.choice((2000, 4000, 8000, 12000))
+            if memory_mib <= left:
+                holders.append(self.holder(card, memory_mib, self._random.choice((0, 10, 20, 25))))
+                left -= memory_mib
+        return holders
+
+    def wait(
+        self, namespace: str, name: str, request: str, reasons: Sequence[tuple[str, str, int]], age_s: float = 190
+    ) -> Json:
+        """Let a pod wait for these reasons: code, text, number of nodes."""
+        entry = {
+            "namespace": namespace,
+            "pod": name,
+            "podUID": f"uid-{name}",
+            "priority": 0,
+            "since": moment(age_s),
+            "lastTried": moment(4),
+            "request": request,
+            "reasons": [{"reason": code, "text": text, "nodes": nodes} for code, text, nodes in reasons],
+        }
+        self.waiting.append(entry)
+        return entry
+
+    def waiting_pods(self) -> Iterable[Json]:
+        """Return the waiting pods."""
+        return list(self.waiting)
+
+    async def explain(self, namespace: str, name: str) -> Json:
+        """Return what was put down for a pod."""
+        pod = f"{namespace}/{name}"
+        self.explained.append(pod)
+        if pod not in self.explanations:
+            raise NotFound(f"nothing is known of a pod {pod} that asks for cards", 404)
+        return self.explanations[pod]
+
+    def history(self, query: HistoryQuery) -> Json:
+        """Return the last records of a pod, or of all."""
+        found = [record for record in self.records if query.pod in ("", record["pod"])]
+        return {"kept": len(self.records), "dropped": 0, "records": found[-query.limit :]}
+
+
+def moment(age_s: float) -> str:
+    """Return a time so many seconds ago, RFC 3339."""
+    return (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def demo() -> ViewCluster:
+    """Return three nodes with eight cards each, the pods of examples/, and one that waits."""
+    cluster = ViewCluster()
+    cards = cluster.add_nodes(3)
+    one, two = cards[:8], cards[8:16]
+
+    def share(
+        card: Card,
+        name: str,
+        memory_mib: int,
+        cores: int,
+        namespace: str = "default",
+        *,
+        exclusive: bool = False,
+        state: HolderState = HolderState.ALLOCATED,
+    ) -> Holder:
+        return cluster.holder(card, memory_mib, cores, namespace=namespace, name=name, exclusive=exclusive, state=state)
+
+    cluster.put(
+        one[0],
+        share(one[0], "chat-1", 12000, 30),
+        share(one[0], "chat-2", 12000, 30),
+        share(one[0], "embedding", 10240, 0, "search"),
+        share(one[0], "video", 4000, 10, "vision"),
+    )
+    for card in one[1:3]:
+        cluster.put(card, share(card, "render", 40960, 100, "vision", exclusive=True))
+    cluster.put(one[3], share(one[3], "latency", 20000, 100, exclusive=True))
+    cluster.put(one[4], share(one[4], "speech", 8000, 20, "speech"), share(one[4], "video", 16000, 20, "vision"))
+    cluster.put(
+        one[5],
+        share(one[5], "speech", 8000, 20, "speech"),
+        share(one[5], "notebook-7", 6000, 0, "research", state=HolderState.RELEASING),
+    )
+    for card in two[:4]:
+        cluster.put(card, share(card, "train-0", 40960, 100, "research", exclusive=True))
+    cluster.put(two[5], share(two[5], "ranker", 24000, 40, "search"))
+    for card in cards[16:20]:
+        cluster.put(card, share(card, "train-1", 40960, 100, "research", exclusive=True))
+    cluster.put(cards[23], phase="Cordoned", reason="fan is loud, to be looked at on Monday")
+    cluster.wait("default", "too-large", "1 x 60000 MiB", [("too-large", "no card as large as 60000 MiB", 3)])
+    cluster.explanations["default/too-large"] = explanation(cards)
+    cluster.records = [
+        record(800, "assigned", "default", "chat-1", one[0], "gets GPU 0 of gpu-node-1: the fullest node that fits"),
+        record(798, "bound", "default", "chat-1", one[0], "bound to gpu-node-1"),
+        record(190, "refused", "default", "too-large", None, "no node fits: 3 no card as large as 60000 MiB"),
+        record(
+            60, "evicted", "research", "train-0", two[4], "evicted: pod default/urgent of priority 1000 needs its place"
+        ),
+        record(12, "released", "research", "notebook-7", one[5], "ended; 6000 MiB are free again"),
+    ]
+    return cluster
+
+
+def record(age_s: float, kind: str, namespace: str, pod: str, card: Card | None, text: str) -> Json:
+    """Return a Record."""
+    cards = [{"uuid": card.uuid, "memoryMiB": 12000, "cores": 30, "number": 1}] if card else []
+    return {
+        "time": moment(age_s),
+        "kind": kind,
+        "namespace": namespace,
+        "pod": pod,
+        "podUID": f"uid-{pod}",
+        "node": card.node_name if card else "",
+        "cards": cards,
+        "text": text,
+        "alternatives": [],
+    }
+
+
+def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int = 19040) -> Json:
+    """Return why a pod fits on none of these cards."""
+    nodes: dict[str, list[Card]] = {}
+    for card in cards:
+        nodes.setdefault(card.node_name, []).append(card)
+    return {
+        "namespace": "default",
+        "pod": name,
+        "podUID": f"uid-{name}",
+        "priority": 0,
+        "state": "waiting",
+        "summary": f"No node has a card as large as 60000 MiB; the largest has {cards[0].capacity.memory_mib} MiB.",
+        "since": moment(190),
+        "lastTried": moment(4),
+        "containers": [
+            {"name": "main", "number": 1, "memoryMiB": 60000, "memoryPercent": None, "cores": 0, "exclusive": False}
+        ],
+        "schedulerSays": f"0/{len(nodes)} nodes are available: {len(nodes)} no card as large as 60000 MiB.",
+        "schedulerRefused": 0,
+        "nodes": [
+            {
+                "node": node,
+                "fits": False,
+                "offered": True,
+                "reason": "too-large",
+                "text": "no card as large as 60000 MiB",
+                "remedy": f"would fit on a card with {short_mib} MiB more",
+                "wouldHaveToLeave": [],
+                "cards": [
+                    {
+                        "uuid": card.uuid,
+                        "index": card.index,
+                        "fits": False,
+                        "reason": "too-large",
+                        "text": f"short by {short_mib} MiB",
+                        "short": {"memoryMiB": short_mib},
+                        "by": [],
+                    }
+                    for card in there
+                ],
+            }
+            for node, there in nodes.items()
+        ],
+        "holds": [],
+    }
