@@ -10,6 +10,7 @@ from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.garbage import Garbage
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.view_source import LedgerSource, operators_source
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.store import KubeStore
@@ -57,8 +58,7 @@ class Operator:
     who_preempts: WhoPreempts
     unlinked: UnlinkedNodes
     trail: Trail
-    why_waiting: WhyWaiting
-    explainer: PodExplainer
+    view_source: LedgerSource
     waiting_teller: WaitingTeller
     room_has_changed: asyncio.Event
     counts: Counts
@@ -145,8 +145,9 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     waiting_teller = WaitingTeller(explainer, store, events, settings.tell_waiting_after_s, leadership.is_active)
     trail.listeners.append(waiting_teller.observe)
     observer.on_pending, observer.on_waits_no_more = waiting_teller.pending, waiting_teller.forget
-    unlinked = UnlinkedNodes(ledger, policy)
     why_waiting = WhyWaiting(ledger, chooser, waiting)
+    view_source = operators_source(ledger, why_waiting, explainer, trail)
+    unlinked = UnlinkedNodes(ledger, policy)
     metrics = Metrics(
         ledger,
         chooser,
@@ -180,8 +181,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         who_preempts,
         unlinked,
         trail,
-        why_waiting,
-        explainer,
+        view_source,
         waiting_teller,
         room_has_changed,
         counts,

@@ -14,10 +14,13 @@ from aiohttp import web
 from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
 from gpuledger.controller.parts import Operator, build_operator
 from gpuledger.controller.trail_file import trail_written
+from gpuledger.controller.view_access import access_for
+from gpuledger.controller.view_server import ViewServer
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
+from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import ApiError, BadInput, Unreachable
 from gpuledger.settings import Settings
@@ -53,6 +56,11 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
             await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
             logger.info("extender at %s", settings.extender_url)
+            if settings.view_port:
+                access = access_for(settings.view_host, KubeReviews(client))
+                view = ViewServer(operator.view_source, access)
+                await _serve(sites, view.application(), settings.view_host, settings.view_port)
+                logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
             sites.push_async_callback(operator.waiting.stop)
             sites.push_async_callback(operator.preemption.stop)
             sites.push_async_callback(operator.waiting_teller.stop)

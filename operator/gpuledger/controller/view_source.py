@@ -9,6 +9,9 @@ from typing import Any
 from gpuledger.controller.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
 from gpuledger.reports.cards import NodeReport, report_of
+from gpuledger.workflows.explain_pod import PodExplainer
+from gpuledger.workflows.trail import Trail, Wanted
+from gpuledger.workflows.why_waiting import WhyWaiting
 
 Json = dict[str, Any]
 
@@ -79,3 +82,19 @@ class LedgerSource:
     def _touch(self, name: str) -> None:
         self._touched[name] = self._edition
         self._touched.move_to_end(name)
+
+
+def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplainer, trail: Trail) -> LedgerSource:
+    """Return what the page shows of an operator."""
+
+    async def explain(namespace: str, name: str) -> Json:
+        return (await explainer.explain(namespace, name)).json()
+
+    def history(query: HistoryQuery) -> Json:
+        wanted = Wanted(query.namespace, query.pod, query.card, query.node, query.kind)
+        records = [record.json() for record in trail.latest(wanted, query.limit)]
+        return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
+
+    source = LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)
+    ledger.on_stored = source.note
+    return source

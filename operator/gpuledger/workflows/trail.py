@@ -70,6 +70,11 @@ class Trail:
         return found[::-1]
 
     @property
+    def kept(self) -> int:
+        """Return how many are in memory."""
+        return len(self._records)
+
+    @property
     def dropped(self) -> int:
         """Return how many are not kept any more."""
         return self.number - len(self._records)
