@@ -263,13 +263,17 @@ class ControlPlane:
         kubeconfig: Path | None = None,
         check: bool = True,
         timeout_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
     ) -> str:
         """Run kubectl, as admin unless another kubeconfig is given, and return its standard output.
 
+        It finds the plugin of the virtual environment that this runs in.
+
         Raises ControlPlaneError with its error output when it fails and `check` is on, or when time runs out.
         """
-        environment = {
+        variables = {
             **os.environ,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "KUBECONFIG": str(kubeconfig or self.kubeconfig),
             "KUBECACHEDIR": str(self.directory / "kubectl-cache"),
             "KUBERC": "off",  # a user's own kubectl preferences would change what the tests see
@@ -279,7 +283,7 @@ class ControlPlane:
             done = subprocess.run(
                 [str(self._binaries / "kubectl"), *arguments],
                 input=stdin if stdin is not None else "",
-                env=environment,
+                env=variables | dict(environment or {}),
                 capture_output=True,
                 text=True,
                 timeout=timeout_s,

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,7 +24,7 @@ from rich.text import Text
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from control_plane import ControlPlane, ControlPlaneError
+from control_plane import ControlPlane, ControlPlaneError, free_port
 from installation import REPOSITORY, USER, Installation
 
 EXAMPLES = REPOSITORY / "examples"
@@ -34,6 +35,9 @@ WIDTH = 156
 NARROW_PODS = "custom-columns=NAME:.metadata.name,STATUS:.status.phase,NODE:.spec.nodeName"
 NARROW_CARDS = "custom-columns=CARD:.spec.index,MIB:.status.used.memoryMiB,CORES:.status.used.cores,PODS:.status.pods"
 """kubectl's own columns of the ledger need 156; on a narrower terminal these are shown instead."""
+
+PROGRAMS = str(Path(sys.executable).parent)
+"""Where gpuledger is, and its plugin for kubectl."""
 
 NODES, CARDS_PER_NODE, MODEL = 3, 8, "A100-40GB"
 TIMEOUT_S = 60.0
@@ -74,7 +78,7 @@ class Screen:
 
     def table(self, output: str) -> None:
         """Print what kubectl printed; rows with an empty column are less visible: cards that nobody holds."""
-        header, *rows = output.splitlines()
+        header, *rows = output.splitlines() or [""]
         self.line(header, "bold" if rows else "")
         for row in rows:
             self.line(row, "dim" if len(row.split()) < len(header.split()) else "")
@@ -100,7 +104,7 @@ class Demo:
     def __init__(self, plane: ControlPlane, screen: Screen) -> None:
         self._plane = plane
         self._screen = screen
-        self._product = Installation(plane)
+        self._product = Installation(plane, {"view_port": free_port()})
         self._audit_begin = 0
 
     def set_up(self) -> None:
@@ -143,13 +147,16 @@ class Demo:
         self._show_refusal()
         self._show_cost()
         self._show_preemption()
+        self._show_views()
 
     def stay(self) -> None:
         """Tell how to look around, and stay until interrupted."""
         self._screen.section("All of it runs until Ctrl-C. In another terminal:")
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
-            f'export PATH={shlex.quote(str(ensure_binaries()))}:"$PATH"',
+            f'export PATH={shlex.quote(str(ensure_binaries()))}:{shlex.quote(PROGRAMS)}:"$PATH"',
+            f"export GPULEDGER_URL={self._product.view_url}",
+            "kubectl gpuledger top --watch                        # who holds what, live",
             "kubectl get gpua                                     # the ledger; gpua is short for gpuallocations",
             "kubectl explain gpua.status.holders                  # what its fields mean",
             "kubectl describe pod too-large                       # why a pod waits",
@@ -165,7 +172,10 @@ class Demo:
     def _run(self, command: str) -> None:
         """Print a command and what it prints."""
         self._screen.command(command)
-        self._screen.table(self._plane.kubectl(*shlex.split(command)[1:]))
+        answers_no = " explain " in command  # with a status, for scripts: then the pod has no place
+        to_operator = {"GPULEDGER_URL": self._product.view_url}
+        arguments = shlex.split(command)[1:]
+        self._screen.table(self._plane.kubectl(*arguments, check=not answers_no, environment=to_operator))
 
     def _show_refusal(self) -> None:
         """Try as administrator what the API server has to refuse: a share as large as the card, beside others."""
@@ -208,6 +218,17 @@ class Demo:
         if found["status"]["phase"] != "Running":
             return ["pod urgent does not run"]
         return [] if told else ["nobody was told to leave"]
+
+    def _show_views(self) -> None:
+        """Show the ledger as people look at it every day."""
+        self._screen.section("All of it at a glance, with the plugin for kubectl.")
+        self._run("kubectl gpuledger top")
+        self._screen.section("Why a pod waits: what is missing on each node, and what would help.")
+        self._run(f"kubectl gpuledger explain pod/{WAITING_POD}")
+        self._screen.section("What has happened to a pod's cards, and why that node.")
+        self._run("kubectl gpuledger history pod/urgent")
+        self._screen.section("The same as a page, live, with the cluster as a map:")
+        self._screen.line(f"  {self._product.view_url}", "cyan")
 
     def _show_cost(self) -> None:
         """Count the writes between the first example and now."""

@@ -64,6 +64,8 @@ class Installation:
         ports = {"listen_port": free_port(), "health_port": free_port(), "health_host": "127.0.0.1"}
         self.settings_file.write_text(yaml.safe_dump({**settings, **ports, **self._settings}))
         self.health_url = f"http://127.0.0.1:{ports['health_port']}"
+        chosen = yaml.safe_load(self.settings_file.read_text())
+        self.view_url = f"http://127.0.0.1:{chosen['view_port']}" if chosen.get("view_port") else ""
         self.extender_url = f"http://127.0.0.1:{ports['listen_port']}"
 
     def start_operator(self, kubeconfig: Path | None = None, wait: bool = True) -> ManagedProcess:

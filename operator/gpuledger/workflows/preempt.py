@@ -252,7 +252,7 @@ class Preemption:
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
         self._teller.tell_pod(pod, False, "Preempting", sentence)
         placement = found.placement
-        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, sentence)
+        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
         self._carrier.look(pod.uid)
 
     async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
