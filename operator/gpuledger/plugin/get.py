@@ -68,7 +68,7 @@ def card_lines(card: Json, page: Page) -> list[str]:
         + (f": {card['reason']}" if card["reason"] else ""),
         *([f"  cordoned {card['cordoned'] or 'without a reason'}"] if card["cordoned"] is not None else []),
         *_amount_lines(card, page),
-        *_facts(card),
+        *_facts(card, page),
     ]
     lines += _pods_table("held by", card["holders"], page)
     lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], page)
@@ -140,7 +140,7 @@ def _amount_lines(card: Json, page: Page) -> Iterable[str]:
         yield f"  {title:<8} {drawn} {used} of {capacity} {unit}".rstrip()
 
 
-def _facts(card: Json) -> Iterable[str]:
+def _facts(card: Json, page: Page) -> Iterable[str]:
     if card["mode"]:
         yield f"  mode     {card['mode']}"
     if card["numaNode"] is not None:
@@ -150,7 +150,8 @@ def _facts(card: Json) -> Iterable[str]:
         for peer, score in card["links"].items():
             scores.setdefault(score, []).append(peer)
         for score, peers in sorted(scores.items(), reverse=True):
-            yield f"  links    score {score}: {', '.join(peers)}"
+            for position, line in enumerate(page.folded(f"score {score}: {', '.join(peers)}", indent=11)):
+                yield f"  {'' if position else 'links':<8} {line}"
 
 
 def _pods_table(title: str, pods: Sequence[Json], page: Page) -> list[str]:

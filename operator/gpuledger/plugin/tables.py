@@ -26,8 +26,10 @@ STYLES = {
 }
 
 GAP = "   "
-NARROWEST = 12
-"""Columns that a folded text has at least; below that, the terminal breaks lines as it likes."""
+READABLE = 20
+"""Columns that a folded text should have: other columns go for it."""
+NARROWEST = 8
+"""Columns that it has at least; below that, the terminal breaks lines as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ def table(page: Page, columns: Sequence[Column], rows: Iterable[Sequence[Cell]])
     titles: tuple[Cell, ...] = tuple(((column.title, "bold"),) for column in columns)
     widths = [max(map(length, cells)) for cells in zip(titles, *body, strict=True)]
     shown = _shown(page, columns, widths)
-    for position in shown:
-        if page.width is not None and columns[position].fold:
-            over = _width(widths, shown) - page.width
-            widths[position] = max(min(widths[position], NARROWEST), widths[position] - max(over, 0))
+    folded = [position for position in shown if columns[position].fold]
+    while page.width is not None and folded and _width(widths, shown) > page.width:
+        widest = max(folded, key=lambda position: widths[position])
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
     return [line for row in (titles, *body) for line in _lines(page, columns, row, shown, widths)]
 
 
@@ -83,7 +87,7 @@ def length(cell: Cell) -> int:
 def _shown(page: Page, columns: Sequence[Column], widths: Sequence[int]) -> list[int]:
     """Return the positions of the columns that there is room for."""
     shown = list(range(len(columns)))
-    needed = [min(width, NARROWEST) if column.fold else width for column, width in zip(columns, widths, strict=True)]
+    needed = [min(width, READABLE) if column.fold else width for column, width in zip(columns, widths, strict=True)]
     while page.width is not None and _width(needed, shown) > page.width:
         spared = max(shown, key=lambda position: columns[position].spare)
         if not columns[spared].spare:
