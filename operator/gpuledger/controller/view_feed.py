@@ -118,7 +118,7 @@ class Feed:
         async with self._refreshing:
             if time.monotonic() - self._refreshed_s < INTERVAL_S / 2:
                 return
-            pace = _Pace()
+            pace = Pace()
             edition = self.edition + 1
             seen, names = self._source.edition, []
             if seen != self._seen:
@@ -209,7 +209,7 @@ class Feed:
         self._gone.pop(name, None)
         return True
 
-    async def _encode_waiting(self, edition: int, pace: _Pace) -> bool:
+    async def _encode_waiting(self, edition: int, pace: Pace) -> bool:
         parts = []
         for pod in self._source.waiting():
             parts.append(orjson.dumps(pod))
@@ -240,13 +240,14 @@ class Feed:
         self._seen, self._refreshed_s = -1, float("-inf")
 
 
-class _Pace:
+class Pace:
     """Lets others have the event loop whenever a slice is over."""
 
     def __init__(self) -> None:
         self._end_s = time.perf_counter() + SLICE_S
 
     async def keep(self) -> None:
+        """Be called after each step of the work; go on at once, or when others have had their turn."""
         if time.perf_counter() >= self._end_s:
             await asyncio.sleep(0)
             self._end_s = time.perf_counter() + SLICE_S

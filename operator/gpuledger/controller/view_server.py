@@ -15,7 +15,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from gpuledger.controller.view_access import Access, add_headers, guard, refusal
-from gpuledger.controller.view_feed import ClusterSource, Feed
+from gpuledger.controller.view_feed import CHUNK_BYTES, ClusterSource, Feed, Pace
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 
 CLIENTS_LIMIT = 50
@@ -165,7 +165,7 @@ class ViewServer:
         if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
             raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
         try:
-            return _answer(await self._source.explain(namespace, name))
+            return await _explanation(await self._source.explain(namespace, name))
         except NotFound as error:
             raise refusal(web.HTTPNotFound, str(error)) from error
         except BadInput as error:
@@ -213,6 +213,19 @@ def _number(request: web.Request, name: str, default: int | None) -> int | None:
 
 def _answer(content: Json) -> web.Response:
     return web.Response(body=orjson.dumps(content), content_type="application/json")
+
+
+async def _explanation(content: Json) -> web.Response:
+    """Return an answer that can have thousands of nodes: encoded in slices, and zipped in a thread."""
+    nodes, pace = [], Pace()
+    for node in content.get("nodes", ()):
+        nodes.append(orjson.dumps(node))
+        await pace.keep()
+    rest = orjson.dumps({key: value for key, value in content.items() if key != "nodes"})
+    body = b'{"nodes":[' + b",".join(nodes) + (b"]," if rest != b"{}" else b"]") + rest[1:]
+    response = web.Response(body=body, content_type="application/json", zlib_executor_size=CHUNK_BYTES)
+    response.enable_compression()
+    return response
 
 
 async def _paced(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -333,8 +333,9 @@ async def test_nonsense_is_no_pod(client: Client, cluster: ViewCluster, pod: str
 
 
 async def test_an_explanation_or_the_news_that_there_is_none(client: Client, cluster: ViewCluster) -> None:
-    cluster.explanations["a/b"] = {"state": "waiting"}
-    assert await (await client.get("/v1/explain?pod=a/b")).json() == {"state": "waiting"}
+    for explanation in ({"state": "waiting", "nodes": [{"node": "a"}, {"node": "b"}]}, {"state": "x", "nodes": []}):
+        cluster.explanations["a/b"] = explanation
+        assert await (await client.get("/v1/explain?pod=a/b")).json() == explanation
     unknown = await client.get("/v1/explain?pod=a/c")
     assert (unknown.status, "a/c" in (await unknown.json())["error"]) == (404, True)
 

@@ -33,7 +33,7 @@ function take(message) {
   if (message.full || message.gone.length || names !== cluster.nodes.size || message.nodes.some((node) => !known.has(node.node))) {
     order = [...cluster.nodes.keys()].sort(natural.compare);
   }
-  if (!first && (message.nodes.length || message.gone.length || message.waiting)) lastChange = Date.now();
+  if (!message.full && (message.nodes.length || message.gone.length || message.waiting)) lastChange = Date.now();
   map.highlight(changed);
   arrange();
   drawTotals();
@@ -135,7 +135,7 @@ function drawLegend() {
   const { phases, alone } = cluster.totals; // only letters that are on the map
   const marks = Object.values(PHASES).filter(({ mark, word }) => mark && phases.has(word)).map(({ mark, word }) => [mark, word]);
   refill(byId("legend"), entries, el("span", { class: "marks" }, marks.map(([mark, word]) => el("span", { class: "entry" }, el("span", { class: "mark", text: mark }), word)),
-    alone ? el("span", { class: "entry" }, el("span", { class: "swatch alone", "aria-hidden": "true" }), "A: one pod alone") : null));
+    alone ? el("span", { class: "entry" }, el("span", { class: "swatch alone", "aria-hidden": "true" }), "one pod alone (A)") : null));
 }
 
 function legendEntry(name, colour, filter) {
