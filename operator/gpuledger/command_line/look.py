@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 VIEWS = ("nodes", "cards", "models", "namespaces")
 SORTS = ("name", "memory", "cores", "slots", "cards", "pods", "state")
-KINDS = ("assigned", "bound", "released", "adopted", "evicted", "refused", "preempting")
+KINDS = ("assigned", "released", "adopted", "refused", "preempting", "evicted", "given-up")
 
 NO_KUBECTL = "kubectl is not on the PATH, and --context needs it"
 

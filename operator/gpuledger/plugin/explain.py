@@ -12,8 +12,8 @@ from gpuledger.plugin.tables import Column, Page, table
 
 Json = dict[str, Any]
 
-FEW_NODES = 3
-"""Up to so many nodes, each card is shown."""
+FEW_KINDS = 3
+"""Of so many kinds of nodes, the cards of one are shown."""
 
 PODS_NAMED = 3
 
@@ -51,8 +51,8 @@ def explain_lines(found: Json, page: Page, now: datetime, wide: bool = False) ->
     nodes = found["nodes"]
     if nodes:
         lines += ["", *_nodes(nodes, page)]
-        if wide or len(nodes) <= FEW_NODES:
-            lines += [line for node in nodes if node["cards"] for line in ("", *_cards(node, page))]
+        shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
+        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, page))]
     return lines
 
 
@@ -146,15 +146,23 @@ def _cards(node: Json, page: Page) -> list[str]:
     ]
     rows = [
         (
-            str(card["index"]),
-            card["uuid"],
-            (("fits", "green"),) if card["fits"] else ((card["reason"] or "", "yellow"),),
-            card["text"],
-            _named(card["by"]),
+            str(cards[0]["index"]) if len(cards) == 1 else f"{len(cards)} cards",
+            cards[0]["uuid"] if len(cards) == 1 else "index " + ", ".join(str(card["index"]) for card in cards),
+            (("fits", "green"),) if cards[0]["fits"] else ((cards[0]["reason"] or "", "yellow"),),
+            cards[0]["text"],
+            _named(cards[0]["by"]),
         )
-        for card in node["cards"]
+        for cards in _same(node["cards"])
     ]
     return [f"Cards of {page.paint(node['node'], 'bold')}:", *table(page, columns, rows)]
+
+
+def _same(cards: Iterable[Json]) -> list[list[Json]]:
+    """Return the cards that say the same together, in the order of the first of each."""
+    groups: dict[object, list[Json]] = {}
+    for card in cards:
+        groups.setdefault((card["fits"], card["reason"], card["text"], tuple(card["by"])), []).append(card)
+    return list(groups.values())
 
 
 def _holds(holds: Iterable[Json], page: Page) -> list[str]:

@@ -11,8 +11,7 @@ from gpuledger.plugin.tables import Column, Page, table
 
 Json = dict[str, Any]
 
-KINDS = ("assigned", "bound", "released", "adopted", "evicted", "refused", "preempting")
-STYLES = {"bound": "green", "assigned": "green", "adopted": "green", "evicted": "red", "refused": "yellow"}
+STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": "yellow", "given-up": "yellow"}
 
 
 def question(named: str | None, namespace: str, kind: str | None, limit: int) -> dict[str, str]:

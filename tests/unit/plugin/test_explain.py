@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
+from gpuledger.command_line.look import KINDS
 from gpuledger.model.errors import BadInput
 from gpuledger.plugin.explain import alike, explain_lines
 from gpuledger.plugin.history import history_lines, question
 from gpuledger.plugin.spelling import age
 from gpuledger.plugin.tables import Page
+from gpuledger.reports.record import Happening
 
 NOW = datetime(2026, 8, 1, 12, 5, tzinfo=UTC)
 FORTY = [a_node(f"gpu-node-{number}") for number in range(1, 38)] + [
@@ -48,11 +50,25 @@ def test_one_with_a_remedy_is_not_like_one_without() -> None:
     assert [group.names for group in groups] == [["a", "c"], ["b"]]
 
 
-def test_cards_are_shown_for_few_nodes_and_where_all_is_wanted() -> None:
+def test_cards_are_shown_of_one_node_of_each_kind_and_of_all_where_that_is_wanted() -> None:
     few = explain_lines(an_explanation(*FORTY[:2]), Page(), NOW)
     many, wide = (explain_lines(an_explanation(*FORTY), Page(), NOW, wide) for wide in (False, True))
-    assert [sum("Cards of" in line for line in lines) for lines in (few, many, wide)] == [2, 0, 40]
+    assert [sum("Cards of" in line for line in lines) for lines in (few, many, wide)] == [1, 2, 40]
     assert "short by 2000 MiB   default/chat-1, default/chat-2" in "\n".join(few)
+
+
+def test_cards_that_say_the_same_are_one_row() -> None:
+    cards = [
+        {"uuid": f"GPU-{n}", "index": n, "model": "", "fits": False, "reason": "no-slot", "text": text, "by": []}
+        for n, text in enumerate(("short by 1 slot", "short by 2 slots", "short by 1 slot"))
+    ]
+    lines = explain_lines(an_explanation(a_node("a", cards=cards)), Page(), NOW)
+    rows = [line.split() for line in lines if "no-slot" in line and "short" in line]
+    assert [row[:5] for row in rows] == [["2", "cards", "index", "0,", "2"], ["1", "GPU-1", "no-slot", "short", "by"]]
+
+
+def test_every_kind_of_record_can_be_asked_for() -> None:
+    assert set(KINDS) == {happening.value for happening in Happening}
 
 
 def test_whoever_would_have_to_leave_is_named_and_a_crowd_is_counted() -> None:
@@ -81,11 +97,11 @@ def test_an_age_is_in_its_largest_unit_and_a_clock_that_is_behind_is_no_error() 
 
 def test_records_say_when_what_whose_and_why() -> None:
     yesterday = a_record("refused", "no card with 8000 MiB free", time="2026-07-31T12:00:00Z", node="", cards=[])
-    found = {"kept": 2, "dropped": 0, "records": [yesterday, a_record("bound", "the best of 3 nodes")]}
+    found = {"kept": 2, "dropped": 0, "records": [yesterday, a_record("assigned", "the best of 3 nodes")]}
     assert history_lines(found, Page(), NOW) == [
-        "TIME                  WHAT      POD           NODE         WHY",
-        "2026-07-31 12:00:00   refused   default/big                no card with 8000 MiB free",
-        "12:00:00              bound     default/big   gpu-node-1   the best of 3 nodes",
+        "TIME                  WHAT       POD           NODE         WHY",
+        "2026-07-31 12:00:00   refused    default/big                no card with 8000 MiB free",
+        "12:00:00              assigned   default/big   gpu-node-1   the best of 3 nodes",
     ]
     wide = history_lines(found, Page(), NOW, wide=True)[2]
     assert wide.endswith("GPU-gpu-node-1-0: 8000 MiB, 20 % cores   gpu-node-2")
@@ -97,7 +113,12 @@ def test_no_records_is_a_sentence() -> None:
 
 def test_a_history_is_asked_for_by_what_it_is_of() -> None:
     assert question(None, "", None, 5) == {"limit": "5"}
-    assert question("pod/web", "team", "bound", 5) == {"limit": "5", "kind": "bound", "namespace": "team", "pod": "web"}
+    assert question("pod/web", "team", "assigned", 5) == {
+        "limit": "5",
+        "kind": "assigned",
+        "namespace": "team",
+        "pod": "web",
+    }
     assert question("card/GPU-1", "", None, 5) == {"limit": "5", "card": "GPU-1"}
     assert question("node/a", "", None, 5) == {"limit": "5", "node": "a"}
     with pytest.raises(BadInput, match="none of pod/NAME"):

@@ -53,10 +53,10 @@ def test_explain_as_json_is_the_operators_answer(kubectl: FakeKubectl, view: Vie
 
 
 def test_history_asks_for_what_is_named(kubectl: FakeKubectl, view: ViewServer) -> None:
-    view.answers["/v1/history"] = (200, {"kept": 1, "dropped": 0, "records": [a_record("bound", "the best of 3")]})
-    result = run("history", "node/gpu-node-1", "--kind", "bound", "--limit", "5", "--operator-url", view.url)
+    view.answers["/v1/history"] = (200, {"kept": 1, "dropped": 0, "records": [a_record("assigned", "the best of 3")]})
+    result = run("history", "node/gpu-node-1", "--kind", "assigned", "--limit", "5", "--operator-url", view.url)
     assert (result.exit_code, "the best of 3" in result.stdout) == (0, True)
-    assert view.asked[0][1] == {"limit": "5", "kind": "bound", "node": "gpu-node-1"}
+    assert view.asked[0][1] == {"limit": "5", "kind": "assigned", "node": "gpu-node-1"}
 
 
 @pytest.mark.parametrize(
