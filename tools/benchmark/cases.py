@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from benchmark.direct_writes import DirectWriter
 from benchmark.machine import cpu_s, memory_mib
 from benchmark.measuring import Figures, costs, look, measure, times
+from benchmark.onlookers import WAITING_POD, onlookers
 from benchmark.progress import Story
 from benchmark.results import Row, medians
-from benchmark.shapes import QUARTER, SHAPES, Shape, burst, pod, whole
+from benchmark.shapes import CARDS_PER_NODE, QUARTER, SHAPES, Shape, burst, pod, whole
 from benchmark.site import PATIENCE_S, Site
 from benchmark.slow_writes import measure_slow_writes
 from benchmark.table import BASES
@@ -18,6 +20,7 @@ from benchmark.watching import PodWatch
 
 OURS = "gpuledger"
 TURNS = (*BASES, OURS)
+LOOKED_AT = "gpuledger, looked at"
 PACE_PER_S, PACED_S = 100.0, 15
 PENDING_PODS = 500
 MOST_TOGETHER = 4
@@ -90,6 +93,26 @@ class Cases:
             self._keep("full-cluster", "gpuledger", number, await measure(site, pods, refused=True))
             await site.delete_pods("measured")
             await site.delete_pods()
+
+    async def looked_at(self) -> None:
+        """Schedule pods while nobody looks, and while a page is open, metrics are read and somebody asks why."""
+        shape, site = SHAPES["quarter-card"], self._site
+        count = shape.pods_for(self._nodes, self._effort.pods)
+        await site.start_scheduler(OURS)
+        waits = pod(WAITING_POD.partition("/")[2], OURS, whole(CARDS_PER_NODE + 1), "onlooked")
+        for number in range(self._effort.rounds):
+            for subject in (OURS, LOOKED_AT):
+                self._tell(f"{count} pods", subject, number)
+                await site.create(waits)
+                async with AsyncExitStack() as looking:
+                    answers: dict[str, int] = {}
+                    if subject == LOOKED_AT:
+                        urls = site.installation.view_url, site.installation.health_url
+                        answers = await looking.enter_async_context(onlookers(*urls))
+                    figures = await measure(site, burst(shape, count, OURS))
+                    figures |= {name: float(number) for name, number in answers.items()}
+                await site.delete_pods()
+                self._keep("looked-at", subject, number, figures)
 
     async def slow_writes(self) -> None:
         """Place pods on a nearly full cluster whose API server is slow. Ends operator and scheduler."""

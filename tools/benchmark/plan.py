@@ -13,7 +13,7 @@ from benchmark.results import Run
 from benchmark.shapes import SHAPES
 from benchmark.site import Site
 
-AT_THE_FIRST_SIZE = ("paced", "full-cluster", "slow-writes")
+AT_THE_FIRST_SIZE = ("paced", "full-cluster", "looked-at", "slow-writes")
 """Cases that are about one size of cluster."""
 
 CASES = (*SHAPES, "floor", "start-up", *AT_THE_FIRST_SIZE)
@@ -48,7 +48,7 @@ class Plan:
         cases = self.cases_at(nodes)
         shapes = len(cases & set(SHAPES))
         rounds = (
-            len(TURNS) * shapes + shapes * ("floor" in cases) + 2 * ("paced" in cases) + 2 * ("full-cluster" in cases)
+            len(TURNS) * shapes + shapes * ("floor" in cases) + 2 * len(cases & {"paced", "full-cluster", "looked-at"})
         )
         return 1 + self.rounds * rounds + ("slow-writes" in cases) + ("start-up" in cases)
 
@@ -76,6 +76,7 @@ async def _measure(cases: Cases, site: Site, chosen: frozenset[str]) -> None:
     for name, case in {
         "paced": cases.paced,
         "full-cluster": cases.full_cluster,
+        "looked-at": cases.looked_at,
         "slow-writes": cases.slow_writes,
     }.items():
         if name in chosen:

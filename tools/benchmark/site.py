@@ -19,7 +19,7 @@ import yaml
 from benchmark.machine import cpu_s
 from benchmark.shapes import CARDS_PER_NODE, NO_CARD, SLIVER, pod, scheduler_of
 from benchmark.watching import PODS, PodWatch
-from control_plane import ControlPlane, ManagedProcess
+from control_plane import ControlPlane, ManagedProcess, free_port
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
 from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
@@ -59,7 +59,7 @@ class Site:
         """Start a control plane with this many nodes registered. Neither operator nor scheduler run yet."""
         nodes = fake_nodes("bench", node_count, CARDS_PER_NODE, "A100-40GB")
         with ControlPlane.run() as plane:
-            installation = Installation(plane, NO_KUBELET)
+            installation = Installation(plane, {**NO_KUBELET, "view_port": free_port()})
             installation.install()
             site = cls(plane, installation, nodes)
             site.admin = await KubeClient.connect(plane.kubeconfig)
