@@ -297,7 +297,10 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
     failed = False
     with _errors_shown():
         for done in change_cordons(_cluster(kubeconfig, context), names, reason):
-            click.echo(told(done), err=done["error"] is not None)
+            try:
+                click.echo(told(done), err=done["error"] is not None)
+            except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
     sys.exit(2 if failed else 0)
 
