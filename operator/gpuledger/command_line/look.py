@@ -142,17 +142,10 @@ def top(
 def _watch(
     cluster: Cluster, view: str, node: str | None, sort: str, output: str, page: Page, objects: list[Json]
 ) -> None:
-    import asyncio
-
-    from gpuledger.plugin.kubectl import ended_by_signals
-    from gpuledger.plugin.live import Wanted, watch_top
+    from gpuledger.plugin.live import Wanted, run_watch
 
     logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-    try:
-        with ended_by_signals():
-            asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run_watch(cluster, Wanted(view, output, sort, page, node), objects))
 
 
 @click.command(short_help="A pod's cards, or a card's holders.")
