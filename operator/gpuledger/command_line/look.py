@@ -110,6 +110,8 @@ def top(
 
     Reads the ledger from the API server; the operator need not run. Ends with 0, or with 2 after an error.
     """
+    if watch and selector:
+        raise click.UsageError("--watch can't follow the labels of nodes: use --node")
     with _errors_shown():
         cluster = _cluster(kubeconfig, context)
         from gpuledger.plugin.cards import begin_cards, objects_in, uncollected
@@ -124,18 +126,14 @@ def top(
         page = out.page_of(no_color)
         with uncollected():
             objects = of_nodes(objects_in(answer, node), names_in(chosen) if chosen else None)
-            if watch:
-                if selector:
-                    raise BadInput("--watch can't follow the labels of nodes: use --node")
-                _watch(cluster, view, node, sort, output, page, objects)
-                return
-            reports = [report_of_stored(stored_card(item)) for item in objects]
-            if output in ("json", "yaml"):
-                click.echo(out.data(top_json(view, reports), output), nl=False)
-                return
-            if not reports:
-                click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
-                return
+            reports = [] if watch else [report_of_stored(stored_card(item)) for item in objects]
+        if watch:
+            _watch(cluster, view, node, sort, output, page, objects)
+        elif output in ("json", "yaml"):
+            click.echo(out.data(top_json(view, reports), output), nl=False)
+        elif not reports:
+            click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
+        else:
             out.write(top_table(view, lines_of(view, reports, sort), page, output == "wide", page.width is not None))
 
 

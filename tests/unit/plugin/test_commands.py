@@ -73,6 +73,11 @@ def test_top_of_labelled_nodes_asks_the_server_which_these_are(kubectl: FakeKube
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2"]
 
 
+def test_labels_cannot_be_watched_and_nothing_is_read_to_say_so(kubectl: FakeKubectl) -> None:
+    result = run("top", "--watch", "-l", "pool=lab")
+    assert (result.exit_code, "use --node" in result.stderr, kubectl.calls) == (2, True, [])
+
+
 def test_an_empty_ledger_is_no_error_and_prints_nothing_to_a_pipe(kubectl: FakeKubectl) -> None:
     kubectl.tell({ALLOCATIONS: a_list()})
     result = run("top")
