@@ -110,6 +110,8 @@ def top(
 
     Reads the ledger from the API server; the operator need not run. Ends with 0, or with 2 after an error.
     """
+    if watch and selector:
+        raise click.UsageError("--watch can't follow the labels of nodes: use --node")
     with _errors_shown():
         cluster = _cluster(kubeconfig, context)
         from gpuledger.plugin.cards import begin_cards, objects_in, uncollected
@@ -124,35 +126,24 @@ def top(
         page = out.page_of(no_color)
         with uncollected():
             objects = of_nodes(objects_in(answer, node), names_in(chosen) if chosen else None)
-            if watch:
-                if selector:
-                    raise BadInput("--watch can't follow the labels of nodes: use --node")
-                _watch(cluster, view, node, sort, output, page, objects)
-                return
-            reports = [report_of_stored(stored_card(item)) for item in objects]
-            if output in ("json", "yaml"):
-                click.echo(out.data(top_json(view, reports), output), nl=False)
-                return
-            if not reports:
-                click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
-                return
+            reports = [] if watch else [report_of_stored(stored_card(item)) for item in objects]
+        if watch:
+            _watch(cluster, view, node, sort, output, page, objects)
+        elif output in ("json", "yaml"):
+            click.echo(out.data(top_json(view, reports), output), nl=False)
+        elif not reports:
+            click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
+        else:
             out.write(top_table(view, lines_of(view, reports, sort), page, output == "wide", page.width is not None))
 
 
 def _watch(
     cluster: Cluster, view: str, node: str | None, sort: str, output: str, page: Page, objects: list[Json]
 ) -> None:
-    import asyncio
-
-    from gpuledger.plugin.kubectl import ended_by_signals
-    from gpuledger.plugin.live import Wanted, watch_top
+    from gpuledger.plugin.live import Wanted, run_watch
 
     logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-    try:
-        with ended_by_signals():
-            asyncio.run(watch_top(cluster, Wanted(view, output, sort, page, node), objects))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run_watch(cluster, Wanted(view, output, sort, page, node), objects))
 
 
 @click.command(short_help="A pod's cards, or a card's holders.")
@@ -297,7 +288,10 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
     failed = False
     with _errors_shown():
         for done in change_cordons(_cluster(kubeconfig, context), names, reason):
-            click.echo(told(done), err=done["error"] is not None)
+            try:
+                click.echo(told(done), err=done["error"] is not None)
+            except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
     sys.exit(2 if failed else 0)
 

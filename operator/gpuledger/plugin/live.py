@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +40,28 @@ class Wanted:
     sort: str | None
     page: Page
     node: str | None = None
+
+
+def run_watch(cluster: Cluster, wanted: Wanted, objects: list[Json]) -> int:
+    """Show a view and every change of it until a signal comes; return the exit status. Raises as `watch_top`."""
+    ended_by = signal.SIGINT  # as asyncio's own handler takes it
+
+    async def work() -> None:
+        task = asyncio.current_task()
+
+        def end(number: signal.Signals) -> None:
+            nonlocal ended_by
+            ended_by = number
+            if task:
+                task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+        await watch_top(cluster, wanted, objects)
+
+    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+        asyncio.run(work())
+    return 128 + ended_by
 
 
 async def watch_top(cluster: Cluster, wanted: Wanted, objects: list[Json]) -> None:

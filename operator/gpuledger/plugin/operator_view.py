@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import subprocess
 import threading
@@ -53,7 +54,7 @@ class View:
             raise _refusal(error) from None
         except orjson.JSONDecodeError:
             raise BadInput(f"what answers at {self._url} is not the operator's view server") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise BadInput(f"the operator does not answer at {self._url}: {reason}; {VIEW_OFF}") from None
         if not isinstance(found, dict):

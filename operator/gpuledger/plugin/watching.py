@@ -120,7 +120,8 @@ async def followed(cluster: Cluster, node: str | None, watch: CardWatch) -> Asyn
         try:
             yield check
         finally:
-            task.cancel()
+            if not task.cancelling():  # a second time would keep it from waiting for its kubectl's end
+                task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 

@@ -73,6 +73,11 @@ def test_top_of_labelled_nodes_asks_the_server_which_these_are(kubectl: FakeKube
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2"]
 
 
+def test_labels_cannot_be_watched_and_nothing_is_read_to_say_so(kubectl: FakeKubectl) -> None:
+    result = run("top", "--watch", "-l", "pool=lab")
+    assert (result.exit_code, "use --node" in result.stderr, kubectl.calls) == (2, True, [])
+
+
 def test_an_empty_ledger_is_no_error_and_prints_nothing_to_a_pipe(kubectl: FakeKubectl) -> None:
     kubectl.tell({ALLOCATIONS: a_list()})
     result = run("top")
@@ -155,13 +160,15 @@ def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> 
     mended = an_allocation(stored_card(before[2]).card)
     mended["metadata"]["resourceVersion"] = "10"
     kubectl.tell({ALLOCATIONS: a_list(*before)}, events=[{"type": "MODIFIED", "object": mended}])
-    process = subprocess.Popen([sys.executable, "-m", "gpuledger", "top", "-w"], stdout=subprocess.PIPE, text=True)
+    argv = [sys.executable, "-m", "gpuledger", "top", "-w"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     try:
         lines = [process.stdout.readline().split() for _ in range(4)]
     finally:
         process.terminate()
-        process.communicate()
+        _, complaint = process.communicate()
+    assert complaint == ""
     assert [line[0] for line in lines] == ["NODE", "node-2", "node-10", "node-2"]
     assert (lines[1][-1], lines[3][-1]) == ("Unhealthy", "Ready")
     assert process.returncode == 128 + signal.SIGTERM
@@ -244,6 +251,12 @@ def test_what_is_so_already_is_not_written_again(kubectl: FakeKubectl) -> None:
     assert patches(kubectl) == {}
     assert "takes new pods again" in run("uncordon", "node/node-2").stdout
     assert patches(kubectl) == {"gpu-node-2-0": {"metadata": {"annotations": {"gpuledger.dev/cordoned": None}}}}
+
+
+def test_all_cards_are_written_though_nobody_reads_on(kubectl: FakeKubectl) -> None:
+    command = f"{sys.executable} -m gpuledger cordon node/node-10 | /bin/true"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (set(patches(kubectl)), done.stderr) == ({"gpu-node-10-0", "gpu-node-10-1"}, "")
 
 
 def test_nothing_is_written_when_one_of_the_names_is_wrong(kubectl: FakeKubectl) -> None:

@@ -1,6 +1,8 @@
 """`explain` and `history`: how they end, how the operator is reached, and what they say where it is not."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,16 @@ def test_an_operator_that_does_not_answer_is_said_with_the_setting(kubectl: Fake
 
 
 # The way to the operator
+
+
+def test_a_forwarded_port_behind_which_nothing_listens_is_said_with_the_setting(kubectl: FakeKubectl) -> None:
+    """The real kubectl accepts the connection, finds nobody in the pod, and closes it without a word."""
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        kubectl.tell({LEASE: LEADER}, forward=f"Forwarding from 127.0.0.1:{closing.getsockname()[1]} -> 8891")
+        threading.Thread(target=lambda: closing.accept()[0].close(), daemon=True).start()
+        result = run("explain", "pod/big")
+    assert (result.exit_code, "view_port 8891" in result.stderr) == (2, True), result.stderr
+    assert not kubectl.forwarder_runs
 
 
 def test_the_leader_is_reached_by_a_port_forward_that_ends_with_the_command(
