@@ -27,7 +27,9 @@ WIDE = (1280, 720)
 
 def chromium() -> str | None:
     """Return the program of an installed Chromium, None if there is none."""
-    return next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
+    return next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
 
 
 @asynccontextmanager

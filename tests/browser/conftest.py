@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from page_screenshots import chromium
@@ -19,24 +20,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = bool(own) and chromium() is None and os.environ.get("CI") != "true"
     for item in own:
         item.add_marker(pytest.mark.browser)
+        item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)  # they share a browser
         if missing:
             item.add_marker(pytest.mark.skip(reason=MISSING))
 
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    """Yield a browser without a window."""
-    program = chromium()
-    if program is None:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def program() -> AsyncIterator[Browser]:
+    """Yield a browser without a window, which all tests share."""
+    path = chromium()
+    if path is None:
         pytest.fail(MISSING)
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root it has none
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=sandbox)
+        browser = await playwright.chromium.launch(executable_path=path, args=sandbox)
         yield browser
         await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(program: Browser) -> AsyncIterator[Browser]:
+    """Yield the browser, as if it were new."""
+    yield program
+    for context in program.contexts:
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser) -> AsyncIterator[Page]:
     """Yield a tab. Whatever the browser complains of fails the test: errors of scripts, and what the policy forbids."""
     page = await browser.new_page(viewport={"width": 1280, "height": 720})

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from fakes.view_cluster import ViewCluster, demo
+from fakes.view_cluster import ViewCluster, demo, explanation
 from gpuledger.controller.view_access import TokenAccess
 from page_screenshots import served
 
@@ -133,6 +133,32 @@ async def test_why_a_pod_waits_without_a_mouse(page: Page) -> None:
         await expect(page.locator("#details")).to_contain_text("No node has a card as large as 60000 MiB")
         await expect(page.locator("#details summary")).to_have_text("3 nodes no card as large as 60000 MiB")
         await expect(page.locator("#details")).to_contain_text("GPUs 0, 1, 2, 3, 4, 5, 6, 7: short by 19040 MiB")
+
+
+async def test_many_nodes_with_one_reason_are_one_line(page: Page) -> None:
+    cluster = demo()
+    cluster.explanations["default/too-large"] = explanation(ViewCluster().add_nodes(200))
+    cluster.explanations["default/too-large"]["nodes"][7]["text"] = "no card healthy"
+    async with served(cluster) as address:
+        await live(page, f"{address}#pod=default/too-large")
+        await expect(page.locator("summary")).to_have_text(
+            ["199 nodes no card as large as 60000 MiB", "1 node no card healthy"]
+        )
+        await page.locator("summary").first.click()
+        await expect(page.get_by_text("and 149 more")).to_be_visible()
+        await expect(page.locator(".nodes").first.locator("> li")).to_have_count(51)
+
+
+async def test_the_legend_names_what_colours_mean_and_filters(page: Page) -> None:
+    async with served(demo()) as address:
+        await live(page, address)
+        await page.get_by_role("button", name="speech").click()
+        await expect(page.locator("#filter")).to_have_value("ns:speech")
+        await expect(page.locator(".node")).to_have_count(1)
+        await page.get_by_role("button", name="speech").click()
+        await page.locator("#colour").select_option("health")
+        await page.get_by_role("button", name="cordoned").click()
+        await expect(page.locator(".card:not(.other)")).to_have_count(1)
 
 
 async def test_a_pod_of_which_nothing_is_known(page: Page) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -24,6 +25,12 @@ SLICE_S = 0.002
 INTERVAL_S = 0.5
 """How often it is looked what has changed: two messages a second at most."""
 
+TIMER_S = 0.01
+"""How much too early a timer may ring."""
+
+FAULT_PAUSE_S = 5.0
+"""After an error nobody has thought of: the page must not end the operator, nor fill its log."""
+
 KEPT_S = 60.0
 """How long encoded nodes stay after the last look: some 5 kB for eight cards."""
 
@@ -33,6 +40,8 @@ GONE_KNOWN = 1_000
 CHUNK_BYTES = 64 * 1024
 
 Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterSource(Protocol):
@@ -114,26 +123,26 @@ class Feed:
             self._drop_later()
 
     async def refresh(self) -> None:
-        """Encode what has changed. Whoever asks right after somebody else gets what that one has found."""
+        """Encode what has changed, unless somebody has just had that done: what is known is half a second old, then."""
         async with self._refreshing:
-            if time.monotonic() - self._refreshed_s < INTERVAL_S / 2:
+            if _now_s() - self._refreshed_s < INTERVAL_S:
                 return
-            pace = Pace()
-            edition = self.edition + 1
-            seen, names = self._source.edition, []
-            if seen != self._seen:
-                names = list(self._source.touched_since(self._seen))
+            edition, seen, pace = self.edition + 1, self._source.edition, Pace()
+            names = [] if seen == self._seen else list(self._source.touched_since(self._seen))
             changed = False
-            for name in names:
-                changed |= self._encode(name, edition)
-                await pace.keep()
-            changed |= await self._encode_waiting(edition, pace)
-            self._seen, self._refreshed_s = seen, time.monotonic()
-            if changed:
-                self.edition = edition
-                self._changed.set()
-                self._changed = asyncio.Event()
-            self._drop_later()
+            try:
+                for name in names:
+                    changed |= self._encode(name, edition)
+                    await pace.keep()
+                self._seen = seen
+                changed |= await self._encode_waiting(edition, pace)
+                self._refreshed_s = _now_s()
+            finally:  # what is encoded by then is news, even if the last client leaves in the middle of it
+                if changed:
+                    self.edition = edition
+                    self._changed.set()
+                    self._changed = asyncio.Event()
+                self._drop_later()
 
     def since(self, edition: int | None) -> Change:
         """Return what somebody lacks who has seen an edition; everything, if it is none of ours."""
@@ -186,8 +195,12 @@ class Feed:
 
     async def _tick(self) -> None:
         while True:
-            await self.refresh()
-            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.refresh()
+            except Exception:
+                logger.exception("the page can't be brought up to date")
+                await asyncio.sleep(FAULT_PAUSE_S)
+            await asyncio.sleep(INTERVAL_S + TIMER_S)
 
     def _encode(self, name: str, edition: int) -> bool:
         report = self._source.node(name)
@@ -251,6 +264,10 @@ class Pace:
         if time.perf_counter() >= self._end_s:
             await asyncio.sleep(0)
             self._end_s = time.perf_counter() + SLICE_S
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _newer(nodes: Iterable[tuple[str, tuple[int, bytes]]], edition: int) -> Iterator[tuple[str, tuple[int, bytes]]]:

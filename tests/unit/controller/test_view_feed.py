@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
 
 from builders import a_card
+from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller import view_feed
 from gpuledger.controller.view_feed import Change, Feed
 from gpuledger.reports.cards import CardReport, NodeReport
@@ -47,6 +49,9 @@ class StubSource:
     def waiting(self) -> Iterable[Json]:
         self.looked += 1
         return list(self.pods)
+
+
+INTERVAL_S = view_feed.INTERVAL_S
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +97,40 @@ async def test_a_node_is_encoded_again_only_after_a_change() -> None:
     await feed.refresh()
     await feed.refresh()
     assert source.asked == ["node-3"]
+
+
+async def test_what_was_encoded_is_news_though_its_client_left_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_feed, "SLICE_S", 0.0)
+    source = StubSource(3)
+    feed = Feed(source)
+    await feed.refresh()
+    edition = feed.edition
+    for name in source.reasons:
+        source.change(name, "hot")
+    leaving = asyncio.create_task(feed.refresh())
+    while len(source.asked) < 5:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert feed.edition > edition
+    await feed.refresh()
+    assert sorted(named(read(feed, feed.since(edition)))) == ["node-0", "node-1", "node-2"]
+
+
+async def test_an_error_in_what_is_shown_does_not_end_the_page(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(view_feed, "FAULT_PAUSE_S", 0.0)
+    source = StubSource(1)
+    good, source.waiting = source.waiting, lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    feed = Feed(source)
+    async with feed.watch():
+        await asyncio.sleep(0)
+        while "can't be brought up to date" not in caplog.text:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0)
+        source.waiting = good  # type: ignore[method-assign]
+        source.change("node-0", "hot")
+        assert await feed.next(feed.edition, 5)
 
 
 async def test_a_change_that_shows_nothing_new_is_no_news() -> None:
@@ -210,3 +249,31 @@ async def test_all_who_wait_are_let_go_at_the_end() -> None:
     await asyncio.sleep(0)
     feed.close()
     assert await asyncio.gather(*waiting) == [False] * 3
+
+
+def test_there_are_two_messages_a_second_at_most_also_while_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_feed, "INTERVAL_S", INTERVAL_S)
+
+    async def times_of_ten_messages() -> list[float]:
+        source = StubSource(1)
+        feed, clock = Feed(source), asyncio.get_running_loop().time
+
+        async def change_and_come() -> None:
+            for number in range(10_000):
+                source.change("node-0", f"reason {number}")
+                await feed.refresh()
+                await asyncio.sleep(0.01)
+
+        coming, times = asyncio.create_task(change_and_come()), []
+        async with feed.watch():
+            while len(times) < 10:
+                if await feed.next(feed.edition, 1):
+                    times.append(clock())
+        coming.cancel()
+        return times
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        times = runner.run(times_of_ten_messages())
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) >= 0.5
+    assert max(gaps) < 0.6

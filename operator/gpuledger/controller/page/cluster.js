@@ -21,6 +21,7 @@ export class Cluster {
     this.cards = new Map(); // UUID -> card; a card that two nodes report is one
     this.waiting = [];
     this.stamp = 0;
+    this.hues = { namespace: new Map(), model: new Map() }; // name -> hue, the same as long as the page is open
     this.clear();
   }
 
@@ -30,7 +31,6 @@ export class Cluster {
     this.totals = { used: zero(), capacity: zero(), phases: new Map(), cards: 0, alone: 0 };
     this.namespaces = new Map(); // name -> MiB held
     this.models = new Map(); // name -> cards
-    this.hues = { namespace: new Map(), model: new Map() }; // name -> hue
   }
 
   /** Take in a message; return the UUIDs of the cards in which something differs. */
