@@ -1,4 +1,8 @@
-"""Takes the pictures of the page for docs/page.md: the real server over a made-up cluster, in a headless Chromium."""
+"""Takes the pictures of the page for docs/page.md, in a headless Chromium.
+
+python tools/page_screenshots.py                   the real server over made-up clusters: empty, large, with faults
+python tools/page_screenshots.py --live ADDRESS    a real cluster with a pod that waits, such as that of `make demo`
+"""
 
 from __future__ import annotations
 
@@ -91,35 +95,46 @@ async def take_all(browser: Browser) -> None:
     """Take every picture."""
     async with opened(browser, ViewCluster(), WIDE) as page:
         await shoot(page, "empty")
-    async with opened(browser, demo(), WIDE) as page:
-        await page.click('.card[aria-label^="GPU 0 of gpu-node-1:"]')
-        await shoot(page, "demo")
-        await page.click("#tab-waiting")
-        await page.click(".pod")
-        await page.wait_for_selector("#details details")
-        await shoot(page, "waiting")
     async with opened(browser, broken(), WIDE) as page:
         await page.click('.card[aria-label*="unhealthy"]')
         await shoot(page, "unhealthy")
     async with opened(browser, large(), WIDE) as page:
         await shoot(page, "large")
-    async with opened(browser, demo(), WIDE, color_scheme="dark") as page:
-        await page.click("#tab-history")
-        await page.wait_for_selector("#history li")
-        await shoot(page, "dark")
     async with opened(browser, demo(), NARROW) as page:
         await shoot(page, "narrow")
 
 
+async def take_live(browser: Browser, address: str) -> None:
+    """Take the pictures of a real cluster."""
+    for scheme in ("light", "dark"):
+        page = await browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme=scheme)
+        await page.goto(address)
+        await page.wait_for_selector("#state[data-kind=live]")
+        if scheme == "dark":
+            await page.click("#tab-history")
+            await page.wait_for_selector("#history li")
+            await shoot(page, "dark")
+            continue
+        await page.click('.card[aria-label^="GPU 0 of gpu-node-1:"]')
+        await shoot(page, "demo")
+        await page.click("#tab-waiting")
+        await page.click(".pod:first-child")
+        await page.wait_for_selector("#details details")
+        await shoot(page, "waiting")
+
+
 async def main(arguments: Sequence[str]) -> int:
     """Take the pictures with the Chromium of this machine."""
-    program = arguments[0] if arguments else chromium()
+    program = chromium()
     if program is None:
         print("there is no Chromium here: apt install chromium", file=sys.stderr)
         return 1
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        await take_all(browser)
+        if arguments[:1] == ["--live"]:
+            await take_live(browser, arguments[1])
+        else:
+            await take_all(browser)
         await browser.close()
     return 0
 
