@@ -128,7 +128,7 @@ def top(
             objects = of_nodes(objects_in(answer, node), names_in(chosen) if chosen else None)
             reports = [] if watch else [report_of_stored(stored_card(item)) for item in objects]
         if watch:
-            _watch(cluster, view, node, sort, output, page, objects)
+            _watch(cluster, view, node, sort, output, page, list(objects))
         elif output in ("json", "yaml"):
             click.echo(out.data(top_json(view, reports), output), nl=False)
         elif not reports:

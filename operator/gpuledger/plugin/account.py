@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ class Answer:
 
     def __init__(self, account: Account, path: str) -> None:
         self._account, self._path = account, path
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the answer, in one piece. Raises as `result`."""
+        yield self.result()
 
     def result(self) -> bytes:
         """Return the answer. Raises BadInput without credentials, or a subclass of ApiError."""

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import orjson
-
-from gpuledger.formats.resource import API_VERSION, CORDON_ANNOTATION, PLURAL
+from gpuledger.formats.resource import API_VERSION, CORDON_ANNOTATION, KIND, PLURAL
 from gpuledger.formats.stored_card import LABEL_LENGTH, NODE_LABEL, stored_card
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.plugin.list_items import list_items
 
 Json = dict[str, Any]
 
@@ -21,11 +20,17 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 FROM_MEMORY = {"resourceVersion": "0"}
 """The API server answers from its memory, in one piece, and does not ask etcd."""
 
+ITEM_BEGIN = f'{{"apiVersion":"{API_VERSION}","kind":"{KIND}",'.encode()
+"""How the API server begins each of them: it sorts the names of fields."""
+
 NO_CRD = "there are no GPUAllocations on this cluster: is gpuledger installed? kubectl apply -k manifests/"
 
 
 class Answer(Protocol):
     """What was asked of the API server."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the answer as it comes."""
 
     def result(self) -> bytes:
         """Wait for the answer."""
@@ -64,13 +69,17 @@ def cards_in(answer: Answer, node: str | None = None) -> list[StoredCard]:
     return [stored_card(item) for item in objects_in(answer, node)]
 
 
-def objects_in(answer: Answer, node: str | None = None) -> list[Json]:
-    """Return the GPUAllocations of an answer themselves. Raises as `cards_in`."""
+def objects_in(answer: Answer, node: str | None = None) -> Iterator[Json]:
+    """Yield the GPUAllocations of an answer themselves, each as soon as it is there. Raises as `cards_in`.
+
+    The API server takes as long to send thousands of them as we take to read them.
+    """
     try:
-        items = orjson.loads(answer.result()).get("items") or []
+        for item in list_items(answer.pieces(), ITEM_BEGIN):
+            if node is None or item["spec"]["nodeName"] == node:
+                yield item
     except NotFound:
         raise BadInput(NO_CRD) from None
-    return [item for item in items if node is None or item["spec"]["nodeName"] == node]
 
 
 def cordon_of(allocation: Json) -> str | None:

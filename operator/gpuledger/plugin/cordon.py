@@ -20,7 +20,7 @@ def change_cordons(cluster: Cluster, names: Iterable[str], reason: str | None) -
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
     the reading; a write that fails is told in what is yielded, and the next card has its turn.
     """
-    for allocation in _meant(objects_in(begin_cards(cluster)), list(names)):
+    for allocation in _meant(list(objects_in(begin_cards(cluster))), list(names)):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)
         done = {"uuid": spec["uuid"], "node": spec["nodeName"], "index": spec["index"], "before": before, "now": reason}
         if before == reason:

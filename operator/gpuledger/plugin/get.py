@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 def card_json(cluster: Cluster, name: str) -> Json:
     """Return all that is known of a card, by its UUID or the beginning of it. Raises BadInput and ApiError."""
-    found = card_named(objects_in(begin_cards(cluster)), name)
+    found = card_named(list(objects_in(begin_cards(cluster))), name)
     card = stored_card(found)
     return {
         **report_of_stored(card).json(),

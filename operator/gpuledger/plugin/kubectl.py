@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
+from tempfile import TemporaryFile
 from types import FrameType
 from typing import Any
 from urllib.parse import urlencode
@@ -41,25 +43,39 @@ KINDS: dict[str, tuple[type[ApiError], int]] = {
 """Reason of a Status -> the error that it becomes here, and the HTTP status."""
 
 
+PIECE_BYTES = 1024 * 1024
+
+
 class Pending:
     """A kubectl that runs while others go on. Its output is read all the time, so that it never waits for us."""
 
     def __init__(self, argv: list[str]) -> None:
-        self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self._found = (b"", b"")
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._complaint = TemporaryFile()  # noqa: SIM115 - closed when the output has ended
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._complaint, bufsize=0, pipesize=PIECE_BYTES
+        )
+        self._read_already: SimpleQueue[bytes] = SimpleQueue()  # an empty piece is the end
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        self._found = self._process.communicate()
+        assert self._process.stdout  # noqa: S101 - it was asked for
+        with self._process.stdout as output:
+            while piece := output.read(PIECE_BYTES):
+                self._read_already.put(piece)
+        self._read_already.put(b"")
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the output as it comes. Raises BadInput or a subclass of ApiError at its end, in kubectl's words."""
+        while piece := self._read_already.get():
+            yield piece
+        with self._complaint as complaint:
+            if self._process.wait():
+                complaint.seek(0)
+                raise error_of(complaint.read().decode(errors="replace"))
 
     def result(self) -> bytes:
-        """Wait for the end; return the output. Raises BadInput or a subclass of ApiError, in kubectl's words."""
-        self._reader.join()
-        output, complaint = self._found
-        if self._process.returncode:
-            raise error_of(complaint.decode(errors="replace"))
-        return output
+        """Wait for the end; return the output. Raises as `pieces`."""
+        return b"".join(self.pieces())
 
 
 class Kubectl:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,9 @@ def names_in(answer: Answer) -> set[str]:
     return {item["metadata"]["name"] for item in orjson.loads(answer.result())["items"]}
 
 
-def of_nodes(objects: list[Json], names: Container[str] | None) -> list[Json]:
-    """Return the GPUAllocations of these nodes, None stands for all."""
-    return objects if names is None else [item for item in objects if item["spec"]["nodeName"] in names]
+def of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:
+    """Yield the GPUAllocations of these nodes, None stands for all."""
+    return (item for item in objects if names is None or item["spec"]["nodeName"] in names)
 
 
 def top_json(view: str, reports: Sequence[CardReport]) -> Json:
