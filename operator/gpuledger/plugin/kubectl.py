@@ -52,7 +52,12 @@ class Pending:
     def __init__(self, argv: list[str]) -> None:
         self._complaint = TemporaryFile()  # noqa: SIM115 - closed when the output has ended
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._complaint, bufsize=0, pipesize=PIECE_BYTES
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._complaint,
+            bufsize=0,
+            pipesize=PIECE_BYTES,
         )
         self._read_already: SimpleQueue[bytes] = SimpleQueue()  # an empty piece is the end
         threading.Thread(target=self._read, daemon=True).start()
