@@ -132,9 +132,10 @@ class Trail:
 
 def refusals_text(refusals: Collection[Refusal]) -> str:
     """Return reasons with the number of nodes that give them, the most frequent first."""
-    counts = Counter(map(id, refusals))
-    texts = {id(refusal): refusal.text for refusal in refusals}
+    counts = Counter(map(id, refusals))  # quickly, for there can be thousands
     by_text: Counter[str] = Counter()
-    for identity, number in counts.items():
-        by_text[texts[identity]] += number
+    for refusal in refusals:
+        if not counts:
+            break
+        by_text[refusal.text] += counts.pop(id(refusal), 0)
     return ", ".join(f"{text} ({number} node{'s' if number > 1 else ''})" for text, number in by_text.most_common())
