@@ -167,7 +167,13 @@ class OperatorParts:
             ("gpuledger",),
         )
         self.explainer = PodExplainer(
-            self.ledger, self.waiting, self.api.store, settings.request, ("gpuledger",), self.placer.held_pod
+            self.ledger,
+            self.waiting,
+            self.api.store,
+            settings.request,
+            ("gpuledger",),
+            self.placer.held_pod,
+            self.lives,
         )
         self.why_waiting = WhyWaiting(self.ledger, self.chooser, self.waiting)
         self.waiting_teller = WaitingTeller(

@@ -141,7 +141,9 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         placement.words,
         settings.scheduler_names,
     )
-    explainer = PodExplainer(ledger, waiting, store, placement.request, settings.scheduler_names, placer.held_pod)
+    explainer = PodExplainer(
+        ledger, waiting, store, placement.request, settings.scheduler_names, placer.held_pod, lives
+    )
     waiting_teller = WaitingTeller(explainer, store, events, settings.tell_waiting_after_s, leadership.is_active)
     trail.listeners.append(waiting_teller.observe)
     observer.on_pending, observer.on_waits_no_more = waiting_teller.pending, waiting_teller.forget

@@ -25,6 +25,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.wake_up import WaitingPods
 
 Json = dict[str, Any]
@@ -57,7 +58,9 @@ class PodExplainer:
         read_request: Callable[[Json], PodRequest | None],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
+        lives: PodLives,
     ) -> None:
+        self._lives = lives
         self._ledger = ledger
         self._waiting = waiting
         self._store = store
@@ -154,7 +157,7 @@ class PodExplainer:
         await asyncio.sleep(0)
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
-        tenants = {uid: Tenant(uid, pod.priority) for uid, pod in pods.items()}
+        tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
         room = self._ledger.node_room(node.name)
         eviction = cheapest_eviction(shape, room, entries, tenants, {}, Preference.BINPACK)
         leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
