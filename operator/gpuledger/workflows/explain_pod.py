@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
@@ -40,6 +41,13 @@ NODES_WITH_LEAVERS = 8
 """Nodes, the nearest ones, for which it is looked for who would have to leave: it can take milliseconds for each."""
 
 
+REUSED_S = 10.0
+"""How long what was found for one pod counts for others that ask alike, where it need not be of this moment: pods wait
+in hundreds, and they come from few templates."""
+
+ASKS_KEPT = 4
+
+
 class PodStore(Protocol):
     """The pods at the API server."""
 
@@ -67,13 +75,15 @@ class PodExplainer:
         self._read_request = read_request
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
+        # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found; oldest first
+        self._found: OrderedDict[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = OrderedDict()
 
     async def explain(self, namespace: str, name: str) -> Explanation:
         """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
         return await self.explain_object(await self._store.pod(namespace, name))
 
-    async def explain_object(self, pod: Json) -> Explanation:
-        """Return the same of a pod that was just read."""
+    async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
+        """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         identity, since = pod_identity(pod), created_at(pod)
         try:
             request = self._read_request(pod)
@@ -89,12 +99,12 @@ class PodExplainer:
         if is_finished(pod) or bound_node(pod):
             state, text = _of_bound(pod, holders)
             return Explanation(identity, state, text, since, request=request, holders=holders)
-        return await self._explain_waiting(pod, identity, request)
+        return await self._explain_waiting(pod, identity, request, of_now)
 
-    async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest) -> Explanation:
+    async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
         waiting = self._waiting.find(identity.uid)
         offered = waiting.node_names if waiting else None
-        nodes = await self._nodes(identity.uid, request.shape, offered)
+        nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
         state, text = self._state(identity.uid, nodes)
         return Explanation(
             pod=identity,
@@ -124,7 +134,19 @@ class PodExplainer:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: it is tried again in its turn"
         return PodState.WAITING, in_short(nodes)
 
-    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
+    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
+        key, clock = (shape, id(offered)), asyncio.get_running_loop().time
+        if self._has_kept(uid):
+            return await self._look(uid, shape, offered)
+        known = self._found.get(key)
+        if of_now or known is None or known[0] < clock() - REUSED_S:
+            known = self._found[key] = (clock(), offered, await self._look(uid, shape, offered))
+            self._found.move_to_end(key)
+            if len(self._found) > ASKS_KEPT:
+                self._found.popitem(last=False)
+        return known[2]
+
+    async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
         found = []
         for number, name in enumerate(list(self._ledger.node_names())):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
@@ -138,9 +160,14 @@ class PodExplainer:
 
     def _verdict(self, uid: str, shape: Shape, name: str) -> NodeVerdict:
         """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
-        kept = self._ledger.hold_of(uid) or self._ledger.holders_of(uid) or self._ledger.promises.claims_of(uid)
-        room = self._ledger.room_without(name, (uid,)) if kept else self._ledger.room_without_spares(name)
+        own = self._has_kept(uid)
+        room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
         return explain_node(shape, room, self._ledger.entries_of_node(name))
+
+    def _has_kept(self, uid: str) -> bool:
+        """Tell whether something is kept for a pod, or promised to it."""
+        ledger = self._ledger
+        return bool(ledger.hold_of(uid) or ledger.holders_of(uid) or ledger.promises.claims_of(uid))
 
     def _reason(self, verdict: NodeVerdict, offered: bool) -> NodeReason:
         refusal = verdict.refusal

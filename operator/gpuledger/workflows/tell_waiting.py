@@ -23,8 +23,9 @@ from gpuledger.workflows.keyed_worker import KeyedWorker
 
 Json = dict[str, Any]
 
-PODS_AT_ONCE = 4
-"""Thousands can wait: telling them has time."""
+PODS_AT_ONCE = 1
+WRITE_PAUSE_S = 0.05
+"""Thousands can wait: telling them has time, and what has to be done at once goes first."""
 
 PAUSE_S = 60.0
 """Between two writes to one pod, however often its reason changes."""
@@ -50,8 +51,8 @@ class Teller(Protocol):
 class Explainer(Protocol):
     """Knows why a pod waits."""
 
-    async def explain_object(self, pod: Json) -> Explanation:
-        """Return all that there is to say of a pod that was just read."""
+    async def explain_object(self, pod: Json, of_now: bool) -> Explanation:
+        """Return all that there is to say of a pod that was just read, as of a few seconds ago if it may be."""
 
 
 class WaitingTeller:
@@ -135,7 +136,7 @@ class WaitingTeller:
             self._waiting.pop(uid, None)
 
     async def _bring_up_to_date(self, pod: Pod, found: Json) -> None:
-        explanation = await self._explainer.explain_object(found)
+        explanation = await self._explainer.explain_object(found, of_now=False)
         before = condition_of(found, ALLOCATED)
         if explanation.state is PodState.WAITING:
             self._told[pod.uid] = pod
@@ -154,4 +155,5 @@ class WaitingTeller:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         await self._store.set_pod_condition(pod, allocated_condition(status, reason, message, now))
         self.writes += 1
+        await asyncio.sleep(WRITE_PAUSE_S)
         return True

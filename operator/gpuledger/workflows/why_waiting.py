@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import BEING_FREED, Refusal
@@ -24,10 +25,10 @@ class WhyWaiting:
         """Return what is another one when the reports may have changed."""
         return self._waiting.changes, self._ledger.changes
 
-    def reports(self) -> list[WaitingReport]:
-        """Return everybody who waits, first who goes first. Pods that ask alike cost as much as one."""
+    def reports(self) -> Iterator[WaitingReport]:
+        """Yield everybody who waits at this moment, first who goes first. Pods that ask alike cost as much as one."""
         known: dict[tuple[object, ...], Counter[Refusal]] = {}
-        return [self._report(waiting, known) for waiting in self._waiting.all()]
+        return (self._report(waiting, known) for waiting in self._waiting.all())
 
     def pods_by_reason(self) -> Counter[str]:
         """Return how many pods wait for each main reason."""

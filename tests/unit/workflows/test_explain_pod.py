@@ -1,5 +1,6 @@
 """Why a pod waits, and what becomes of it, is told in words with the numbers of now."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from gpuledger.formats.pod import pod_identity
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.reports.explanation import PodState
-from gpuledger.workflows.explain_pod import NODES_IN_DETAIL
+from gpuledger.workflows.explain_pod import NODES_IN_DETAIL, REUSED_S
 
 CARDS = cards_of("node-a", 2)
 SMALL = a_card(0, "node-b", memory_mib=8_000)
@@ -169,3 +170,17 @@ async def test_who_waits_is_listed_with_the_reasons_that_nodes_give(parts: Opera
         ("no-memory", 1),
     ]
     assert parts.why_waiting.pods_by_reason()["no-whole-card"] == 1
+
+
+async def test_what_need_not_be_of_this_moment_is_found_once_for_pods_that_ask_alike(parts: OperatorParts) -> None:
+    for name in ("first", "alike"):
+        put(parts, name, {GPU: "1", MEMORY: "12k"})
+        parts.filter(name, "node-a", "node-b")
+    first, alike = (parts.api.pods["default", name] for name in ("first", "alike"))
+    before = (await parts.explainer.explain_object(first, of_now=False)).summary
+    parts.api.put_card(CARDS[0])
+    parts.watch()
+    assert (await parts.explainer.explain_object(alike, of_now=False)).summary == before
+    assert (await parts.explainer.explain_object(alike)).summary == "fits on node-a now: it is tried again in its turn"
+    await asyncio.sleep(REUSED_S + 1)
+    assert (await parts.explainer.explain_object(first, of_now=False)).summary != before

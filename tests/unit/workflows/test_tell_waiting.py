@@ -9,7 +9,7 @@ from fakes.api_server import ApiServer, Operation
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import TELL_WAITING_AFTER_S, Json, OperatorParts, an_operator
 from gpuledger.formats.condition import ALLOCATED, condition_of
-from gpuledger.workflows.tell_waiting import PAUSE_S
+from gpuledger.workflows.tell_waiting import PAUSE_S, WRITE_PAUSE_S
 
 CARDS = cards_of("node-a", 2)
 WHOLE = {GPU: "1"}
@@ -131,3 +131,15 @@ async def test_what_kube_scheduler_sees_first_can_be_another_reason_of_many(part
     ask(parts, "b", {GPU: "1", MEMORY: "17k"})
     await let_pass(parts, TELL_WAITING_AFTER_S + 1)
     assert told(parts, "b") == ("False", "CardTooSmall")
+
+
+async def test_hundreds_are_told_one_after_the_other(parts: OperatorParts) -> None:
+    names = [f"pod-{number}" for number in range(100)]
+    for name in names:
+        ask(parts, name)
+    await asyncio.sleep(TELL_WAITING_AFTER_S + 1)
+    first_second = len(parts.api.called(SET))
+    assert 10 <= first_second <= 1 / WRITE_PAUSE_S + 1
+    await let_pass(parts, 10)
+    assert all(told(parts, name) == ("False", "NoWholeCard") for name in names)
+    assert parts.api.most_in_flight[SET] == 1
