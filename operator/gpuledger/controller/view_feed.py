@@ -157,7 +157,8 @@ class Feed:
         changed = self._changed
         if self.edition == edition and not self.closed.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), patience_s)
+                async with asyncio.timeout(patience_s):
+                    await changed.wait()
         return self.edition != edition and not self.closed.is_set()
 
     def chunks(self, change: Change) -> Iterator[bytes]:

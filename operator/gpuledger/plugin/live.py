@@ -116,7 +116,8 @@ async def _news(watch: CardWatch, otherwise: Callable[[], bool]) -> None:
     """Wait until there is news, or until something else is the case."""
     while not otherwise():
         try:
-            await asyncio.wait_for(watch.news.wait(), LOOK_S)
+            async with asyncio.timeout(LOOK_S):  # wait_for loses a Ctrl-C that comes together with news
+                await watch.news.wait()
         except TimeoutError:
             continue
         break

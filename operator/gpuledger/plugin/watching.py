@@ -91,7 +91,11 @@ class KubectlApi:
     async def _lines(self, process: asyncio.subprocess.Process, silence_s: float) -> AsyncIterator[bytes]:
         assert process.stdout  # noqa: S101 - it was asked for
         assert process.stderr  # noqa: S101
-        while line := await asyncio.wait_for(process.stdout.readline(), silence_s):
+        while True:
+            async with asyncio.timeout(silence_s):  # wait_for loses a cancellation that comes together with a line
+                line = await process.stdout.readline()
+            if not line:
+                break
             self._say("")
             yield line
         if await process.wait():
