@@ -118,14 +118,15 @@ def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
         env={**os.environ, "COLUMNS": str(columns), "LINES": "20", "TERM": "xterm", "LANG": "C.UTF-8", **environment},
     )
     os.close(follower)
-    read = b""
+    read, interrupted = b"", False
     while True:
         try:
             piece = os.read(leader, 65_536)
         except OSError:  # Linux ends a terminal whose other side is closed so
             break
         read += piece
-        if "--watch" in arguments and read.count(b"node-10") >= 1 and process.poll() is None:
+        if "--watch" in arguments and b"node-10" in read and not interrupted:
+            interrupted = True  # once: a second Ctrl-C ends whatever the first one lets run
             process.send_signal(signal.SIGINT)
     os.close(leader)
     process.wait()
