@@ -77,7 +77,7 @@ class Connection:
                 response = self._http.getresponse()
                 answer = json.loads(response.read() or b"{}")
             except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):  # the server ends idle ones
-                self._http = None
+                self.close()
                 if attempt == 2:
                     raise
                 continue
