@@ -103,9 +103,13 @@ def card_named(objects: Iterable[Json], name: str) -> Json:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from looking through what is being read: there are no cycles, and it takes as long."""
+    """Keep the garbage collector from looking through what is read, now and later.
+
+    There are no cycles in it, and to look for them takes as long as to read.
+    """
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
