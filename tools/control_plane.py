@@ -43,6 +43,7 @@ import yaml
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from child_process import dying_with_parent
+from pod_network import SERVICES
 
 POLL_INTERVAL_S = 0.05
 REQUEST_TIMEOUT_S = 2.0
@@ -184,19 +185,30 @@ class ControlPlane:
     server: str
     etcd_url: str
 
-    def __init__(self, durable: bool = False, json_storage: bool = False, nodes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        durable: bool = False,
+        json_storage: bool = False,
+        nodes: Sequence[str] = (),
+        pod_network: bool = False,
+    ) -> None:
         """Make one that is not started.
 
         `durable` has etcd write to the disk before it answers, as it would in production; `json_storage` has the API
         server store JSON, which is also what others can read in etcd. `nodes` names nodes with a real kubelet (see
         local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as
-        long as they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready.
+        long as they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready. With
+        `pod_network`, pods have networks of their own; this thread must be in one of pod_network.own_network().
         """
         self._durable, self._json_storage = durable, json_storage
         self._node_tokens = {name: secrets.token_hex(16) for name in nodes}
         # The first address of the range of services is where pods look for the API server. Any address that begins
         # with 127 is on the loopback interface, so there it can listen itself, and needs no kube-proxy.
         self._network = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}" if nodes else "10.0.0"
+        if pod_network:  # that address begins with 127 in each pod's own network, too
+            self._network = SERVICES
+        self.pod_network = pod_network
+        self.node_numbers = {name: number for number, name in enumerate(nodes, 1)}
         self._address = f"{self._network}.1" if nodes else "127.0.0.1"
         self._programs: list[ManagedProcess] = []
         self._components: list[ManagedProcess] = []
@@ -206,9 +218,11 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def run(cls, durable: bool = False, nodes: Sequence[str] = ()) -> Iterator[ControlPlane]:
+    def run(
+        cls, durable: bool = False, nodes: Sequence[str] = (), pod_network: bool = False
+    ) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
-        plane = cls(durable, nodes=nodes)
+        plane = cls(durable, nodes=nodes, pod_network=pod_network)
         plane.start()
         try:
             yield plane
@@ -547,6 +561,7 @@ class ControlPlane:
                     "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
                 ]
             ),
+            *(["--kubelet-preferred-address-types=InternalIP"] if self.pod_network else []),  # names have no DNS
             "--allow-privileged=true",
             f"--audit-policy-file={self.directory / 'audit-policy.yaml'}",
             f"--audit-log-path={self._audit_log}",

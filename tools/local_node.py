@@ -5,8 +5,9 @@
 
 The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty
 and are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the
-box ends, by stop() or because this process was killed, everything in it is gone. Pods must use the machine's network
-(`hostNetwork: true`) and the images that are here (`imagePullPolicy: Never`).
+box ends, by stop() or because this process was killed, everything in it is gone. Pods must use the images that are here
+(`imagePullPolicy: Never`), and the machine's network (`hostNetwork: true`) unless the control plane was made with one for
+pods (see pod_network.py).
 
 Needs root, and what missing_requirements() looks for.
 
@@ -35,6 +36,7 @@ from build_control_plane import ensure_node_binaries
 from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, main
 from node_config import CONTAINERD_SOCKET, NETWORKS, containerd_config, kubelet_config, network_config
 from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_busybox, write_image
+from pod_network import node_address, pod_network_config
 
 NETWORK_PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 DEBIAN_PACKAGES = "runc busybox-static containernetworking-plugins"
@@ -243,7 +245,15 @@ class Node:
     @property
     def kubelet_url(self) -> str:
         """Where the kubelet serves /healthz, /metrics and /pods, to the admin's token; the same after a restart."""
-        return f"https://127.0.0.1:{self._port}"
+        return f"https://{self._address}:{self._port}"
+
+    @property
+    def _address(self) -> str:
+        return node_address(self._number) if self.plane.pod_network else "127.0.0.1"
+
+    @property
+    def _number(self) -> int:
+        return self.plane.node_numbers[self.name]
 
     def start_kubelet(self) -> None:
         """Start the kubelet and wait until it answers, device plugins too."""
@@ -254,6 +264,7 @@ class Node:
                 f"--config={self.directory / 'kubelet.yaml'}",
                 f"--kubeconfig={self.plane.kubeconfig_of_node(self.name)}",
                 f"--hostname-override={self.name}",
+                *([f"--node-ip={self._address}"] if self.plane.pod_network else []),
                 "--v=2",
             ],
             ready=self._kubelet_answers,
@@ -344,10 +355,12 @@ class Node:
     def _write_configuration(self) -> None:
         self._port = free_port()
         (self.directory / "containerd.toml").write_text(containerd_config(self._cdi_spec_dirs, str(_network_plugins())))
-        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(kubelet_config(self._port)))
+        kubelet = kubelet_config(self._port, self._address, alone=self.plane.pod_network)
+        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
         for directory in (NETWORKS, *self._cdi_spec_dirs):
             self.path(directory).mkdir(parents=True, exist_ok=True)
-        self.path(f"{NETWORKS}/10-loopback.conflist").write_text(network_config())
+        network = pod_network_config(self._number) if self.plane.pod_network else network_config()
+        self.path(f"{NETWORKS}/10-network.conflist").write_text(network)
 
     def _import_first_images(self) -> None:
         busybox = static_busybox()

@@ -50,16 +50,23 @@ def network_config() -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": "loopback-only", "plugins": [{"type": "loopback"}]})
 
 
-def kubelet_config(port: int) -> dict[str, Any]:
-    """Return a KubeletConfiguration, kubelet.config.k8s.io/v1beta1."""
+def kubelet_config(port: int, address: str = "127.0.0.1", alone: bool = False) -> dict[str, Any]:
+    """Return a KubeletConfiguration, kubelet.config.k8s.io/v1beta1.
+
+    Where it is `alone` with the control plane, in a network of theirs, it does what it is asked: the API server, which
+    has no certificate to show, may fetch logs, run commands and forward ports.
+    """
+    trust = {"anonymous": {"enabled": True}}, {"mode": "AlwaysAllow"}
+    check = {"anonymous": {"enabled": False}, "webhook": {"enabled": True}}, {"mode": "Webhook"}
+    authentication, authorization = trust if alone else check
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
+        "address": address,
         "port": port,
         "healthzPort": 0,
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
-        "authorization": {"mode": "Webhook"},
+        "authentication": authentication,
+        "authorization": authorization,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "resolvConf": "",
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import kopf
 from aiohttp import web
+from kopf._core.engines.peering import Identity
 
 from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
 from gpuledger.controller.parts import Operator, build_operator
@@ -197,7 +199,8 @@ async def _watch(operator: Operator) -> None:
     registry = build_registry(operator.client, operator.observer, operator.kopf_lists)
     settings = build_settings(operator.settings.scheduler_names)
     serve_webhook(registry, settings, operator.settings)
-    await kopf.operator(registry=registry, settings=settings, memories=NoMemories(), clusterwide=True)
+    me = Identity(socket.gethostname())  # else Kopf asks for this user's name, and the image's user has none
+    await kopf.operator(identity=me, registry=registry, settings=settings, memories=NoMemories(), clusterwide=True)
 
 
 async def _first_to_end(*parts: Awaitable[None]) -> None:
