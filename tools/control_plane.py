@@ -218,9 +218,7 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def run(
-        cls, durable: bool = False, nodes: Sequence[str] = (), pod_network: bool = False
-    ) -> Iterator[ControlPlane]:
+    def run(cls, durable: bool = False, nodes: Sequence[str] = (), pod_network: bool = False) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
         plane = cls(durable, nodes=nodes, pod_network=pod_network)
         plane.start()
@@ -353,6 +351,13 @@ class ControlPlane:
         if ready:
             program.wait_until(ready, timeout_s)
         return program
+
+    def start_default_scheduler(self) -> ManagedProcess:
+        """Start a scheduler for pods that name none, as an ordinary cluster has one."""
+        kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+        config = self.directory / "default-scheduler-config.yaml"
+        config.write_text(yaml.safe_dump({**kind, "leaderElection": {"leaderElect": False}}))
+        return self.start_scheduler(config, self.kubeconfig, name="default-scheduler")
 
     def start_scheduler(
         self,

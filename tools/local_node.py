@@ -6,8 +6,8 @@
 The box (see node_box.py) has its own processes, mounts and cgroups; its `/run`, `/var/lib` and `/var/log` begin empty
 and are in memory. So the kubelet's fixed directories are the node's own, several nodes run side by side, and when the
 box ends, by stop() or because this process was killed, everything in it is gone. Pods must use the images that are here
-(`imagePullPolicy: Never`), and the machine's network (`hostNetwork: true`) unless the control plane was made with one for
-pods (see pod_network.py).
+(`imagePullPolicy: Never`), and the machine's network (`hostNetwork: true`) unless the control plane was made with one
+for pods (see pod_network.py).
 
 Needs root, and what missing_requirements() looks for.
 

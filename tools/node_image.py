@@ -104,6 +104,14 @@ def write_image(
                 _add_file(tar, place, blob)
 
 
+def write_program_image(output: Path, name: str, program: Path, user: str = "65532:65532") -> None:
+    """Write an image of one program that needs nothing beside itself, under the path that its name finds."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        _add_file(tar, f"usr/local/bin/{program.name}", program.read_bytes(), 0o755)
+    write_image(output, name, [layer.getvalue()], [program.name], user=user)
+
+
 def _descriptor(kind: str, blob: Path | bytes, digest: str | None = None) -> dict[str, object]:
     size = blob.stat().st_size if isinstance(blob, Path) else len(blob)
     return {"mediaType": kind, "digest": digest or _digest(blob), "size": size}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_image import build_image
+from container_image import build_image
 from fakes.nvml import fake_nvml
 from node.gpu_node import GpuNode
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
-import agent_image
+import container_image
 from build_control_plane import ensure_binaries, ensure_node_binaries
 from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
@@ -23,9 +22,9 @@ from node.pods import Pods
 
 HERE = Path(__file__).parent
 NODE = "node-1"
+OUT_OF_THE_IMAGE = ("test_daemonset.py", "test_as_pods.py")
 MISSING = pytest.StashKey[str]()
 BUILD_PROBLEM = pytest.StashKey[str]()
-DEFAULT_SCHEDULER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -48,9 +47,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             ensure_binaries()
             ensure_node_binaries()
-            if any(item.path.name == "test_daemonset.py" for item in session.items):
+            if any(item.path.name in OUT_OF_THE_IMAGE for item in session.items):
                 with contextlib.suppress(BuildError):  # those tests build it again, and fail by themselves
-                    agent_image.ensure_layers()
+                    container_image.ensure_layers()
         except BuildError as error:
             session.config.stash[BUILD_PROBLEM] = str(error)
 
@@ -71,9 +70,7 @@ def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     shared = ControlPlane(nodes=[NODE])
     try:
         shared.start()
-        config = shared.directory / "default-scheduler-config.yaml"
-        config.write_text(yaml.safe_dump({**DEFAULT_SCHEDULER, "leaderElection": {"leaderElect": False}}))
-        shared.start_scheduler(config, shared.kubeconfig, name="default-scheduler")
+        shared.start_default_scheduler()
     except ControlPlaneError as error:
         shared.stop()
         pytest.fail(f"The control plane does not start.\n{error}", pytrace=False)

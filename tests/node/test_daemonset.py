@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent_image import missing_requirements
 from build_steps import BuildError
 from cluster.cluster import NODES
+from container_image import missing_requirements
 from control_plane import ControlPlaneError
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card

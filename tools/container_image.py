@@ -1,6 +1,6 @@
 """Build the image `gpuledger:0.1.0` without Docker, as a tar that `ctr images import` reads.
 
-    python tools/agent_image.py [OUTPUT]
+    python tools/container_image.py [OUTPUT]
 
 Three layers, lowest first: Debian's Python with what it needs and a shell, made by mmdebstrap from this machine's own
 suite and mirrors; the wheels whose hashes are in requirements/runtime.txt; our package. The first two are made once and
@@ -64,16 +64,19 @@ def ensure_layers() -> tuple[Path, Path, str]:
         return root, _cached(directory, f"python{version}-wheels", _pip(version), _make_wheels), version
 
 
-def build_image(output: Path) -> None:
-    """Write the image, in a second or two once there are the layers below. Raises BuildError."""
+def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME) -> None:
+    """Write the image, in a second or two once there are the layers below. Raises BuildError.
+
+    `package` is the directory of another state of our package, which then needs another name.
+    """
     root, wheels, version = ensure_layers()
     with tempfile.TemporaryDirectory(prefix="gpuledger-image-") as temporary:
-        content, package = Path(temporary) / "content", Path(temporary) / "package.tar"
+        content, ours = Path(temporary) / "content", Path(temporary) / "package.tar"
         place = content / _site_packages(version) / PACKAGE.name
-        shutil.copytree(PACKAGE, place, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__"))
         _compile(version, content)
-        _write_layer(content, package)
-        write_image(output, FULL_NAME, [root, wheels, package], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
+        _write_layer(content, ours)
+        write_image(output, name, [root, wheels, ours], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
 
 
 def missing_requirements() -> list[str]:

@@ -1,0 +1,229 @@
+"""The whole product as pods, by the manifests as they stand: operator, kube-scheduler and agents on two real nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from build_control_plane import ensure_binaries
+from build_steps import BuildError
+from cluster.cluster import PODS, devices
+from control_plane import ControlPlaneError
+from fakes.nvml import fake_nvml
+from installation import NAMESPACE
+from node.agent_pod import Watch
+from node.gpu_node import gpu_pod, one_card
+from node.pod_cluster import CARDS_PER_NODE, NODES, OURS, PodCluster, missing_requirements, previous_release
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+pytestmark = pytest.mark.timeout(400)
+STREAM_PAUSE_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[tuple[PodCluster, str]]:
+    """Yield the cluster with gpuledger on it, and how long all of that took."""
+    if missing := missing_requirements():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no pods can run here, for want of {missing[0]}", pytrace=False)
+        pytest.skip(f"no pods can run here, for want of {missing[0]}")
+    fake_nvml.library_directory()  # is built, or the tests are skipped
+    watch = Watch()
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(PodCluster.running())
+            cluster.bring_images()
+        except (ControlPlaneError, BuildError) as error:
+            pytest.fail(f"The cluster does not start.\n{error}", pytrace=False)
+        cluster.install()
+        cluster.wait_installed()
+        yield cluster, str(watch)
+
+
+@pytest.fixture
+def cluster(installed: tuple[PodCluster, str]) -> Iterator[PodCluster]:
+    """Yield the cluster; the test's pods are gone afterwards."""
+    found, _ = installed
+    yield found
+    found.request("DELETE", f"{PODS}?gracePeriodSeconds=1")
+    found.wait(lambda: not found.pods() and not any(found.holders().values()), "no pods and no holders are left")
+
+
+def a_pod(name: str, memory_mib: int = 1000, **more: int) -> Json:
+    return gpu_pod(name, one_card(memory_mib, **more), hostNetwork=False)
+
+
+def check(cluster: PodCluster, *names: str) -> None:
+    """Compare what containers were told with the ledger, and the ledger with the pods' annotations."""
+    for name in names:
+        assert cluster.told(name) == cluster.entered(name) != []
+    cluster.check_consistent()
+
+
+class Stream:
+    """Pods that are created one after the other, as long as the `with` lasts."""
+
+    def __init__(self, cluster: PodCluster, prefix: str) -> None:
+        self.names: list[str] = []
+        self._cluster, self._prefix, self._ended = cluster, prefix, threading.Event()
+        self._offset = cluster.plane.audit_offset()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.closing(PodCluster(self._cluster.plane, self._cluster.nodes)) as cluster:
+            while not self._ended.wait(STREAM_PAUSE_S):
+                name = f"{self._prefix}-{len(self.names)}"
+                cluster.create(a_pod(name))
+                self.names.append(name)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more pods were created."""
+        wanted = len(self.names) + count
+        self._cluster.wait(lambda: len(self.names) >= wanted, f"{count} more pods are created")
+
+    def story(self) -> str:
+        """Return how many pods there were, and the longest time between two Bindings, by the API server's audit log."""
+        events = self._cluster.plane.audit_events(self._offset)
+        bound = [e.timestamp for e in events if e.subresource == "binding" and e.name in self.names and e.code < 300]
+        gap_s = max((after - before).total_seconds() for before, after in pairwise(bound))
+        return f"{len(self.names)} pods, at most {gap_s:.1f} s without a Binding"
+
+
+def all_placed_once(cluster: PodCluster, stream: Stream) -> None:
+    """Check that no pod of a stream was lost, and no card given twice."""
+    pods = cluster.wait_bound(*stream.names)
+    assert len(pods) == len(stream.names)
+    assert all(len(devices(pod)["main"]) == 1 for pod in pods)
+    cluster.wait(lambda: cluster.runs(*stream.names), "all of them run", timeout_s=180)
+    check(cluster, *stream.names)
+
+
+def test_from_nothing_to_pods_with_cards(installed: tuple[PodCluster, str], cluster: PodCluster, say: Say) -> None:
+    watch = Watch()
+    names = [f"pod-{n}" for n in range(2 * CARDS_PER_NODE)]
+    cluster.create(*(a_pod(name, 60_000, gpucores=10 + n) for n, name in enumerate(names)))
+    cluster.wait(lambda: cluster.runs(*names), f"{names} run", timeout_s=120)
+    say(
+        f"control plane, two nodes, images, operator, scheduler and agents as pods: {installed[1]}; 8 GPU pods: {watch}"
+    )
+    check(cluster, *names)
+    assert {pod["spec"]["nodeName"] for pod in cluster.pods().values()} == set(NODES)
+    replicas = cluster.system_pods().values()
+    assert {pod["spec"]["nodeName"] for pod in replicas} == set(NODES)  # they keep apart
+    assert all(status["restartCount"] == 0 for pod in replicas for status in pod["status"]["containerStatuses"])
+
+
+def test_one_asks_the_operators_pod_why_through_ones_own_kubectl(cluster: PodCluster) -> None:
+    cluster.create(a_pod("first", 80_000), a_pod("waits", 90_000))
+    cluster.wait_bound("first")
+    cluster.wait_refused("waits", "no card as large as 90000 MiB")
+    path = os.pathsep.join([str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def gpuledger(*arguments: str) -> str:
+        return cluster.plane.kubectl("gpuledger", *arguments, environment={"PATH": path}, check=False)  # 1: it waits
+
+    told = json.loads(gpuledger("explain", "pod/waits", "-o", "json"))
+    short = [card["short"] for node in told["nodes"] for card in node["cards"]]
+    assert (told["pod"], short) == ("waits", [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE)
+    assert "8,080 MiB less than is asked for" in gpuledger("explain", "pod/waits")
+    assert "assigned" in gpuledger("history", "pod/first")
+
+
+def deleted(cluster: PodCluster, pod: str) -> None:
+    """Delete a pod without giving it time."""
+    cluster.plane.kubectl("delete", "pod", pod, "--namespace", NAMESPACE, "--force", "--grace-period=0")
+
+
+def killed(cluster: PodCluster, pod: str) -> None:
+    """Kill all processes of a pod's containers at once: the Lease stays with it."""
+    found = cluster.system_pods()[pod]
+    node = cluster.node_of(found)
+    ids = [status["containerID"].removeprefix("containerd://") for status in found["status"]["containerStatuses"]]
+    for pid in [pid for container in ids for pid in node.container_pids(container)]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ended", [deleted, killed])
+def test_the_active_replica_ends_and_the_other_takes_over(
+    cluster: PodCluster, say: Say, ended: Callable[[PodCluster, str], None]
+) -> None:
+    before = cluster.active()
+    with Stream(cluster, ended.__name__) as stream:
+        stream.wait_for(4)
+        ended(cluster, before)
+        cluster.wait(lambda: cluster.active() != before, "another replica is active")
+        stream.wait_for(4)
+    all_placed_once(cluster, stream)
+    say(f"the active replica was {ended.__name__}: {stream.story()}")
+    cluster.wait_installed()
+
+
+def test_the_node_of_the_active_replica_is_drained(cluster: PodCluster, say: Say) -> None:
+    active = cluster.active()
+    node = cluster.system_pods()[active]["spec"]["nodeName"]
+    with Stream(cluster, "drained") as stream:
+        stream.wait_for(4)
+        cluster.plane.kubectl(
+            *(
+                "drain",
+                node,
+                "--ignore-daemonsets",
+                "--delete-emptydir-data",
+                "--pod-selector=app.kubernetes.io/name=gpuledger",
+            ),
+            timeout_s=120,
+        )
+        stream.wait_for(8)
+    all_placed_once(cluster, stream)
+    say(f"the active replica's node was drained: {stream.story()}")
+    cluster.plane.kubectl("uncordon", node)
+    cluster.wait_installed()
+
+
+def test_a_changed_setting_rolls_the_replicas_under_load(cluster: PodCluster, say: Say) -> None:
+    before = set(cluster.system_pods())
+    with Stream(cluster, "rolled") as stream:
+        stream.wait_for(4)
+        cluster.change(node_policy="spread")
+        cluster.wait_installed()
+        stream.wait_for(4)
+    assert not before & set(cluster.system_pods())
+    all_placed_once(cluster, stream)
+    say(f"a setting was changed: {stream.story()}")
+
+
+def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
+    cluster: PodCluster, say: Say, tmp_path: Path
+) -> None:
+    previous, what = previous_release(tmp_path)
+    cluster.bring_release(previous)
+    for release, name in ((previous, "back"), (OURS, "forth")):
+        before = set(cluster.system_pods()) | set(cluster.system_pods("gpuledger-agent"))
+        with Stream(cluster, name) as stream:
+            stream.wait_for(4)
+            cluster.change(release)
+            cluster.wait_installed()
+            stream.wait_for(4)
+        assert not before & (set(cluster.system_pods()) | set(cluster.system_pods("gpuledger-agent")))
+        all_placed_once(cluster, stream)
+        say(f"{name}, between this commit and {what}: {stream.story()}")
