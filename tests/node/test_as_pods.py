@@ -57,12 +57,17 @@ def cluster(installed: tuple[PodCluster, str]) -> Iterator[PodCluster]:
     """Yield the cluster; the test's pods are gone afterwards."""
     found, _ = installed
     yield found
-    found.request("DELETE", f"{PODS}?gracePeriodSeconds=1")
-    found.wait(lambda: not found.pods() and not any(found.holders().values()), "no pods and no holders are left")
+    remove_all(found)
 
 
 def a_pod(name: str, memory_mib: int = 1000, **more: int) -> Json:
     return gpu_pod(name, one_card(memory_mib, **more), hostNetwork=False)
+
+
+def remove_all(cluster: PodCluster) -> None:
+    """Delete all pods and wait until they have let go of their cards."""
+    cluster.request("DELETE", f"{PODS}?gracePeriodSeconds=1")
+    cluster.wait(lambda: not cluster.pods() and not any(cluster.holders().values()), "no pods and no holders are left")
 
 
 def check(cluster: PodCluster, *names: str) -> None:
@@ -111,8 +116,11 @@ class Stream:
 
 def all_placed_once(cluster: PodCluster, stream: Stream) -> None:
     """Check that no pod of a stream was lost, and no card given twice."""
-    pods = cluster.wait_bound(*stream.names)
-    assert len(pods) == len(stream.names)
+    try:
+        pods = cluster.wait_bound(*stream.names)
+    except AssertionError as error:
+        late = [name for name, pod in cluster.pods().items() if not pod["spec"].get("nodeName")]
+        raise AssertionError(f"{error}\n{ {name: cluster.messages(name) for name in late} }") from None
     assert all(len(devices(pod)["main"]) == 1 for pod in pods)
     cluster.wait(lambda: cluster.runs(*stream.names), "all of them run", timeout_s=180)
     check(cluster, *stream.names)
@@ -226,4 +234,5 @@ def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
             stream.wait_for(4)
         assert not before & (set(cluster.system_pods()) | set(cluster.system_pods("gpuledger-agent")))
         all_placed_once(cluster, stream)
+        remove_all(cluster)  # there are slots for one stream
         say(f"{name}, between this commit and {what}: {stream.story()}")
