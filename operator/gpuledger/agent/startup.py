@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
+from gpuledger.agent.farewell import let_in
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
@@ -111,6 +113,10 @@ class Agent:
                 )
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
+
+    async def let_in(self) -> None:
+        """Return when the agent may end without harm to a pod that was bound to its node before."""
+        await let_in(self._plan.node_name, self._store)
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Take in what the driver shows now."""
@@ -247,9 +253,29 @@ async def _beat(pipe: int) -> None:
 
 
 async def run_agent(plan: AgentPlan, source: DeviceSource, kubeconfig: Path | None, beat: int | None = None) -> None:
-    """Run an agent until a part fails: then its process ends, and is started again."""
+    """Run an agent until SIGTERM, or until a part fails: then its process ends, and is started again."""
+    asked_to_end = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
     client = await KubeClient.connect(kubeconfig)
     try:
-        await Agent(plan, source, client).run(beat)
+        await _until(asked_to_end, Agent(plan, source, client), beat)
     finally:
         await client.close()
+
+
+async def _until(asked_to_end: asyncio.Event, agent: Agent, beat: int | None) -> None:
+    running = asyncio.create_task(agent.run(beat))
+    leaving = asyncio.create_task(_leave(asked_to_end, agent))
+    try:
+        await asyncio.wait([running, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        for task in (running, leaving):
+            task.cancel()
+        await asyncio.gather(running, leaving, return_exceptions=True)
+
+
+async def _leave(asked_to_end: asyncio.Event, agent: Agent) -> None:
+    await asked_to_end.wait()
+    await agent.let_in()

@@ -32,8 +32,8 @@ LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
 """A child that lived for so long is started again at once."""
 
-STOP_GRACE_S = 10.0
-"""How long a child may take to stop when it is asked to."""
+STOP_GRACE_S = 8.0
+"""How long a child may take to stop when it is asked to: less than the pod's terminationGracePeriodSeconds."""
 
 REAP_INTERVAL_S = 0.02
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
