@@ -14,6 +14,7 @@ export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
 endif
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuledger
 BIN := .venv/bin
+DOCS := build/docs-tools
 READY := .venv/.ready
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 COMPILE := $(CACHE)/uv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
@@ -72,8 +73,13 @@ bench-filter: $(READY) ## measure Filter and the ledger's memory without a clust
 bench-preempt: $(READY) ## measure the choice of victims without a cluster
 	@$(BIN)/python tools/bench.py preempt $(BENCH)
 
+.PHONY: docs
+docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
+	@echo "==> build/docs/index.html"
+	$(DOCS)/bin/sphinx-build -W --keep-going -q -E -d build/docs-doctrees -c docs -b html . build/docs
+
 .PHONY: generate
-generate: $(READY) ## write anew what comes from the code: the CRD, the policies in manifests/admission/, gRPC
+generate: $(READY) ## write anew what comes from the code: CRD, admission policies, docs/reference/, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
@@ -85,15 +91,18 @@ generate: $(READY) ## write anew what comes from the code: the CRD, the policies
 		policies=$$($(BIN)/gpuledger admission-policies --kind $$kind)
 		printf '%s\n' "$$policies" > $$file
 	done
+	echo "==> docs/reference/commands.md, gpuallocation.md"
+	$(BIN)/python tools/reference_docs.py
 	echo "==> operator/gpuledger/agent/_generated/*.py"
 	cd operator
 	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto
 
 .PHONY: lock
 lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)
-	@echo "==> requirements/runtime.txt, dev.txt, go.txt"
+	@echo "==> requirements/runtime.txt, dev.txt, docs.txt, go.txt"
 	$(COMPILE) pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) -c requirements/runtime.txt --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --group pyproject.toml:docs -o requirements/docs.txt
 	$(COMPILE) requirements/go.in -o requirements/go.txt
 
 .PHONY: control-plane
@@ -128,6 +137,13 @@ $(READY): requirements/dev.txt pyproject.toml
 	echo "==> Python packages, as pinned in requirements/dev.txt"
 	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
 	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	touch $@
+
+# Sphinx has an environment of its own: who only runs tests of the program does not install it.
+$(DOCS)/.ready: requirements/docs.txt
+	@echo "==> Python packages, as pinned in requirements/docs.txt"
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/docs.txt
 	touch $@
 
 $(CACHE)/uv/bin/uv:

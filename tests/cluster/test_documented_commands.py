@@ -1,0 +1,90 @@
+"""The commands of the documents that need a cluster, one after the other, on a real API server with the demo's pods."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from build_control_plane import ensure_binaries
+from cluster.cluster import Cluster, pod
+from control_plane import ControlPlane, free_port
+from documents.pages import ROOT, Run, runs
+from installation import Installation
+
+CARDS, PODS_BOUND = 24, 9
+"""What the demo's three nodes have, and how many of the examples' pods find room there."""
+
+COMMAND_TIMEOUT_S = 120
+CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=gpuledger-webhook.gpuledger-system.svc "
+    "-keyout tls.key -out tls.crt"
+)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """A terminal of somebody who has pasted what `make demo KEEP=1` prints."""
+
+    directory: Path
+    variables: dict[str, str]
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command}"],
+            cwd=self.directory,
+            env={**os.environ, **self.variables},
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Yield a shell beside a control plane of its own, with the examples' pods on the demo's nodes."""
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, {"view_port": free_port()})
+        installation.start()
+        installation.fake_nodes("--count", "3", "--gpus", "8", stay=True)
+        cluster = Cluster(plane, installation)
+        cluster.wait(lambda: len(cluster.cards()) == CARDS, "the cards are in the ledger")
+        plane.kubectl("apply", "-f", str(ROOT / "examples"))
+        cluster.wait(
+            lambda: sum(bool(each["spec"].get("nodeName")) for each in cluster.pods().values()) == PODS_BOUND,
+            "the examples are placed",
+        )
+        directory = tmp_path_factory.mktemp("shell")
+        for name in ("examples", "manifests", "crds"):
+            (directory / name).symlink_to(ROOT / name)
+        (directory / "device-config.yaml").write_text("nvidia: {resourceCountName: volcano.sh/vgpu-number}\n")
+        (directory / "pod.yaml").write_text(yaml.safe_dump(pod("one-more", {"nvidia.com/gpu": 1})))
+        programs = [str(Path(sys.executable).parent), str(ensure_binaries()), os.environ["PATH"]]
+        variables = {
+            "PATH": os.pathsep.join(programs),
+            "KUBECONFIG": str(plane.kubeconfig),
+            "KUBECACHEDIR": str(plane.directory / "kubectl-cache"),
+            "KUBERC": "off",
+            "GPULEDGER_URL": installation.view_url,
+            "GPULEDGER_SETTINGS": str(installation.settings_file),
+        }
+        shell = Shell(directory, variables)
+        made = shell.run(CERTIFICATE)
+        assert made.returncode == 0, made.stderr
+        yield shell
+        cluster.close()
+        installation.kill_operator()
+
+
+@pytest.mark.parametrize("run", runs("cluster"), ids=lambda run: run.command[:60])
+def test_a_command_ends_as_the_documents_say(shell: Shell, run: Run) -> None:
+    """In the order of the list: some build on others, and the last ones uninstall everything."""
+    done = shell.run(run.run_as)
+    assert done.returncode == run.status, done.stdout + done.stderr
