@@ -78,6 +78,10 @@ docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 	@echo "==> build/docs/index.html"
 	$(DOCS)/bin/sphinx-build -W --keep-going -q -E -d build/docs-doctrees -c docs -b html . build/docs
 
+.PHONY: image
+image: $(READY) ## build the container image without Docker, with its bill of materials, into build/
+	@$(BIN)/python tools/container_image.py build/gpuledger.tar
+
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: CRD, admission policies, docs/reference/, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"

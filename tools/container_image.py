@@ -1,6 +1,6 @@
 """Build the image `gpuledger:0.1.0` without Docker, as a tar that `ctr images import` reads.
 
-    python tools/container_image.py [OUTPUT]
+    python tools/container_image.py [OUTPUT]     make image does it in build/
 
 Three layers, lowest first: Debian's Python with what it needs and a shell, made by mmdebstrap from this machine's own
 suite and mirrors; the wheels whose hashes are in requirements/runtime.txt; our package. The first two are made once and
@@ -79,6 +79,14 @@ def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME) ->
         write_image(output, name, [root, wheels, ours], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
 
 
+def write_bill_of_materials(output: Path) -> None:
+    """Write which packages are in the image. Raises BuildError."""
+    from bill_of_materials import bill_of_materials
+
+    root, wheels, _ = ensure_layers()
+    output.write_text(bill_of_materials("gpuledger", VERSION, [root, wheels], OLD_S))
+
+
 def missing_requirements() -> list[str]:
     """Return what this machine lacks to build the image, in words."""
     return [] if shutil.which("mmdebstrap") else ["mmdebstrap (on Debian: apt install mmdebstrap)"]
@@ -102,11 +110,19 @@ def _cached(directory: Path, name: str, command: Sequence[str], make: Callable[[
 # Debian.
 
 
+WRITE_RECORDS = """mkdir -p "$1/var/lib/dpkg/status.d"
+for deb in "$1"/var/cache/apt/archives/*.deb; do
+  name="$(dpkg-deb --field "$deb" Package)"
+  dpkg-deb --field "$deb" Package Source Version Architecture Maintainer > "$1/var/lib/dpkg/status.d/$name"
+done"""
+"""Nothing is installed, so dpkg's own status stays empty; scanners, and the bill of materials, read these."""
+
+
 def _mmdebstrap() -> list[str]:
     exclude = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in LEFT_OUT]
     return [
         *("mmdebstrap", "--variant=extract", f"--include={','.join(DEBIAN_PACKAGES)}", "--skip=output/dev"),
-        "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+        *("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", f"--extract-hook={WRITE_RECORDS}"),
         *(*exclude, "--dpkgopt=path-include=/usr/share/doc/*/copyright"),
         _suite(),
     ]
@@ -226,13 +242,16 @@ def _write_layer(content: Path, output: Path) -> None:
 
 
 def main() -> int:
-    """Build the image, say where it is, and return the exit status."""
+    """Build the image with its bill of materials, say where they are, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", nargs="?", type=Path, default=Path(f"{NAME.replace(':', '-')}.tar"))
     output = parser.parse_args().output
     begin = time.monotonic()
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         build_image(output)
+        materials = output.with_suffix(".cdx.json")
+        write_bill_of_materials(materials)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -240,7 +259,7 @@ def main() -> int:
         print("\nstopped; layers that are complete are kept", file=sys.stderr)
         return 130
     BUILDER.say(f"{NAME}, {output.stat().st_size / 2**20:.0f} MiB, in {minutes(time.monotonic() - begin)}")
-    print(output)
+    print(output, materials, sep="\n")
     return 0
 
 

@@ -99,7 +99,7 @@ def write_image(
         for blob in (config, manifest, *layers):
             place = f"blobs/{_digest(blob).replace(':', '/')}"
             if isinstance(blob, Path):
-                tar.add(blob, place)
+                tar.add(blob, place, filter=_undated)
             else:
                 _add_file(tar, place, blob)
 
@@ -128,6 +128,11 @@ def _add_file(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     tar.addfile(entry, io.BytesIO(content))
+
+
+def _undated(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return the entry without when and by whom the file was written: the same content makes the same bytes."""
+    return entry.replace(mtime=0, mode=0o644, uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def _json(content: object) -> bytes:

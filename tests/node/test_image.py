@@ -1,0 +1,50 @@
+"""The container image, as `make image` builds it: the same each time, and nothing in it that is not listed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
+
+from container_image import LOCK, build_image, ensure_layers, missing_requirements, write_bill_of_materials
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def _can_build() -> None:
+    if missing := missing_requirements():
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"no image can be built, for want of {missing[0]}", pytrace=False)
+        pytest.skip(f"no image can be built, for want of {missing[0]}")
+
+
+def test_the_same_sources_make_the_same_image(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("first.tar", "second.tar"):
+        build_image(tmp_path / name)
+        with (tmp_path / name).open("rb") as file:
+            digests.add(hashlib.file_digest(file, "sha256").hexdigest())
+    assert len(digests) == 1
+
+
+def test_the_bill_of_materials_names_every_locked_wheel_and_the_python_that_runs_them(tmp_path: Path) -> None:
+    file = tmp_path / "image.cdx.json"
+    write_bill_of_materials(file)
+    text = file.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    found = {each["purl"].partition("?")[0] for each in json.loads(text)["components"]}
+    wheels = [Requirement(line.rstrip(" \\")) for line in LOCK.read_text().splitlines() if re.match(r"[a-z0-9]", line)]
+    python = {"python_full_version": f"{ensure_layers()[2]}.0"}
+    wanted = [wheel for wheel in wheels if wheel.marker is None or wheel.marker.evaluate(python)]
+    locked = {f"pkg:pypi/{wheel.name}@{str(wheel.specifier).removeprefix('==')}" for wheel in wanted}
+    assert locked <= found
+    assert len(locked) > 20
+    assert any(each.startswith("pkg:deb/debian/python3.") for each in found)
