@@ -316,6 +316,12 @@ class Node:
         found = node_box.box_cgroup(self._init).rglob(container_id)
         return sorted(pid for directory in found for pid in _processes_below(directory))
 
+    def pid_in_box(self, pid: int) -> int:
+        """Return the id by which the node knows a process of a container."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        (ids,) = re.findall(r"^NSpid:(.*)", status, re.MULTILINE)
+        return int(ids.split()[1])  # of the machine, of the box, of the container
+
     def container_environment(self, namespace: str, pod: str, container: str) -> dict[str, str]:
         """Return the environment that a running container was started with."""
         pid = self.container_pids(self.container_id(namespace, pod, container))[0]

@@ -150,10 +150,7 @@ class GpuNode:
 
     def pid_in_box(self, pod: str, container: str = "main") -> int:
         """Return the id of a container's first process, as the node sees it."""
-        pid = self.node.container_pids(self.node.container_id("default", pod, container))[0]
-        status = Path(f"/proc/{pid}/status").read_text()
-        ids = re.search(r"^NSpid:(.*)", status, re.MULTILINE)[1].split()  # type: ignore[index]
-        return int(ids[1])  # of the machine, of the box, of the container
+        return self.node.pid_in_box(self.node.container_pids(self.node.container_id("default", pod, container))[0])
 
     # Pods.
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from container_image import NAME, PACKAGE, REPOSITORY, build_image
 from container_image import missing_requirements as missing_for_image
 from control_plane import ControlPlane, samples
 from fakes.nvml import fake_nvml
-from fakes.nvml.fake_nvml import Card, NvmlState, bus_id
+from fakes.nvml.fake_nvml import Card, NvmlState, Process, bus_id
 from installation import MANIFESTS, NAMESPACE
 from local_node import Node
 from node_image import write_program_image
@@ -141,11 +141,16 @@ class PodCluster(Cluster):
 
     def install(self, release: Release = OURS, **settings: object) -> None:
         """Apply the manifests by an overlay, as people change settings, and let agents run on the nodes."""
-        for number, node in enumerate(self.nodes):
+        for node in self.nodes:
             node.path("/var/lib").joinpath("fake-nvml").mkdir(exist_ok=True)
-            cards_of(number).write(node.path("/var/lib") / "fake-nvml" / "state")
+            self.show(node)
         self.change(release, **settings)
         self.plane.kubectl("label", "nodes", *NODES, AGENT_LABEL)
+
+    def show(self, node: Node, processes: tuple[Process, ...] = ()) -> None:
+        """Let a node's driver show its cards, with these processes on them."""
+        state = replace(cards_of(self.nodes.index(node)), processes=processes)
+        state.write(node.path("/var/lib") / "fake-nvml" / "state")
 
     def change(self, release: Release = OURS, **settings: object) -> None:
         """Apply the manifests of a release with these settings."""

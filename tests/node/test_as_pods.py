@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,10 +18,11 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from cluster.cluster import PODS, devices
+from cluster.cluster import PODS, RequestFailed, devices
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
-from installation import NAMESPACE
+from fakes.nvml.fake_nvml import Process
+from installation import NAMESPACE, REPOSITORY
 from node.agent_pod import Watch
 from node.gpu_node import gpu_pod, one_card
 from node.pod_cluster import CARDS_PER_NODE, NODES, OURS, PodCluster, missing_requirements, previous_release
@@ -30,6 +32,8 @@ Say = Callable[[str], None]
 
 pytestmark = pytest.mark.timeout(400)
 STREAM_PAUSE_S = 0.4
+AGENT = "gpuledger-agent"
+SECURITY = REPOSITORY / "docs" / "security.md"
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +240,119 @@ def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
         all_placed_once(cluster, stream)
         remove_all(cluster)  # there are slots for one stream
         say(f"{name}, between this commit and {what}: {stream.story()}")
+
+
+# Pod Security.
+
+
+def violations(cluster: PodCluster, template: Json) -> set[str]:
+    """Return why Pod Security's level "restricted" refuses a pod, without details; empty if it does not."""
+    spec = {key: value for key, value in template["spec"].items() if not key.startswith("serviceAccount")}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": spec}
+    try:
+        cluster.request("POST", "/api/v1/namespaces/restricted/pods?dryRun=All", body)
+    except RequestFailed as refused:
+        text = str(refused)
+        assert 'violates PodSecurity "restricted' in text
+        return {name.strip() for name in re.findall(r"(?:: |, )([A-Za-z !=]+(?:=0)?) \(", text)}
+    return set()
+
+
+def template_of(cluster: PodCluster, kind: str, name: str) -> Json:
+    found = cluster.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}/{name}")
+    return dict(found["spec"]["template"])
+
+
+def test_the_operator_keeps_to_restricted_and_the_agents_exceptions_are_those_that_are_documented(
+    cluster: PodCluster,
+) -> None:
+    metadata = {"name": "restricted", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+    cluster.request("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    account = "/api/v1/namespaces/restricted/serviceaccounts/default"
+    cluster.wait(lambda: exists(cluster, account), "the namespace has its account")
+    assert violations(cluster, template_of(cluster, "deployments", "gpuledger")) == set()
+    found = violations(cluster, template_of(cluster, "daemonsets", "gpuledger-agent"))
+    table = SECURITY.read_text().split("| exception |")[1].split("\n\n")[0]
+    assert found == set(re.findall(r"^\| ([^|`-]+) \|", table, re.MULTILINE))
+
+
+def exists(cluster: PodCluster, path: str) -> bool:
+    try:
+        cluster.request("GET", path)
+    except RequestFailed:
+        return False
+    return True
+
+
+@pytest.fixture
+def agents(cluster: PodCluster) -> Iterator[Callable[[Json], Json]]:
+    """Yield what changes the DaemonSet and returns the first new pod; all is as before afterwards."""
+
+    def change(patch: Json) -> Json:
+        before = set(cluster.system_pods(AGENT))
+        cluster.plane.kubectl(
+            *("patch", "daemonset", AGENT, "--namespace", NAMESPACE, "--type=json", f"--patch={json.dumps([patch])}")
+        )
+        cluster.wait(lambda: bool(set(cluster.system_pods(AGENT)) - before), "an agent has been replaced")
+        name = next(iter(set(cluster.system_pods(AGENT)) - before))
+        return cluster.system_pods(AGENT)[name]
+
+    yield change
+    cluster.change()
+    cluster.wait_installed()
+
+
+def test_an_agent_that_is_not_root_reaches_neither_the_kubelet_nor_its_own_directories(
+    cluster: PodCluster, agents: Callable[[Json], Json]
+) -> None:
+    pod = agents({"op": "replace", "path": "/spec/template/spec/securityContext/runAsUser", "value": 65532})
+    name = pod["metadata"]["name"]
+
+    def log() -> str:
+        return cluster.plane.kubectl("logs", name, "--namespace", NAMESPACE, check=False)
+
+    cluster.wait(lambda: "Permission denied" in log(), "the agent says what it may not do", timeout_s=120)
+
+
+def test_an_agent_without_the_kubelets_directory_serves_nothing(
+    cluster: PodCluster, agents: Callable[[Json], Json]
+) -> None:
+    volumes = template_of(cluster, "daemonsets", AGENT)["spec"]["volumes"]
+    place = next(n for n, volume in enumerate(volumes) if volume["name"] == "device-plugins")
+    empty = {"name": "device-plugins", "emptyDir": {}}
+    pod = agents({"op": "replace", "path": f"/spec/template/spec/volumes/{place}", "value": empty})
+    ask = "import http.client as h; c = h.HTTPConnection('127.0.0.1:8890'); c.request('GET', '/readyz'); "
+    argv = ("python3", "-c", f"{ask}print(c.getresponse().read().decode())")
+
+    def answer() -> str:
+        try:
+            return cluster.node_of(pod).container_execute(NAMESPACE, pod["metadata"]["name"], "agent", *argv)
+        except ControlPlaneError as error:
+            return str(error)
+
+    cluster.wait(lambda: "the kubelet does not listen" in answer(), "the agent says why it is not ready", timeout_s=120)
+
+
+def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(
+    cluster: PodCluster, agents: Callable[[Json], Json]
+) -> None:
+    cluster.create(a_pod("computes"))
+    cluster.wait(lambda: cluster.runs("computes"), "the pod runs", timeout_s=120)
+    found = cluster.pod("computes")
+    node = cluster.node_of(found)
+    ((uuid, _, _),) = cluster.told("computes")
+    pid = node.pid_in_box(node.container_pids(node.container_id("default", "computes", "main"))[0])
+    cluster.show(node, processes=(Process(uuid, pid, memory_mib=700),))
+    mine = f'uuid="{uuid}"'
+
+    def users() -> set[str]:
+        """Return the pods, by UID, that the node's agent takes for those that use the card."""
+        agent = next(p for p in cluster.system_pods(AGENT).values() if p["spec"]["nodeName"] == node.name)
+        url = f"/api/v1/namespaces/{NAMESPACE}/pods/{agent['metadata']['name']}:8890/proxy/metrics"
+        lines = cluster.plane.kubectl("get", "--raw", url, check=False).splitlines()
+        here = [line for line in lines if line.startswith("gpuledger_agent_processes{") and mine in line]
+        return {uid for line in here for uid in re.findall(r'pod_uid="([^"]*)"', line)}
+
+    cluster.wait(lambda: users() == {found["metadata"]["uid"]}, "the agent knows whose the process is", timeout_s=90)
+    agents({"op": "replace", "path": "/spec/template/spec/hostPID", "value": False})
+    cluster.wait(lambda: users() == {""}, "the agent takes the process for the node's own", timeout_s=150)
