@@ -61,6 +61,7 @@ NODE_PROGRAMS = (
     Program("ctr", "containerd", f"{CONTAINERD}/ctr", "10 s"),
 )
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", "1.5 min")
+HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", "2 min")
 BUILD_TAGS = {  # module -> tags
     "containerd": "no_btrfs,no_devmapper,no_zfs",  # those snapshotters need C libraries
     "prometheus": "remove_all_sd",  # the clouds' clients, which rules do not need and not every proxy has
@@ -97,6 +98,14 @@ def ensure_promtool() -> Path:
     A first build takes about 1.5 minutes on two cores. Raises BuildError.
     """
     return _built([PROMTOOL])[PROMTOOL]
+
+
+def ensure_helm() -> Path:
+    """Return Helm, which renders manifests/chart, building it if it is missing.
+
+    A first build takes about 2 minutes on two cores. Raises BuildError.
+    """
+    return _built([HELM])[HELM]
 
 
 def _built(programs: Iterable[Program]) -> dict[Program, Path]:
