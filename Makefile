@@ -83,7 +83,7 @@ image: $(READY) ## build the container image without Docker, with its bill of ma
 	@$(BIN)/python tools/container_image.py build/gpuledger.tar
 
 .PHONY: generate
-generate: $(READY) ## write anew what comes from the code: CRD, admission policies, docs/reference/, gRPC
+generate: $(READY) ## write anew what comes from the code: CRD, policies, the chart's files, manifests/, reference, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
@@ -95,6 +95,7 @@ generate: $(READY) ## write anew what comes from the code: CRD, admission polici
 		policies=$$($(BIN)/gpuledger admission-policies --kind $$kind)
 		printf '%s\n' "$$policies" > $$file
 	done
+	$(BIN)/python tools/chart.py
 	echo "==> docs/reference/commands.md, gpuallocation.md"
 	$(BIN)/python tools/reference_docs.py
 	echo "==> operator/gpuledger/agent/_generated/*.py"

@@ -25,6 +25,7 @@ from control_plane import ControlPlane, ControlPlaneError, free_port
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_TOLD
 from fakes.objects import WORDS
 from gpuledger.formats.request import pod_request
+from gpuledger.formats.webhook_configuration import SERVICE
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
@@ -311,8 +312,9 @@ def test_the_component_gives_the_operator_its_certificate_and_a_service(plane: C
     with (tmp_path / "manifests" / "kustomization.yaml").open("a") as file:
         file.write("components: [webhook]\n")
     text = plane.kubectl("kustomize", str(tmp_path / "manifests"))
-    found = {each["kind"]: each for each in yaml.safe_load_all(text)}
-    service, deployment = found["Service"]["spec"], found["Deployment"]["spec"]["template"]
+    found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
+    objects = [found["Service", SERVICE], found["Deployment", "gpuledger"]]
+    service, deployment = objects[0]["spec"], objects[1]["spec"]["template"]
     operator = next(c for c in deployment["spec"]["containers"] if c["name"] == "operator")
     assert {port["name"] for port in operator["ports"]} == {"health", service["ports"][0]["targetPort"]}
     assert service["selector"].items() <= deployment["metadata"]["labels"].items()
@@ -322,5 +324,5 @@ def test_the_component_gives_the_operator_its_certificate_and_a_service(plane: C
     assert mounted.keys() == {"settings", "tmp", "webhook"} <= {v["name"] for v in deployment["spec"]["volumes"]}
     # A cluster of this test run has the namespace only where gpuledger is installed.
     plane.kubectl("create", "namespace", "gpuledger-system", check=False)
-    for kind in ("Service", "Deployment"):
-        plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(found[kind]))
+    for each in objects:
+        plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(each))

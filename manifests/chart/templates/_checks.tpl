@@ -1,0 +1,60 @@
+{{/* What the schema can't tell. Each problem ends the rendering, with what to do. */}}
+{{- define "gpuledger.checks" -}}
+{{- if ne .Release.Namespace "gpuledger-system" -}}
+  {{- fail (printf "\n\ngpuledger lives in the namespace gpuledger-system, not in %s: its policies name its accounts there. Say: --namespace gpuledger-system --create-namespace\n" .Release.Namespace) -}}
+{{- end -}}
+{{- if hasKey .Values.files "settings.yaml" -}}
+  {{- fail "\n\nfiles: settings.yaml is the file that the chart writes; put its content under `settings`.\n" -}}
+{{- end -}}
+{{- $mode := include "gpuledger.admission" . -}}
+{{- if and (eq $mode "policies") (not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version)) -}}
+  {{- fail (printf "\n\nadmission.mode is policies, but MutatingAdmissionPolicy is stable from Kubernetes 1.36 on, and this is %s. Take auto, or webhook, or validating (pods then name the scheduler themselves).\n" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- $webhook := .Values.admission.webhook -}}
+{{- if and (eq $mode "webhook") (eq $webhook.certificate "secret") (not $webhook.caBundle) (not .Values.admission.rendered) -}}
+  {{- fail "\n\nadmission.webhook.certificate is secret, so the API server has to be told whom to trust: --set-file admission.webhook.caBundle=tls.crt\n" -}}
+{{- end -}}
+{{- if ne $mode "none" -}}
+  {{- include "gpuledger.checks.words" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* That the policies speak of the resources that operator, kube-scheduler and agents speak of. */}}
+{{- define "gpuledger.checks.words" -}}
+{{- $root := . -}}
+{{- $settings := .Values.settings -}}
+{{- $names := include "gpuledger.names" . | fromYamlArray -}}
+{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint") -}}
+{{- $problems := list -}}
+{{- range include "gpuledger.options" . | fromYamlArray -}}
+  {{- $differs := and (hasKey $settings .name) (ne (get $settings .name | toJson) (toJson .default)) -}}
+  {{- if and .in_policies $differs (not (has .name $fillable)) -}}
+    {{- $problems = append $problems (printf "%s is set" .name) -}}
+  {{- end -}}
+{{- end -}}
+{{- $words := list -}}
+{{- range $names -}}
+  {{- $word := include "gpuledger.setting" (list $root .) -}}
+  {{- if not $word -}}
+    {{- $problems = append $problems (printf "%s is empty" .) -}}
+  {{- else if has $word $words -}}
+    {{- $problems = append $problems (printf "%s is %s, as another name is" . $word) -}}
+  {{- end -}}
+  {{- $words = append $words $word -}}
+{{- end -}}
+{{- $again := "render it anew from these settings, by\n  gpuledger admission-policies --settings settings.yaml --output policies.yaml\n" -}}
+{{- if .Values.admission.rendered -}}
+  {{- $text := nospace .Values.admission.rendered -}}
+  {{- range compact $words -}}
+    {{- if not (contains (quote .) $text) -}}
+      {{- fail (printf "\n\nadmission.rendered does not speak of %q, of which the settings do: %s" . $again) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $schedulers := include "gpuledger.schedulers" . -}}
+  {{- if and (ne (include "gpuledger.admission" .) "webhook") (not (contains $schedulers $text)) -}}
+    {{- fail (printf "\n\nadmission.rendered is not for the scheduler names %s, which the settings have: %s" $schedulers $again) -}}
+  {{- end -}}
+{{- else if $problems -}}
+  {{- fail (printf "\n\nsettings: %s. The API server's policies then differ in more than names, which is all that the chart can fill in. Render them with the same settings, and give them to the chart:\n  gpuledger admission-policies --settings settings.yaml --output policies.yaml\n  helm ... --set-file admission.rendered=policies.yaml\nor do without: --set admission.mode=none (docs/helm.md)\n" (join ", " $problems)) -}}
+{{- end -}}
+{{- end -}}
