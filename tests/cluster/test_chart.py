@@ -1,0 +1,233 @@
+"""The chart on a real API server: each preset is accepted, and a release comes, changes and goes without the ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.cluster import ALLOCATIONS, COUNT, DEADLINE_S, Connection, RequestFailed
+from cluster.dry_runs import as_user, bare, create
+from control_plane import ControlPlane
+from gpuledger.settings import Settings
+from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, preset, the_helm
+
+pytestmark = pytest.mark.timeout(1200)  # a first build of Helm takes minutes
+
+Json = dict[str, Any]
+CRD = "gpuallocations.gpuledger.dev"
+ROOT = CHART.parent
+CARD = {
+    "apiVersion": "gpuledger.dev/v1alpha1",
+    "kind": "GPUAllocation",
+    "metadata": {"name": "gpu-1"},
+    "spec": {
+        "uuid": "GPU-1",
+        "nodeName": "node-1",
+        "index": 0,
+        "vendor": "nvidia",
+        "model": "A100",
+        "mode": "none",
+        "numaNode": 0,
+        "healthy": True,
+        "capacity": {"memoryMiB": 40960, "cores": 100, "number": 10},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """Return a control plane on which nobody else installs anything."""
+    with ControlPlane.run() as plane:
+        plane.kubectl("create", "namespace", NAMESPACE)
+        plane.kubectl("create", "namespace", "restricted")
+        plane.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
+        yield plane
+
+
+@pytest.fixture
+def user(plane: ControlPlane) -> Iterator[Connection]:
+    """Return somebody who may create pods, and is no account of ours."""
+    connection = as_user(plane, "somebody")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def helm() -> Helm:
+    return the_helm()
+
+
+class Release:
+    """A release of the chart, named gpus."""
+
+    def __init__(self, plane: ControlPlane, helm: Helm) -> None:
+        self.plane = plane
+        self._helm = helm.program
+
+    def run(self, verb: str, *arguments: str, **values: object) -> tuple[int, str]:
+        """Run Helm on the cluster; return its status and all that it says."""
+        chart = [str(CHART)] if verb in ("install", "upgrade") else []
+        own = {f"HELM_{kind}_HOME": str(self.plane.directory / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
+        place = ["--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE]
+        command = [str(self._helm), verb, "gpus", *chart, *place, *arguments, *Helm.flags(values)]
+        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def must(self, verb: str, *arguments: str, **values: object) -> str:
+        """Do the same, of what has to succeed."""
+        status, text = self.run(verb, *arguments, **values)
+        assert status == 0, text
+        return text
+
+    def get(self, kind: str, name: str) -> Json:
+        return dict(json.loads(self.plane.kubectl("get", kind, name, "-n", NAMESPACE, "-o", "json")))
+
+
+@pytest.fixture
+def release(plane: ControlPlane, helm: Helm) -> Iterator[Release]:
+    """Return a release that is not installed yet, and remove what is left of it."""
+    release = Release(plane, helm)
+    yield release
+    release.run("uninstall", "--ignore-not-found")
+    plane.kubectl("delete", "crd", CRD, "--ignore-not-found")
+
+
+def server_version(plane: ControlPlane) -> str:
+    return str(json.loads(plane.kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"])
+
+
+# Accepted as they are.
+
+
+@pytest.mark.parametrize("mode", ["auto", "webhook", "validating", "none"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_api_server_takes_each_object_of_a_preset(plane: ControlPlane, helm: Helm, name: str, mode: str) -> None:
+    texts = helm.texts(preset(name), kubernetes=server_version(plane), admission={"mode": mode})
+    answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin="---\n".join(texts.values())).splitlines()
+    objects = [each for text in texts.values() for each in yaml.safe_load_all(text)]
+    assert len(answers) == len(objects) >= 15
+    assert [each for each in answers if not each.endswith(" created (server dry run)")] == []
+
+
+def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: ControlPlane, helm: Helm) -> None:
+    settings = {
+        "resource_count": "example.com/gpu",
+        "volcano_memory": "example.com/mem",
+        "scheduler_name": "ours",
+        "extra_scheduler_names": ["volcano"],
+        "node_taint": "gpu=ours:NoExecute",
+    }
+    texts = helm.texts(kubernetes=server_version(plane), settings=settings)
+    policies = "---\n".join(text for name, text in texts.items() if name.startswith("admission/"))
+    answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=policies).splitlines()
+    assert len(answers) == 10
+
+
+@pytest.mark.parametrize("mode", ["policies", "webhook"])
+def test_operator_and_test_keep_to_the_restricted_profile(
+    plane: ControlPlane, helm: Helm, user: Connection, mode: str
+) -> None:
+    objects = helm.objects(kubernetes=server_version(plane), admission={"mode": mode})
+    template = objects["Deployment", "gpuledger"]["spec"]["template"]
+    test = objects["Pod", "gpuledger-test"]
+    for name, spec in {"operator": template["spec"], "test": test["spec"]}.items():
+        create(user, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}, "restricted")
+
+
+def test_the_agent_does_not_and_needs_the_namespaces_label(helm: Helm, user: Connection) -> None:
+    spec = helm.objects()["DaemonSet", "gpuledger-agent"]["spec"]["template"]["spec"]
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent"}, "spec": spec}
+    with pytest.raises(RequestFailed, match="violates PodSecurity"):
+        create(user, body, "restricted")
+    enforced = helm.objects(namespace={"create": True})["Namespace", NAMESPACE]["metadata"]["labels"]
+    assert enforced["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+# A release.
+
+
+def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, release: Release) -> None:
+    settings = {"resource_memory": "example.com/mem", "node_taint": "gpu=ours:NoSchedule"}
+    text = release.must("install", settings=settings)
+    assert "New pods that ask for GPUs go to gpuledger from now on, by policies" in text
+
+    def filled_in() -> Json | None:
+        spec: Json = create(user, bare({"example.com/mem": 4000}))["spec"]
+        return spec if spec["schedulerName"] == "gpuledger" else None
+
+    deadline, spec = time.monotonic() + DEADLINE_S, None
+    while spec is None:  # a policy is in force some seconds after it was applied
+        assert time.monotonic() < deadline
+        spec = filled_in()
+    assert spec["containers"][0]["resources"]["limits"][COUNT] == "1"
+    assert [each["value"] for each in spec["tolerations"] if each.get("key") == "gpu"] == ["ours"]
+    assert create(user, bare({"nvidia.com/gpumem": 4000}))["spec"]["schedulerName"] == "default-scheduler"
+
+
+def test_a_changed_setting_reaches_the_pods_by_an_upgrade(release: Release) -> None:
+    def now() -> tuple[str, str]:
+        settings = release.get("configmap", "gpuledger-settings")["data"]["settings.yaml"]
+        pods = release.get("deployment", "gpuledger")["spec"]["template"]["metadata"]
+        return yaml.safe_load(settings)["node_policy"], pods["annotations"]["gpuledger.dev/settings"]
+
+    release.must("install")
+    (policy, before), again = now(), release.must("upgrade")
+    assert (policy, before) == now(), again
+    release.must("upgrade", settings={"node_policy": "spread"})
+    policy, after = now()
+    assert (policy, after != before) == ("spread", True)
+    release.must("rollback", "1")
+    assert now() == (Settings().node_policy, before)
+
+
+def test_the_ledger_outlives_the_release_and_the_next_one_takes_it_over(
+    plane: ControlPlane, user: Connection, release: Release
+) -> None:
+    release.must("install")
+    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    user.request("POST", ALLOCATIONS, CARD)
+    release.must("uninstall")
+    assert user.request("GET", f"{ALLOCATIONS}/gpu-1")["spec"]["uuid"] == "GPU-1"
+    release.must("install")
+    assert user.request("GET", f"{ALLOCATIONS}/gpu-1")["spec"]["uuid"] == "GPU-1"
+
+
+def test_an_upgrade_brings_the_chart_s_definition_of_the_ledger(plane: ControlPlane, release: Release) -> None:
+    """As Helm's own folder for definitions would not."""
+    release.must("install")
+    column = '[{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/0"}]'
+
+    def columns() -> int:
+        return len(release.get("crd", CRD)["spec"]["versions"][0]["additionalPrinterColumns"])
+
+    before = columns()
+    plane.kubectl("patch", "crd", CRD, "--type=json", "-p", column)
+    assert columns() == before - 1
+    release.must("upgrade", "--force-conflicts")
+    assert columns() == before
+
+
+def test_the_webhooks_certificate_stays_the_same(release: Release) -> None:
+    release.must("install", admission={"mode": "webhook"})
+    before = release.get("secret", "gpuledger-webhook")["data"]
+    release.must("upgrade", admission={"mode": "webhook"}, settings={"node_policy": "spread"})
+    assert release.get("secret", "gpuledger-webhook")["data"] == before
+    (webhook,) = release.get("mutatingwebhookconfiguration", "gpuledger")["webhooks"]
+    assert webhook["clientConfig"]["caBundle"] == before["ca.crt"]
+
+
+def test_a_cluster_that_kustomize_installed_can_move_to_helm(plane: ControlPlane, release: Release) -> None:
+    plane.kubectl("apply", "-k", str(ROOT))
+    status, text = release.run("install")
+    assert status != 0
+    assert "invalid ownership metadata" in text
+    release.must("install", "--take-ownership", "--force-conflicts")
+    labels = release.get("deployment", "gpuledger")["metadata"]["labels"]
+    assert labels["app.kubernetes.io/managed-by"] == "Helm"

@@ -1,0 +1,143 @@
+"""The API server's policies speak of what the settings say, or the chart refuses the settings."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from chart import other_value
+from gpuledger.controller.admission import policies, webhook_configuration
+from gpuledger.formats.webhook_configuration import WebhookAddress
+from gpuledger.settings import RESOURCES, Settings
+from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
+
+OPTIONS = {each["name"]: each for each in yaml.safe_load((CHART / "files" / "settings.yaml").read_text())}
+IN_POLICIES = [name for name, option in OPTIONS.items() if option["in_policies"]]
+NAMES = [name for name in IN_POLICIES if name in RESOURCES]
+FILLED_IN = [*NAMES, "scheduler_name", "extra_scheduler_names", "node_taint"]
+"""Options that the chart fills into the policies by itself."""
+
+OTHERS = [name for name in IN_POLICIES if name not in FILLED_IN]
+WITHOUT_EFFECT = [name for name in OPTIONS if name not in IN_POLICIES]
+EVERY = frozenset({"validating", "mutating", "agents"})
+POLICY_KINDS = tuple(f"{each}AdmissionPolicy{part}" for each in ("Mutating", "Validating") for part in ("", "Binding"))
+
+
+def plain(value: Any) -> Any:
+    """Return an object without the white space in its expressions, which says nothing, and the chart's label."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items() if key != "labels" or "matchLabels" in value}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return re.sub(r"\s", "", value) if isinstance(value, str) else value
+
+
+def by_name(documents: list[Json], kinds: tuple[str, ...] = POLICY_KINDS) -> dict[tuple[str, str], Json]:
+    return {(each["kind"], each["metadata"]["name"]): plain(each) for each in documents if each["kind"] in kinds}
+
+
+def of_the_chart(
+    helm: Helm, *flags: str, kinds: tuple[str, ...] = POLICY_KINDS, **values: Any
+) -> dict[tuple[str, str], Json]:
+    return by_name(list(helm.objects(*flags, **values).values()), kinds)
+
+
+def of_the_program(settings: Json) -> dict[tuple[str, str], Json]:
+    return by_name(list(yaml.safe_load_all(policies(Settings().changed(settings), EVERY))))
+
+
+EXCHANGED = {"resource_memory": "nvidia.com/gpucores", "resource_cores": "nvidia.com/gpumem"}
+"""Two names that have changed places: neither may be replaced twice."""
+
+CASES: list[Json] = [
+    {},
+    *({name: other_value(name)} for name in FILLED_IN),
+    {name: other_value(name) for name in FILLED_IN},
+    EXCHANGED,
+    {"scheduler_name": "ours", "extra_scheduler_names": ["hami-scheduler", "volcano"]},
+    {"node_taint": "example.com/gpus=:NoExecute"},
+    {"node_taint": "volcano.sh/vgpu=hami:PreferNoSchedule", "resource_count": "example.com/gpu"},
+]
+
+
+@pytest.mark.parametrize("settings", CASES, ids=lambda case: ",".join(case) if len(case) < 4 else "all")
+def test_the_chart_fills_in_what_the_program_would_render(helm: Helm, settings: Json) -> None:
+    assert of_the_chart(helm, settings=settings) == of_the_program(settings)
+
+
+@pytest.mark.parametrize("name", ["over-hami", "over-volcano"])
+def test_the_policies_of_a_preset_are_those_of_its_settings(helm: Helm, name: str) -> None:
+    objects = helm.objects(preset(name))
+    settings = yaml.safe_load(objects["ConfigMap", "gpuledger-settings"]["data"]["settings.yaml"])
+    wanted = {key: each for key, each in of_the_program(settings).items() if key[1] != "gpuledger-agents"}
+    assert by_name(list(objects.values())) == wanted
+
+
+def test_the_webhook_is_sent_the_pods_that_the_settings_name(helm: Helm) -> None:
+    settings = {name: other_value(name) for name in NAMES}
+    kinds = ("MutatingWebhookConfiguration",)
+    found = of_the_chart(helm, settings=settings, kubernetes=BEFORE_POLICIES, kinds=kinds)
+    text = webhook_configuration(Settings().changed(settings), frozenset({"mutating"}), WebhookAddress())
+    wanted = by_name(list(yaml.safe_load_all(text)), kinds)
+    assert found["MutatingWebhookConfiguration", "gpuledger"]["webhooks"][0]["clientConfig"].pop("caBundle")
+    assert found == wanted
+
+
+def test_an_option_is_either_filled_in_or_refused_or_without_effect() -> None:
+    assert set(FILLED_IN) | set(OTHERS) | set(WITHOUT_EFFECT) == {each.name for each in fields(Settings)}
+    assert OTHERS
+    assert "resource_priority" in WITHOUT_EFFECT  # no policy judges it
+
+
+def test_options_that_no_policy_knows_change_no_policy(helm: Helm) -> None:
+    changed = {name: other_value(name) for name in WITHOUT_EFFECT if name != "bind_timeout_s"}
+    assert of_the_chart(helm, settings=changed) == of_the_program({})
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_the_chart_cant_fill_in_is_refused_with_the_way_out(helm: Helm, name: str) -> None:
+    text = helm.refusal(settings={name: other_value(name)})
+    assert f"settings: {name} is set." in text
+    assert "gpuledger admission-policies --settings settings.yaml" in text
+    assert "--set-file admission.rendered=policies.yaml" in text
+    assert "--set admission.mode=none" in text
+
+
+def test_what_is_set_to_its_default_is_no_problem(helm: Helm) -> None:
+    settings = {"default_number": 1, "vendors": ["all"], "vendors_file": ""}
+    assert of_the_chart(helm, settings=settings) == of_the_program({})
+
+
+@pytest.mark.parametrize("mode", ["webhook", "validating", "policies"])
+def test_names_that_are_empty_or_the_same_are_refused_in_every_mode(helm: Helm, mode: str) -> None:
+    admission = {"mode": mode}
+    text = helm.refusal(settings={"volcano_classic_memory": ""}, admission=admission)
+    assert "settings: volcano_classic_memory is empty." in text
+    text = helm.refusal(settings={"volcano_count": "nvidia.com/gpu"}, admission=admission)
+    assert "settings: volcano_count is nvidia.com/gpu, as another name is." in text
+
+
+def test_without_policies_every_setting_goes(helm: Helm) -> None:
+    helm.objects(settings={"volcano_count": "nvidia.com/gpu", "default_number": 2}, admission={"mode": "none"})
+
+
+def test_policies_that_the_program_has_rendered_take_the_charts_place(helm: Helm, tmp_path: Path) -> None:
+    settings = {"volcano_count": "nvidia.com/gpu", "default_number": 2, "volcano_classic_memory": ""}
+    file = tmp_path / "policies.yaml"
+    file.write_text(policies(Settings().changed(settings), frozenset({"validating", "mutating"})))
+    found = of_the_chart(helm, f"--set-file=admission.rendered={file}", settings=settings)
+    assert found == of_the_program(settings)
+
+
+def test_rendered_policies_of_other_settings_are_refused(helm: Helm, tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(policies(Settings(), frozenset({"validating", "mutating"})))
+    flag = f"--set-file=admission.rendered={file}"
+    text = helm.refusal(flag, settings={"resource_memory": "example.com/mem"})
+    assert 'admission.rendered does not speak of "example.com/mem", of which the settings do' in text
+    assert "gpuledger admission-policies --settings settings.yaml" in text
+    text = helm.refusal(flag, settings={"extra_scheduler_names": ["volcano"]})
+    assert 'admission.rendered is not for the scheduler names ["gpuledger","volcano"], which the settings have' in text

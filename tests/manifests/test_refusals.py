@@ -1,0 +1,95 @@
+"""Wrong values are refused, with a message that says which and why."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from chart import CHOICES
+from gpuledger.settings import Settings
+from manifests.helm import BEFORE_POLICIES, Helm, Json
+
+NOT_ALLOWED = "additional properties '{}' not allowed"
+WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is said of it
+    ({"operater": {"replicas": 3}}, "''", NOT_ALLOWED.format("operater")),
+    ({"image": {"name": "x"}}, "/image", NOT_ALLOWED.format("name")),
+    ({"image": {"repository": ""}}, "/image/repository", "minLength: got 0, want 1"),
+    ({"image": {"tag": "a b"}}, "/image/tag", "'a b' does not match pattern"),
+    ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy", "'Always', 'IfNotPresent', 'Never'"),
+    ({"imagePullSecrets": ["registry"]}, "/imagePullSecrets/0", "got string, want object"),
+    ({"settings": {"resource_memroy": "a.b/c"}}, "/settings", NOT_ALLOWED.format("resource_memroy")),
+    ({"settings": {"resource_memory": "gpumem"}}, "/settings/resource_memory", "'gpumem' does not match pattern"),
+    ({"settings": {"node_policy": "fullest"}}, "/settings/node_policy", "'binpack', 'spread', 'topology'"),
+    ({"settings": {"default_cores": 101}}, "/settings/default_cores", "maximum: got 101, want 100"),
+    ({"settings": {"default_number": -1}}, "/settings/default_number", "minimum: got -1, want 0"),
+    ({"settings": {"nodes_offered": 11}}, "/settings/nodes_offered", "maximum: got 11, want 10"),
+    ({"settings": {"trail_kept": 1.5}}, "/settings/trail_kept", "got number, want integer"),
+    ({"settings": {"hold_ttl_s": "30s"}}, "/settings/hold_ttl_s", "got string, want number"),
+    ({"settings": {"adopt_pods": "yes"}}, "/settings/adopt_pods", "got string, want boolean"),
+    ({"settings": {"extra_scheduler_names": "volcano"}}, "/settings/extra_scheduler_names", "got string, want array"),
+    ({"settings": {"metrics_compatibility": ["other"]}}, "/settings/metrics_compatibility/0", "'hami-legacy'"),
+    ({"settings": {"node_taint": "gpu"}}, "/settings/node_taint", "'gpu' does not match pattern"),
+    ({"files": {"a/b": ""}}, "/files", NOT_ALLOWED.format("a/b")),
+    ({"files": {"a": 1}}, "/files/a", "got number, want string"),
+    ({"operator": {"replicas": "two"}}, "/operator/replicas", "got string, want integer"),
+    ({"operator": {"replicas": -1}}, "/operator/replicas", "minimum: got -1, want 0"),
+    (
+        {"agent": {"resources": {"limits": {"memory": "half"}}}},
+        "/agent/resources/limits/memory",
+        "'half' does not match",
+    ),
+    ({"operator": {"nodeSelector": {"gpu": True}}}, "/operator/nodeSelector/gpu", "got boolean, want string"),
+    ({"operator": {"tolerations": [{"effect": "Never"}]}}, "/operator/tolerations/0/effect", "'NoSchedule'"),
+    ({"scheduler": {"versions": {"1.36": "1.36.3"}}}, "/scheduler/versions/1.36", "'1.36.3' does not match pattern"),
+    ({"scheduler": {"versions": {"v1.36": "v1.36.3"}}}, "/scheduler/versions", NOT_ALLOWED.format("v1.36")),
+    ({"agent": {"maxUnavailable": "some"}}, "/agent/maxUnavailable", "'some' does not match pattern"),
+    ({"agent": {"kubeletDirectory": "kubelet"}}, "/agent/kubeletDirectory", "'kubelet' does not match pattern"),
+    ({"agent": {"simulatedCards": {"number": 65}}}, "/agent/simulatedCards/number", "maximum: got 65, want 64"),
+    ({"overHami": "yes"}, "/overHami", "got string, want boolean"),
+    ({"admission": {"mode": "policy"}}, "/admission/mode", "'auto', 'policies', 'validating', 'webhook', 'none'"),
+    ({"admission": {"webhook": {"certificate": "mine"}}}, "/admission/webhook/certificate", "'certManager'"),
+    ({"admission": {"webhook": {"caBundle": "x"}}}, "/admission/webhook/caBundle", "'x' does not match pattern"),
+    ({"crd": {"install": "false"}}, "/crd/install", "got string, want boolean"),
+    ({"monitoring": {"monitors": "both"}}, "/monitoring/monitors", "'none', 'PodMonitor', 'ServiceMonitor'"),
+    ({"monitoring": {"interval": 30}}, "/monitoring/interval", "got number, want string"),
+]
+
+
+@pytest.mark.parametrize(("values", "where", "what"), WRONG, ids=[f"{where} {what[:24]}" for _, where, what in WRONG])
+def test_a_wrong_value_is_refused_and_named(helm: Helm, values: dict[str, Any], where: str, what: str) -> None:
+    text = helm.refusal(**values)
+    assert f"at '{where.strip(chr(39))}'" in text
+    assert what in text
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_words_that_a_setting_may_have_are_those_of_the_program(name: str) -> None:
+    for word in CHOICES[name]:
+        assert getattr(Settings().changed({name: word}), name) == word
+    with pytest.raises(ValueError, match=name):
+        Settings().changed({name: "another"})
+
+
+def test_the_schema_takes_the_default_of_every_setting(helm: Helm) -> None:
+    defaults = [(each.name, each.default) for each in fields(Settings)]
+    helm.objects(settings={name: list(each) if isinstance(each, tuple) else each for name, each in defaults})
+
+
+def test_another_namespace_is_refused(helm: Helm) -> None:
+    text = helm.refusal("--namespace=default")
+    assert "gpuledger lives in the namespace gpuledger-system, not in default" in text
+    assert "--namespace gpuledger-system --create-namespace" in text
+
+
+def test_a_second_file_of_settings_is_refused(helm: Helm) -> None:
+    assert "files: settings.yaml is the file that the chart writes" in helm.refusal(files={"settings.yaml": "a: 1"})
+
+
+def test_policies_that_the_server_does_not_know_are_refused(helm: Helm) -> None:
+    text = helm.refusal(admission={"mode": "policies"}, kubernetes=BEFORE_POLICIES)
+    assert f"MutatingAdmissionPolicy is stable from Kubernetes 1.36 on, and this is {BEFORE_POLICIES}" in text
+
+
+def test_a_certificate_that_nobody_is_told_to_trust_is_refused(helm: Helm) -> None:
+    text = helm.refusal(admission={"mode": "webhook", "webhook": {"certificate": "secret"}})
+    assert "--set-file admission.webhook.caBundle=tls.crt" in text

@@ -1,0 +1,349 @@
+"""What the chart makes of its values: the kustomize base, the presets, the versions."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chart import MANIFESTS, REPOSITORY, base
+from gpuledger import __version__
+from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.settings import Settings
+from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
+
+AGENT, OPERATOR = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger")
+VERSIONS = yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["versions"]
+
+
+def containers(workload: Json) -> dict[str, Json]:
+    spec = workload["spec"]["template"]["spec"]
+    return {each["name"]: each for each in [*spec.get("initContainers", []), *spec["containers"]]}
+
+
+def settings(objects: dict[tuple[str, str], Json]) -> Settings:
+    """Return the settings as the program reads them."""
+    return Settings().changed(yaml.safe_load(objects["ConfigMap", "gpuledger-settings"]["data"]["settings.yaml"]))
+
+
+def scheduler_image(objects: dict[tuple[str, str], Json]) -> str:
+    return str(containers(objects[OPERATOR])["kube-scheduler"]["image"])
+
+
+# One source.
+
+
+def test_the_kustomize_base_is_what_the_chart_gives(helm: Helm) -> None:
+    for path, text in base(helm.program).items():
+        assert path.read_text() == text, f"{path}: run `make generate` and commit it"
+
+
+def test_no_manifest_is_written_by_hand_but_those_that_the_chart_copies(helm: Helm) -> None:
+    """A new file beside the chart would drift from it."""
+    found = {path for path in MANIFESTS.rglob("*.yaml") if not path.is_relative_to(CHART)}
+    by_hand = {path for path in found if path.name == "kustomization.yaml"} | {MANIFESTS / "monitoring" / "rules.yaml"}
+    from_code = ("admission/validating.yaml", "admission/mutating.yaml", "agent/policy.yaml")
+    assert found - by_hand - {MANIFESTS / name for name in from_code} == set(base(helm.program))
+
+
+def test_a_release_has_what_the_base_has(helm: Helm) -> None:
+    """Beyond the label that kustomize sets, and what each does in its own way to roll the pods."""
+    of_base = {
+        (each["kind"], each["metadata"]["name"]): each
+        for path, text in base(helm.program).items()
+        if path.parent.name not in ("webhook", "monitoring", "over-hami") and path.name != "settings.yaml"
+        for each in yaml.safe_load_all(text)
+    }
+    objects = helm.objects(namespace={"create": True})
+    assert of_base.keys() <= objects.keys()
+    for key, wanted in of_base.items():
+        found = objects[key]
+        assert found["metadata"]["labels"].pop("app.kubernetes.io/part-of") == "gpuledger"
+        if not found["metadata"]["labels"]:
+            del found["metadata"]["labels"]
+        found.get("spec", {}).get("template", {}).get("metadata", {}).pop("annotations", None)
+        assert found == wanted
+
+
+def test_comments_reach_the_base(helm: Helm) -> None:
+    comments = {path.name: text.count("#") for path, text in base(helm.program).items()}
+    assert comments["rbac.yaml"] > 4
+    assert comments["daemonset.yaml"] > 15
+
+
+# Versions.
+
+
+def test_the_chart_is_of_the_programs_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+def test_the_table_has_the_kubernetes_that_the_tests_run() -> None:
+    text = (REPOSITORY / "tools" / "go" / "kubernetes" / "go.mod").read_text()
+    built = re.search(r"k8s\.io/kubernetes (v(\d+\.\d+)\.\d+)", text)
+    assert built
+    assert VERSIONS[built[2]] == built[1] == KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tag"),
+    [
+        *((f"v{minor}.0", tag) for minor, tag in VERSIONS.items()),
+        ("v1.33.5-gke.1200", VERSIONS["1.33"]),
+        ("v1.35.1+k3s1", VERSIONS["1.35"]),
+        ("v1.99.2", "v1.99.2"),
+        ("v1.99.2-eks-abc123", "v1.99.2"),
+    ],
+)
+def test_the_scheduler_is_of_the_clusters_version(helm: Helm, cluster: str, tag: str) -> None:
+    assert scheduler_image(helm.objects(kubernetes=cluster)) == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_the_table_and_the_tag_can_be_overridden(helm: Helm) -> None:
+    found = helm.objects(scheduler={"versions": {"1.36": "v1.36.9", "1.99": "v1.99.1"}})
+    assert scheduler_image(found).endswith(":v1.36.9")
+    found = helm.objects(scheduler={"versions": {"1.99": "v1.99.1"}}, kubernetes="v1.99.7")
+    assert scheduler_image(found).endswith(":v1.99.1")
+    tagged = helm.objects(scheduler={"image": {"repository": "mirror.example/scheduler", "tag": "v1.36.0"}})
+    assert scheduler_image(tagged) == "mirror.example/scheduler:v1.36.0"
+
+
+def test_clusters_that_are_too_old_are_refused(helm: Helm) -> None:
+    assert "chart requires kubeVersion: >=1.30.0-0" in helm.refusal(kubernetes="v1.29.6")
+
+
+# Policies or the webhook.
+
+KINDS = ("MutatingAdmissionPolicy", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy")
+JUDGES = {  # (mode, Kubernetes) -> which of KINDS there are; the agents' own policy apart
+    ("auto", KUBERNETES): "PV",
+    ("auto", "v1.36.0-gke.1"): "PV",
+    ("auto", "v1.37.2"): "PV",
+    ("auto", BEFORE_POLICIES): "WV",
+    ("auto", "v1.33.5-gke.1200"): "WV",
+    ("policies", KUBERNETES): "PV",
+    ("webhook", KUBERNETES): "WV",
+    ("validating", BEFORE_POLICIES): "V",
+    ("none", KUBERNETES): "",
+}
+
+
+@pytest.mark.parametrize(("mode", "version"), JUDGES)
+def test_who_judges_new_pods_follows_the_servers_version(helm: Helm, mode: str, version: str) -> None:
+    objects = helm.objects(admission={"mode": mode}, kubernetes=version)
+    found = "".join(
+        letter
+        for kind, letter in zip(KINDS, "PWV", strict=True)
+        if any(key[0] == kind and key[1] != "gpuledger-agents" for key in objects)
+    )
+    assert found == JUDGES[mode, version]
+    assert (("Service", "gpuledger-webhook") in objects) == ("W" in found)
+    assert settings(objects).webhook_port == (9443 if "W" in found else 0)
+
+
+def test_the_webhooks_certificate_is_for_its_service_and_the_server_trusts_it(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.objects(admission={"mode": "webhook"})
+    secret = objects["Secret", "gpuledger-webhook"]["data"]
+    (webhook,) = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
+    assert webhook["clientConfig"]["caBundle"] == secret["ca.crt"]
+    for name in ("ca.crt", "tls.crt"):
+        (tmp_path / name).write_bytes(base64.b64decode(secret[name]))
+    host = f"gpuledger-webhook.{NAMESPACE}.svc"
+    verify = ["openssl", "verify", "-verify_hostname", host, "-CAfile", "ca.crt", "tls.crt"]
+    done = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "tls.crt: OK\n"
+
+
+def test_the_operator_listens_where_its_service_and_its_secret_are(helm: Helm) -> None:
+    objects = helm.objects(admission={"mode": "webhook"}, settings={"webhook_port": 9555})
+    operator = containers(objects[OPERATOR])["operator"]
+    assert {"name": "webhook", "containerPort": 9555} in operator["ports"]
+    assert objects["Service", "gpuledger-webhook"]["spec"]["ports"][0]["targetPort"] == "webhook"
+    volumes = {each["name"]: each for each in objects[OPERATOR]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["webhook"]["secret"]["secretName"] == objects["Secret", "gpuledger-webhook"]["metadata"]["name"]
+    assert settings(objects).webhook_port == 9555
+
+
+def test_cert_manager_fills_in_whom_to_trust(helm: Helm) -> None:
+    objects = helm.objects(admission={"mode": "webhook", "webhook": {"certificate": "certManager"}})
+    configuration = objects["MutatingWebhookConfiguration", "gpuledger"]
+    named = configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    certificate = objects["Certificate", "gpuledger-webhook"]
+    assert named == f"{certificate['metadata']['namespace']}/{certificate['metadata']['name']}"
+    assert "caBundle" not in configuration["webhooks"][0]["clientConfig"]
+    assert certificate["spec"]["secretName"] == "gpuledger-webhook"
+    assert certificate["spec"]["dnsNames"] == [f"gpuledger-webhook.{NAMESPACE}.svc"]
+    assert ("Secret", "gpuledger-webhook") not in objects
+
+
+# Settings.
+
+
+def test_a_changed_setting_rolls_operator_and_agents(helm: Helm) -> None:
+    def sums(objects: dict[tuple[str, str], Json]) -> list[str]:
+        templates = [objects[key]["spec"]["template"] for key in (OPERATOR, AGENT)]
+        return [each["metadata"]["annotations"]["gpuledger.dev/settings"] for each in templates]
+
+    before = sums(helm.objects())
+    assert before == sums(helm.objects())
+    assert not set(before) & set(sums(helm.objects(settings={"node_policy": "spread"})))
+    assert not set(before) & set(sums(helm.objects(files={"vendors.yaml": "rows: []"})))
+    assert all(len(each) == len(hashlib.sha256().hexdigest()) for each in before)
+
+
+def test_settings_reach_the_program_with_their_kinds(helm: Helm) -> None:
+    asked = {
+        "trail_kept": 1_000_000,
+        "preemption": "off",
+        "hold_ttl_s": 2.5,
+        "metrics_per_pod": False,
+        "extra_scheduler_names": ["a", "b"],
+        "node_label": "gpus=yes",
+    }
+    found = settings(helm.objects(settings=asked))
+    assert found == Settings().changed(asked)
+
+
+def test_ports_and_directories_of_the_settings_are_those_of_the_pods(helm: Helm) -> None:
+    changed = {
+        "health_port": 9001,
+        "agent_health_port": 9002,
+        "cdi_directory": "/run/cdi",
+        "hami_core_directory": "/opt/vgpu",
+        "mps_directory": "/opt/mps",
+    }
+    objects = helm.objects(settings=changed, agent={"kubeletDirectory": "/var/snap/kubelet"})
+    assert containers(objects[OPERATOR])["operator"]["ports"][0]["containerPort"] == 9001
+    assert objects["Service", "gpuledger-metrics"]["spec"]["ports"][0]["port"] == 9001
+    agent = containers(objects[AGENT])["agent"]
+    assert agent["ports"][0]["containerPort"] == 9002
+    mounts = {each["name"]: each["mountPath"] for each in agent["volumeMounts"]}
+    volumes = {each["name"]: each for each in objects[AGENT]["spec"]["template"]["spec"]["volumes"]}
+    for name, path in {"cdi": "/run/cdi", "hami-core": "/opt/vgpu", "mps": "/opt/mps"}.items():
+        assert mounts[name] == volumes[name]["hostPath"]["path"] == path
+    assert volumes["device-plugins"]["hostPath"]["path"] == "/var/snap/kubelet/device-plugins"
+    assert mounts["device-plugins"] == "/var/lib/kubelet/device-plugins"  # where the program looks
+
+
+def test_files_lie_beside_the_settings(helm: Helm) -> None:
+    text = "a: 1\nb: '2'\n"
+    objects = helm.objects(files={"nodes.yaml": text}, settings={"node_config_file": "/settings/nodes.yaml"})
+    assert objects["ConfigMap", "gpuledger-settings"]["data"]["nodes.yaml"] == text
+    for key, name in ((OPERATOR, "operator"), (AGENT, "agent")):
+        mounts = {each["name"]: each["mountPath"] for each in containers(objects[key])[name]["volumeMounts"]}
+        assert mounts["settings"] == "/settings"
+
+
+# The ledger outlives the release.
+
+
+def test_the_definition_of_the_ledger_is_kept_and_can_be_upgraded(helm: Helm) -> None:
+    found = helm.objects()["CustomResourceDefinition", "gpuallocations.gpuledger.dev"]
+    assert found["metadata"]["annotations"].pop("helm.sh/resource-policy") == "keep"
+    assert found["metadata"].pop("labels") == {"app.kubernetes.io/part-of": "gpuledger"}
+    if not found["metadata"]["annotations"]:
+        del found["metadata"]["annotations"]
+    assert found == yaml.safe_load((REPOSITORY / "crds" / "gpuledger.dev_gpuallocations.yaml").read_text())
+    assert not (CHART / "crds").exists()  # from where Helm would never change it again
+
+
+# Presets.
+
+
+@pytest.mark.parametrize("version", [KUBERNETES, BEFORE_POLICIES])
+@pytest.mark.parametrize("name", PRESETS)
+def test_helm_has_nothing_to_say_against_a_preset(helm: Helm, name: str, version: str) -> None:
+    flags = ["--namespace", NAMESPACE, "--kube-version", version, "--strict", "--quiet"]
+    assert helm.run("lint", str(CHART), preset(name), *flags) == (0, "")
+
+
+def test_over_other_plugins_no_agent_runs_and_their_schedulers_names_are_ours(helm: Helm) -> None:
+    hami, volcano = helm.objects(preset("over-hami")), helm.objects(preset("over-volcano"))
+    assert AGENT not in hami
+    assert AGENT not in volcano
+    assert ("ClusterRole", "gpuledger-over-hami") in hami
+    assert ("ClusterRole", "gpuledger-over-hami") not in volcano
+    assert settings(hami).scheduler_names == ("gpuledger", "hami-scheduler")
+    assert settings(volcano).scheduler_names == ("gpuledger", "volcano")
+
+
+def test_nodes_of_kind_pretend_to_have_cards_of_their_own(helm: Helm, tmp_path: Path) -> None:
+    objects = helm.objects(preset("kind"))
+    path = settings(objects).devices_file
+    script = containers(objects[AGENT])["simulated-cards"]["args"][0]
+    found = []
+    for node in ("kind-worker", "kind-worker2", "kind-worker"):
+        file = tmp_path / "cards.yaml"
+        environment = {**os.environ, "NODE_NAME": node}
+        assert path in script
+        subprocess.run([sys.executable, "-c", script.replace(path, str(file))], env=environment, check=True)
+        found.append([each.uuid for each in YamlSource(file).snapshot().devices])
+    assert found[0] == found[2]
+    assert len(set(found[0] + found[1])) == 8
+
+
+def test_by_default_agents_run_only_where_a_label_says_so(helm: Helm) -> None:
+    pod = helm.objects()[AGENT]["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"gpuledger.dev/agent": "true"}
+    chosen = helm.objects(agent={"nodeSelector": {"gpu": "yes"}})[AGENT]["spec"]["template"]["spec"]
+    assert chosen["nodeSelector"] == {"gpu": "yes"}
+
+
+# Monitoring.
+
+
+def test_monitors_and_rules_come_on_request_and_are_those_of_the_base(helm: Helm) -> None:
+    assert not {kind for kind, _ in helm.objects()} & {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
+    asked = {"monitors": "PodMonitor", "rules": True, "dashboard": True, "labels": {"release": "prometheus"}}
+    objects = helm.objects(monitoring=asked)
+    written = [*yaml.safe_load_all((MANIFESTS / "monitoring" / "pod_monitors.yaml").read_text())]
+    written += [*yaml.safe_load_all((MANIFESTS / "monitoring" / "prometheus_rule.yaml").read_text())]
+    for each in written:
+        found = objects[each["kind"], each["metadata"]["name"]]
+        assert found["spec"] == each["spec"]
+        assert found["metadata"]["labels"]["release"] == "prometheus"
+    dashboard = json.loads(objects["ConfigMap", "gpuledger-dashboard"]["data"]["dashboard.json"])
+    assert dashboard == json.loads((MANIFESTS / "monitoring" / "dashboard.json").read_text())
+
+
+def test_each_service_monitor_finds_one_service_and_its_port(helm: Helm) -> None:
+    objects = helm.objects(monitoring={"monitors": "ServiceMonitor"}, admission={"mode": "webhook"})
+    services = [each for (kind, _), each in objects.items() if kind == "Service"]
+    for name in ("gpuledger", "gpuledger-agent"):
+        monitor = objects["ServiceMonitor", name]["spec"]
+        wanted = monitor["selector"]["matchLabels"].items()
+        (service,) = (each for each in services if wanted <= each["metadata"].get("labels", {}).items())
+        assert [each["port"] for each in monitor["endpoints"]] == [each["name"] for each in service["spec"]["ports"]]
+        assert service["spec"]["selector"] == {"app.kubernetes.io/name": name}
+
+
+# Notes.
+
+
+def notes(helm: Helm, **values: object) -> str:
+    """Return what Helm says after an installation."""
+    flags = ["--dry-run=client", "--namespace", NAMESPACE]
+    status, text = helm.run("install", "gpus", str(CHART), *flags, *helm.flags(values))
+    assert status == 0, text
+    return text.partition("\nNOTES:\n")[2]
+
+
+def test_the_notes_say_what_two_schedulers_on_a_node_cost_unless_it_is_tainted(helm: Helm) -> None:
+    assert "OutOfcpu" in notes(helm)
+    tainted = notes(helm, settings={"node_taint": "gpu=ours:NoSchedule"})
+    assert "OutOfcpu" not in tainted
+    assert "kubectl taint node -l gpuledger.dev/agent=true gpu=ours:NoSchedule" in tainted
+
+
+def test_the_notes_name_the_release_and_the_label(helm: Helm) -> None:
+    text = notes(helm)
+    assert "helm test gpus -n gpuledger-system" in text
+    assert "kubectl label node NAME gpuledger.dev/agent=true" in text
+    assert "kubectl label node" not in notes(helm, agent={"enabled": False})
