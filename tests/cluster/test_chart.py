@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from build_control_plane import ensure_binaries
+from chart import DOCUMENT
 from cluster.cluster import ALLOCATIONS, COUNT, DEADLINE_S, Connection, RequestFailed
 from cluster.dry_runs import as_user, bare, create
 from control_plane import ControlPlane
@@ -97,6 +102,13 @@ def release(plane: ControlPlane, helm: Helm) -> Iterator[Release]:
     yield release
     release.run("uninstall", "--ignore-not-found")
     plane.kubectl("delete", "crd", CRD, "--ignore-not-found")
+
+
+def commands(document: str) -> list[str]:
+    """Return the commands of a document, in their order; what stands for more of them left out."""
+    blocks = re.findall(r"^```console\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").replace(" ...", "").splitlines()
+    return [" ".join(line.split()) for line in lines]
 
 
 def server_version(plane: ControlPlane) -> str:
@@ -231,3 +243,33 @@ def test_a_cluster_that_kustomize_installed_can_move_to_helm(plane: ControlPlane
     release.must("install", "--take-ownership", "--force-conflicts")
     labels = release.get("deployment", "gpuledger")["metadata"]["labels"]
     assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+# The document.
+
+
+def test_each_command_of_the_document_works(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
+    (tmp_path / "manifests").symlink_to(ROOT)
+    (tmp_path / "settings.yaml").write_text("{}")
+    (tmp_path / "helm").symlink_to(helm.program)
+    path = os.pathsep.join(
+        [str(tmp_path), str(Path(sys.executable).parent), str(ensure_binaries()), os.environ["PATH"]]
+    )
+    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubeconfig), "HELM_CACHE_HOME": str(tmp_path)}
+
+    def run(command: str) -> None:
+        shell = ["bash", "-euc", command]
+        done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpus", "labels": {"gpuledger.dev/agent": "true"}}}
+    plane.kubectl("create", "-f", "-", stdin=json.dumps(node))
+    found = commands(DOCUMENT.read_text())
+    assert len(found) == 8
+    for command in found:
+        if "--take-ownership" in command:
+            run("helm uninstall gpuledger --namespace gpuledger-system")
+            run("kubectl apply -k manifests/")
+        run(command)
+    run("helm uninstall gpuledger --namespace gpuledger-system")
+    plane.kubectl("delete", "crd", CRD)

@@ -4,7 +4,7 @@
 - name: simulated-cards
   image: {{ include "gpuledger.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  command: [python, -c]
+  command: [python3, -c]
   args:
     - |
       import json, os, pathlib, uuid
