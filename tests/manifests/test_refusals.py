@@ -75,6 +75,24 @@ def test_the_schema_takes_the_default_of_every_setting(helm: Helm) -> None:
     helm.objects(settings={name: list(each) if isinstance(each, tuple) else each for name, each in defaults})
 
 
+CONTRADICTIONS: list[tuple[Json, str]] = [
+    ({"bind_timeout_s": 5}, "bind_timeout_s (5) must be less than extender_timeout_s (5)"),
+    ({"extender_timeout_s": 2}, "bind_timeout_s (3) must be less than extender_timeout_s (2)"),
+    ({"scheduler_name": "default-scheduler"}, "none can be default-scheduler"),
+    ({"extra_scheduler_names": ["gpuledger"]}, "scheduler names must differ"),
+    ({"resource_count": ""}, "resource_count is the name that our own node agent serves"),
+    ({"resource_memory": "nvidia.com/gpu"}, "names of resources must differ"),
+    ({"resource_priority": "nvidia.com/gpumem"}, "names of resources must differ"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), CONTRADICTIONS, ids=[next(iter(each)) for each, _ in CONTRADICTIONS])
+def test_what_the_program_would_refuse_at_its_start_is_refused_before(helm: Helm, settings: Json, message: str) -> None:
+    with pytest.raises(ValueError, match="settings: "):
+        Settings().changed(settings)
+    assert message in helm.refusal(settings=settings, admission={"mode": "none"})
+
+
 def test_another_namespace_is_refused(helm: Helm) -> None:
     text = helm.refusal("--namespace=default")
     assert "gpuledger lives in the namespace gpuledger-system, not in default" in text

@@ -6,6 +6,7 @@
 {{- if hasKey .Values.files "settings.yaml" -}}
   {{- fail "\n\nfiles: settings.yaml is the file that the chart writes; put its content under `settings`.\n" -}}
 {{- end -}}
+{{- include "gpuledger.checks.settings" . -}}
 {{- $mode := include "gpuledger.admission" . -}}
 {{- if and (eq $mode "policies") (not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version)) -}}
   {{- fail (printf "\n\nadmission.mode is policies, but MutatingAdmissionPolicy is stable from Kubernetes 1.36 on, and this is %s. Take auto, or webhook, or validating (pods then name the scheduler themselves).\n" .Capabilities.KubeVersion.Version) -}}
@@ -16,6 +17,37 @@
 {{- end -}}
 {{- if ne $mode "none" -}}
   {{- include "gpuledger.checks.words" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the program would refuse when it starts: settings that contradict each other. */}}
+{{- define "gpuledger.checks.settings" -}}
+{{- $root := . -}}
+{{- $schedulers := include "gpuledger.schedulers" . | fromJsonArray -}}
+{{- if or (has "default-scheduler" $schedulers) (ne (len $schedulers) (len (uniq $schedulers))) -}}
+  {{- fail (printf "\n\nsettings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own: %s\n" (join ", " $schedulers)) -}}
+{{- end -}}
+{{- $bind := include "gpuledger.setting" (list . "bind_timeout_s") | float64 -}}
+{{- $extender := include "gpuledger.setting" (list . "extender_timeout_s") | float64 -}}
+{{- if ge $bind $extender -}}
+  {{- fail (printf "\n\nsettings: bind_timeout_s (%v) must be less than extender_timeout_s (%v), or answers come too late.\n" $bind $extender) -}}
+{{- end -}}
+{{- $counts := list -}}
+{{- $others := list -}}
+{{- range append (include "gpuledger.names" . | fromYamlArray) "resource_priority" -}}
+  {{- $word := include "gpuledger.setting" (list $root .) -}}
+  {{- if hasSuffix "_count" . -}}
+    {{- $counts = append $counts $word -}}
+  {{- else if $word -}}
+    {{- $others = append $others $word -}}
+  {{- end -}}
+{{- end -}}
+{{- $names := compact (concat (uniq $counts) $others) -}}
+{{- if ne (len $names) (len (uniq $names)) -}}
+  {{- fail (printf "\n\nsettings: names of resources must differ; only those of counts may be the same: %s\n" (join ", " $names)) -}}
+{{- end -}}
+{{- if not (include "gpuledger.setting" (list . "resource_count")) -}}
+  {{- fail "\n\nsettings: resource_count is the name that our own node agent serves; it can't be empty.\n" -}}
 {{- end -}}
 {{- end -}}
 
