@@ -132,6 +132,27 @@ def test_policies_that_the_program_has_rendered_take_the_charts_place(helm: Helm
     assert found == of_the_program(settings)
 
 
+def test_a_rendered_webhook_takes_the_charts_place(helm: Helm, tmp_path: Path) -> None:
+    settings = {"volcano_count": "nvidia.com/gpu", "extra_scheduler_names": ["volcano"]}
+    changed = Settings().changed(settings)
+    address = WebhookAddress(ca_bundle=b"-----BEGIN CERTIFICATE-----")
+    file = tmp_path / "policies.yaml"
+    texts = (
+        policies(changed, frozenset({"validating"})),
+        webhook_configuration(changed, frozenset({"mutating"}), address),
+    )
+    file.write_text("---\n".join(texts))
+    flag = f"--set-file=admission.rendered={file}"
+    asked = {"mode": "webhook", "webhook": {"certificate": "secret"}}
+    kinds = (*POLICY_KINDS, "MutatingWebhookConfiguration")
+    found = of_the_chart(helm, flag, settings=settings, admission=asked, agent={"enabled": False}, kinds=kinds)
+    assert found == by_name([each for text in texts for each in yaml.safe_load_all(text)], kinds)
+    text = helm.refusal(flag, settings=settings, admission={"mode": "webhook"})
+    assert "it can't go with a certificate that Helm makes" in text
+    text = helm.refusal(flag, settings=settings, admission={"mode": "policies"})
+    assert "admission.rendered has no MutatingAdmissionPolicy, which the mode policies is about" in text
+
+
 def test_rendered_policies_of_other_settings_are_refused(helm: Helm, tmp_path: Path) -> None:
     file = tmp_path / "policies.yaml"
     file.write_text(policies(Settings(), frozenset({"validating", "mutating"})))

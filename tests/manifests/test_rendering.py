@@ -171,6 +171,14 @@ def test_the_operator_listens_where_its_service_and_its_secret_are(helm: Helm) -
     assert settings(objects).webhook_port == 9555
 
 
+def test_of_a_certificate_of_ones_own_the_server_is_told_whom_to_trust(helm: Helm) -> None:
+    trusted = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
+    objects = helm.objects(admission={"mode": "webhook", "webhook": {"certificate": "secret", "caBundle": trusted}})
+    (webhook,) = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
+    assert base64.b64decode(webhook["clientConfig"]["caBundle"]).decode() == trusted
+    assert ("Secret", "gpuledger-webhook") not in objects
+
+
 def test_cert_manager_fills_in_whom_to_trust(helm: Helm) -> None:
     objects = helm.objects(admission={"mode": "webhook", "webhook": {"certificate": "certManager"}})
     configuration = objects["MutatingWebhookConfiguration", "gpuledger"]

@@ -76,6 +76,14 @@
 {{- end -}}
 {{- $again := "render it anew from these settings, by\n  gpuledger admission-policies --settings settings.yaml --output policies.yaml\n" -}}
 {{- if .Values.admission.rendered -}}
+  {{- $mode := include "gpuledger.admission" . -}}
+  {{- $kind := get (dict "policies" "MutatingAdmissionPolicy" "webhook" "MutatingWebhookConfiguration" "validating" "ValidatingAdmissionPolicy") $mode -}}
+  {{- if not (contains (printf "kind: %s\n" $kind) .Values.admission.rendered) -}}
+    {{- fail (printf "\n\nadmission.rendered has no %s, which the mode %s is about: docs/helm.md says what belongs into it.\n" $kind $mode) -}}
+  {{- end -}}
+  {{- if and (eq $mode "webhook") (eq .Values.admission.webhook.certificate "generated") -}}
+    {{- fail "\n\nadmission.rendered says whom the API server trusts, so it can't go with a certificate that Helm makes: set admission.webhook.certificate to secret or certManager.\n" -}}
+  {{- end -}}
   {{- $text := nospace .Values.admission.rendered -}}
   {{- range compact $words -}}
     {{- if not (contains (quote .) $text) -}}
@@ -83,7 +91,7 @@
     {{- end -}}
   {{- end -}}
   {{- $schedulers := include "gpuledger.schedulers" . -}}
-  {{- if and (ne (include "gpuledger.admission" .) "webhook") (not (contains $schedulers $text)) -}}
+  {{- if and (ne $mode "webhook") (not (contains $schedulers $text)) -}}
     {{- fail (printf "\n\nadmission.rendered is not for the scheduler names %s, which the settings have: %s" $schedulers $again) -}}
   {{- end -}}
 {{- else if $problems -}}
