@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import click
 
 from gpuledger import __version__
+from gpuledger.command_line.doctor import doctor
 from gpuledger.command_line.look import COMMANDS
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
 from gpuledger.command_line.sections import SectionedGroup
@@ -339,6 +340,7 @@ def _text_of(file: str) -> str:
         raise BadInput(f"{file} is no text: {error}") from None
 
 
+main.add_command(doctor)
 main.add_command(simulate)
 for command in COMMANDS:
     main.add_command(command)

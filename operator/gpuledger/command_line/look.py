@@ -112,7 +112,7 @@ def top(
     """
     if watch and selector:
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")
-    with _errors_shown():
+    with errors_shown():
         cluster = _cluster(kubeconfig, context)
         from gpuledger.plugin.cards import begin_cards, objects_in, uncollected
 
@@ -161,7 +161,7 @@ def get(
     """
     from gpuledger.plugin import get as views
 
-    with _errors_shown():
+    with errors_shown():
         cluster = _cluster(kubeconfig, context)
         kind, _, rest = name.partition("/")
         if kind in ("pod", "po", "pods") and rest:
@@ -199,7 +199,7 @@ def explain(
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "po", "pods") or not rest:
         raise click.UsageError(f"{name!r} is not pod/NAME")
-    with _errors_shown():
+    with errors_shown():
         namespace = namespace or _namespace(kubeconfig, context)
         found = _ask("/v1/explain", {"pod": f"{namespace}/{rest}"}, operator_url, kubeconfig, context)
         _print(found, output, lambda page: explain_lines(found, page, utc_now(), output == "wide"), no_color)
@@ -238,7 +238,7 @@ def history(
     from gpuledger.plugin.history import history_lines, question
     from gpuledger.plugin.spelling import utc_now
 
-    with _errors_shown():
+    with errors_shown():
         of_pod = name is not None and name.startswith("po")
         asked = question(name, (namespace or _namespace(kubeconfig, context)) if of_pod else "", kind, limit)
         found = _ask("/v1/history", asked, operator_url, kubeconfig, context)
@@ -286,7 +286,7 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
     from gpuledger.plugin.cordon import change_cordons, told
 
     failed = False
-    with _errors_shown():
+    with errors_shown():
         for done in change_cordons(_cluster(kubeconfig, context), names, reason):
             try:
                 click.echo(told(done), err=done["error"] is not None)
@@ -335,7 +335,7 @@ def _print(found: Json, output: str, lines: Callable[[Page], list[str]], no_colo
 
 
 @contextlib.contextmanager
-def _errors_shown() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """Have errors end the program with their text and 2; a reader that has gone away is none."""
     try:
         yield

@@ -6,7 +6,7 @@ import click
 
 SECTIONS = {
     "Look, as kubectl gpuledger": ("top", "get", "explain", "history", "cordon", "uncordon"),
-    "The ledger and its words": ("audit", "migrate", "inspect", "simulate"),
+    "The ledger and its words": ("doctor", "audit", "migrate", "inspect", "simulate"),
     "Run it, set it up": (),
 }
 """Title -> commands, in this order; the last one has all that the others lack."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,15 @@ Json = dict[str, Any]
 class KubeClient:
     """One connection pool to one API server, with one account."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, own_connector: aiohttp.BaseConnector | None = None) -> None:
+        """Use the library's connections, or others, which are then ours to close."""
         self.configuration = configuration
+        self._own_connector = own_connector
         self._api_client = ApiClient(configuration)
         rest = self._api_client.rest_client
         # Its connections, but not its session: that one looks for ~/.netrc and proxies before every single request.
         self._session = aiohttp.ClientSession(
-            connector=rest.pool_manager.connector,
+            connector=own_connector or rest.pool_manager.connector,
             connector_owner=False,
             read_bufsize=READ_BUFFER_BYTES,
             headers={"User-Agent": f"gpuledger/{__version__}"},  # the name in metadata.managedFields, too
@@ -68,6 +72,8 @@ class KubeClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
+        if self._own_connector is not None:
+            await self._own_connector.close()
         await self._api_client.close()
 
     async def authorization(self) -> str | None:
@@ -111,6 +117,26 @@ class KubeClient:
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+    async def server_time(self) -> datetime | None:
+        """Return the API server's clock, to the second, as its answers say it; None if they do not.
+
+        Raises Unreachable.
+        """
+        try:
+            async with self._session.get(
+                f"{self.configuration.host}/version",
+                headers=await self._headers(),
+                proxy=self.configuration.proxy,
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+            ) as response:
+                said = response.headers.get("Date")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"GET /version: {type(error).__name__}: {error}") from error
+        try:
+            return parsedate_to_datetime(said) if said else None
+        except ValueError:
+            return None
 
     @contextlib.asynccontextmanager
     async def stream(

@@ -1,0 +1,1 @@
+"""The checks: facts in, findings out. No I/O, no clock."""

@@ -1,0 +1,129 @@
+"""The operator, the kube-schedulers beside it, and the settings that all of them should share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from gpuledger.doctor.compare import differences
+from gpuledger.doctor.facts import Facts, Json, known
+from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.pod import bound_node, is_finished, is_ready, scheduler_of
+
+LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
+DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"
+LATE = timedelta(seconds=5)
+"""By how much a Lease may be overdue: the clock that it is compared with is known to the second."""
+
+
+def check_settings(facts: Facts) -> Iterator[Finding]:
+    """Yield in what the settings differ that were found, from the first of them."""
+    found = known(facts.settings)
+    (first, wanted), *others = found.items()
+    for where, values in others:
+        if different := sorted(option for option in wanted if values[option] != wanted[option]):
+            told = [f"{option} is {_spelled(values[option])} and {_spelled(wanted[option])}" for option in different]
+            yield Finding.of(Kind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(told)}")
+
+
+def check_operator(facts: Facts) -> Iterator[Finding]:
+    """Yield whether the operator's pods are there and Ready."""
+    pods, deployment = pods_of_app(known(facts.our_pods), OPERATOR_APP), known(facts.deployment)
+    pods = [pod for pod in pods if not is_finished(pod)]
+    wanted = ((deployment or {}).get("spec") or {}).get("replicas", 1)
+    ready = [pod for pod in pods if is_ready(pod)]
+    waiting = next((pod for pod in pods if not is_ready(pod)), None)
+    if waiting is not None:
+        text = f"pod {name_of(waiting)}: {why_not_ready(waiting)}"
+        kind = Kind.OPERATOR_DEGRADED if ready else Kind.OPERATOR_NOT_READY
+        yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
+    elif not pods:
+        text = f"it has no pods; it wants {wanted}" if deployment is not None else "there is none, and no pod of it"
+        yield Finding.of(Kind.OPERATOR_ABSENT, DEPLOYMENT, text)
+
+
+def check_lease(facts: Facts) -> Iterator[Finding]:
+    """Yield whether a kube-scheduler of ours leads, and the operator beside it can answer."""
+    lease = known(facts.lease)
+    host = holder_host(lease) if lease is not None else ""
+    if lease is None or not host:
+        problem = "there is none" if lease is None else "it has no holder"
+        yield Finding.of(Kind.LEASE_NOT_HELD, LEASE, f"{problem}: no kube-scheduler places our pods")
+        return
+    renewed = time_of(lease["spec"].get("renewTime"))
+    duration = timedelta(seconds=lease["spec"].get("leaseDurationSeconds") or 0)
+    now = known(facts.server_time)
+    if renewed is None or now - renewed > duration + LATE:
+        ago = "never" if renewed is None else f"{(now - renewed).total_seconds():.0f} s ago"
+        text = f"its holder {host} renewed it last {ago}, and should every {duration.total_seconds():.0f} s at least"
+        yield Finding.of(Kind.LEASE_EXPIRED, LEASE, text, POD=host)
+        return
+    leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host), None)
+    if leader is None:
+        text = f"its holder is {host}, and no pod of the operator has that name"
+        yield Finding.of(Kind.LEADER_UNKNOWN, LEASE, text)
+    elif not is_ready(leader):
+        text = f"its kube-scheduler leads, and asks the operator of the same pod; {why_not_ready(leader)}"
+        yield Finding.of(Kind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host}", text, POD=host)
+
+
+def check_scheduler_errors(facts: Facts) -> Iterator[Finding]:
+    """Yield what kube-scheduler says of pods that it could not ask the operator about."""
+    names = known(facts.release).scheduler_names
+    failed: dict[str, list[str]] = {}  # what it said -> pods
+    for pod in known(facts.pods):
+        if scheduler_of(pod) in names and not bound_node(pod) and (words := _error_of(pod)):
+            failed.setdefault(words, []).append(f"{pod['metadata']['namespace']}/{name_of(pod)}")
+    for words, pods in failed.items():
+        yield Finding.of(Kind.SCHEDULER_ERROR, "kube-scheduler", f"{words[:300]} (for {some_of(pods)})")
+
+
+def _error_of(pod: Json) -> str:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    found = (c for c in conditions if c["type"] == "PodScheduled" and c.get("reason") == "SchedulerError")
+    return next((str(condition.get("message") or "it does not say why") for condition in found), "")
+
+
+def check_scheduler_config(facts: Facts) -> Iterator[Finding]:
+    """Yield what is other than expected in configurations that were not rendered where they are used."""
+    configs = known(facts.scheduler_configs)
+    if not configs:
+        return
+    wanted = known(facts.release).scheduler_config
+    for where, found in configs.items():
+        for problem in _config_problems(wanted, found):
+            yield Finding.of(Kind.SCHEDULER_CONFIG, where, problem)
+
+
+def _config_problems(wanted: Json, found: Json) -> Iterator[str]:
+    ours = wanted["extenders"][0]
+    extenders = [each for each in found.get("extenders") or () if each.get("filterVerb") == ours["filterVerb"]]
+    extender = next((each for each in extenders if each.get("urlPrefix") == ours["urlPrefix"]), None)
+    if extender is None:
+        urls = some_of([str(each.get("urlPrefix")) for each in extenders]) or "none"
+        yield f"no extender at {ours['urlPrefix']}, where the operator listens; there is {urls}"
+        extender = extenders[0] if extenders else None
+    if extender is not None:
+        should, are = _managed(ours), _managed(extender)
+        if missing := sorted(should - are):
+            yield f"its extender is not asked about {some_of(missing)}, which the settings have"
+        if others := sorted(are - should):
+            yield f"its extender is asked about {some_of(others)}, which the settings do not have"
+        rest = {key: value for key, value in ours.items() if key not in ("urlPrefix", "managedResources")}
+        has = {key: extender.get(key) for key in rest}
+        if different := sorted(differences(rest, has)):
+            yield f"its extender differs in {some_of(different)}"
+    names = {each.get("schedulerName") for each in found.get("profiles") or ()}
+    if missing := sorted({each["schedulerName"] for each in wanted["profiles"]} - names):
+        yield f"it has no profile named {some_of(missing)}: pods that name it wait for ever"
+
+
+def _managed(extender: Json) -> set[str]:
+    return {str(each.get("name")) for each in extender.get("managedResources") or ()}
+
+
+def _spelled(value: Any) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)

@@ -1,0 +1,120 @@
+"""All checks, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
+from gpuledger.doctor.checks.clocks import check_clock_here, check_clocks_of_nodes
+from gpuledger.doctor.checks.nodes import (
+    check_cdi,
+    check_inventory,
+    check_names_of_nodes,
+    check_registers,
+    check_scores,
+)
+from gpuledger.doctor.checks.others import check_foreign_pods, check_plugins
+from gpuledger.doctor.checks.policies import check_defaults, check_policies, check_webhook
+from gpuledger.doctor.checks.scheduler import (
+    check_lease,
+    check_operator,
+    check_scheduler_config,
+    check_scheduler_errors,
+    check_settings,
+)
+from gpuledger.doctor.checks.server import check_crd, check_preemption, check_scheduler_version, check_server_version
+from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
+from gpuledger.doctor.finding import Finding, Kind, Severity
+
+Check = Callable[[Facts], Iterable[Finding]]
+
+CHECKS: dict[str, Check] = {
+    "server-version": check_server_version,
+    "preemption": check_preemption,
+    "scheduler-version": check_scheduler_version,
+    "crd": check_crd,
+    "policies": check_policies,
+    "defaults": check_defaults,
+    "webhook": check_webhook,
+    "operator-account": check_operator_account,
+    "agent-account": check_agent_account,
+    "over-hami": check_over_hami,
+    "settings": check_settings,
+    "operator": check_operator,
+    "lease": check_lease,
+    "scheduler-errors": check_scheduler_errors,
+    "scheduler-config": check_scheduler_config,
+    "inventory": check_inventory,
+    "registers": check_registers,
+    "names-of-nodes": check_names_of_nodes,
+    "plugins": check_plugins,
+    "cdi": check_cdi,
+    "scores": check_scores,
+    "foreign-pods": check_foreign_pods,
+    "clock-here": check_clock_here,
+    "clocks-of-nodes": check_clocks_of_nodes,
+}
+"""Name -> check, in the order in which they are made."""
+
+BEFORE_THE_OPERATOR = ("server-version", "preemption", "crd", "operator-account")
+"""What must hold before the operator starts; the rest can't yet, or is no reason not to start."""
+
+FOUND, NOT_CHECKED, NOTHING = 1, 2, 0
+"""How the program ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What the checks have found, errors first."""
+
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    """Checks that were made to their end."""
+
+    def json(self) -> dict[str, Any]:
+        """Return it as data."""
+        return {"findings": [finding.json() for finding in self.findings], "checked": list(self.checked)}
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Findings that are errors."""
+        return tuple(finding for finding in self.findings if finding.kind.severity is Severity.ERROR)
+
+    @property
+    def exit_code(self) -> int:
+        """1 for an error, else 2 if something was not checked, else 0: warnings alone are no failure."""
+        if self.errors:
+            return FOUND
+        return NOT_CHECKED if any(each.kind is Kind.NOT_CHECKED for each in self.findings) else NOTHING
+
+
+def examine(facts: Facts, names: Sequence[str] = tuple(CHECKS)) -> Examination:
+    """Make the checks of these names. What one of them lacks keeps none of the others from its work."""
+    findings: list[Finding] = []
+    checked: list[str] = []
+    unread: dict[Unread, list[str]] = {}  # what could not be read -> checks that needed it
+    for name in names:
+        try:
+            findings.extend(CHECKS[name](facts))  # what it found before it lacked something counts, too
+            checked.append(name)
+        except NotCheckedError as error:
+            unread.setdefault(error.unread, []).append(name)
+    for field in fields(facts):  # a check tells of the first thing that it lacks; who may read that may lack another
+        value = getattr(facts, field.name)
+        if isinstance(value, Unread) and value.what:
+            unread.setdefault(value, [])
+    findings.extend(_not_checked(unread))
+    return Examination(tuple(sorted(findings, key=_place)), tuple(checked))
+
+
+def _place(finding: Finding) -> tuple[bool, int]:
+    """Return where a finding is shown: errors first, then in the order of `Kind`."""
+    return finding.kind.severity is not Severity.ERROR, list(Kind).index(finding.kind)
+
+
+def _not_checked(unread: dict[Unread, list[str]]) -> Iterator[Finding]:
+    for each, checks in unread.items():
+        text = f"not checked: {', '.join(checks) or 'more of the same'}. {each.why}"
+        yield Finding.of(Kind.NOT_CHECKED, each.what, text, f"needs {each.needs}")

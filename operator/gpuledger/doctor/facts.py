@@ -1,0 +1,105 @@
+"""What was read of a cluster, and what could not be. Pure data, so that a check can be tried with any cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from gpuledger.doctor.permissions import Permission
+from gpuledger.formats.words import Words
+
+Json = dict[str, Any]
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that could not be read."""
+
+    what: str
+    """Such as "the Nodes"."""
+    why: str
+    needs: str
+    """What would make it readable: a permission, an option."""
+
+
+class NotCheckedError(Exception):
+    """A check asked for what could not be read."""
+
+    def __init__(self, unread: Unread) -> None:
+        super().__init__(unread.what)
+        self.unread = unread
+
+
+def known(value: Value | Unread) -> Value:
+    """Return what was read. Raises NotCheckedError if it was not."""
+    if isinstance(value, Unread):
+        raise NotCheckedError(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What this release would have in a cluster with these settings."""
+
+    words: Words
+    scheduler_names: tuple[str, ...]
+    policies: Sequence[Json]
+    """Policies and their bindings, of all kinds."""
+    webhooks: Sequence[Json]
+    """The webhook's configurations, with no address."""
+    scheduler_config: Json
+    preemption: str = "auto"
+    topology: bool = False
+    """Whether nodes or cards are chosen by how cards are connected."""
+    with_cdi: bool = True
+    webhook_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What was asked of an account, and which of it the API server would refuse."""
+
+    account: str
+    denied: tuple[Permission, ...]
+
+
+_NOT_ASKED = Unread("", "it was not asked for", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A cluster, as far as it was read. `None` is what is certainly not there."""
+
+    local_time: datetime
+    """When the API server's clock was read, by ours."""
+    server_time: datetime | Unread = _NOT_ASKED
+    release: Release | Unread = _NOT_ASKED
+    version: tuple[int, int] | Unread = _NOT_ASKED
+    """Of the API server: major, minor."""
+    crd: Json | Unread | None = _NOT_ASKED
+    policies: Mapping[tuple[str, str], Json] | Unread = _NOT_ASKED
+    """(Kind, name) -> policy or binding whose name begins like ours."""
+    webhooks: Sequence[Json] | Unread = _NOT_ASKED
+    """Webhook configurations named gpuledger."""
+    settings: Mapping[str, Mapping[str, object]] | Unread = _NOT_ASKED
+    """Whose settings these are -> option -> value, with the defaults."""
+    operator_access: Access | Unread = _NOT_ASKED
+    agent_access: Access | Unread = _NOT_ASKED
+    lease: Json | Unread | None = _NOT_ASKED
+    """The schedulers' Lease."""
+    deployment: Json | Unread | None = _NOT_ASKED
+    scheduler_configs: Mapping[str, Json] | Unread = field(default_factory=dict)
+    """Where it was found -> a kube-scheduler's configuration that was not rendered where it is used."""
+    our_pods: Sequence[Json] | Unread = _NOT_ASKED
+    """Pods of our namespace."""
+    nodes: Sequence[Json] | Unread = _NOT_ASKED
+    cards: frozenset[str] | Unread = _NOT_ASKED
+    """Names of the GPUAllocations: UUIDs in lower case."""
+    pods: Sequence[Json] | Unread = _NOT_ASKED
+    """Pods of all namespaces that have not ended."""
+    node_leases: Sequence[Json] | Unread = _NOT_ASKED
+    """Leases by which kubelets say that they live."""

@@ -1,0 +1,354 @@
+"""What can be found wrong with a cluster: each kind with its severity, its meaning, and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    """Pods do not get cards, or the ledger is not kept as it should be."""
+    WARNING = "warning"
+    """It works, but for something that a person should know."""
+
+
+E, W = Severity.ERROR, Severity.WARNING
+
+
+class Kind(StrEnum):
+    """What can be found, in the order in which it is shown. The ids are stable: scripts may rely on them."""
+
+    severity: Severity
+    meaning: str
+    mend: str
+    """What to do; words in capitals stand for names that a finding fills in."""
+
+    def __new__(cls, value: str, severity: Severity, meaning: str, mend: str) -> Self:
+        """Return a member with what is to be said of it."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.severity, kind.meaning, kind.mend = severity, meaning, mend
+        return kind
+
+    # The API server.
+    SERVER_TOO_OLD = (
+        "server-too-old",
+        E,
+        "The API server is older than Kubernetes 1.30.",
+        "Upgrade the control plane to Kubernetes 1.30 or newer.",
+    )
+    NOBODY_PREEMPTS = (
+        "nobody-preempts",
+        E,
+        "`preemption: native`, and the API server is older than 1.38: kube-scheduler finds no victims on cards.",
+        "Set `preemption: auto`.",
+    )
+    SCHEDULER_VERSION = (
+        "scheduler-version",
+        W,
+        "The Deployment's kube-scheduler is newer than the API server, or more than one minor version older.",
+        "Take the kube-scheduler image vSERVER in the Deployment.",
+    )
+
+    # The custom resource.
+    CRD_MISSING = (
+        "crd-missing",
+        E,
+        "There is no CRD of GPUAllocation.",
+        "kubectl apply -k manifests/",
+    )
+    CRD_DIFFERS = (
+        "crd-differs",
+        E,
+        "The CRD is not that of this release: rules or fields of the ledger are missing, or others are there.",
+        "gpuledger crd | kubectl apply -f -",
+    )
+    CRD_NOT_SERVED = (
+        "crd-not-served",
+        E,
+        "The API server does not serve the CRD.",
+        "kubectl describe crd gpuallocations.gpuledger.dev says why.",
+    )
+
+    # Admission.
+    POLICIES_ABSENT = (
+        "policies-absent",
+        W,
+        "Neither the admission policies nor the webhook are there: users can write annotations that are the "
+        "operator's, and pods have to name the scheduler themselves.",
+        "kubectl apply -k manifests/admission",
+    )
+    POLICY_MISSING = (
+        "policy-missing",
+        E,
+        "One of the admission policies is missing.",
+        "gpuledger admission-policies --kind KIND | kubectl apply -f -",
+    )
+    POLICY_UNBOUND = (
+        "policy-unbound",
+        E,
+        "A policy has no binding, or one that does not deny: it does nothing.",
+        "gpuledger admission-policies --kind KIND | kubectl apply -f -",
+    )
+    POLICY_NAMES = (
+        "policy-names",
+        E,
+        "A policy or the webhook's configuration has other names of resources than the settings.",
+        "gpuledger admission-policies --settings FILE | kubectl apply -f -",
+    )
+    POLICY_DIFFERS = (
+        "policy-differs",
+        E,
+        "A policy or its binding is not as this release generates it from the settings.",
+        "gpuledger admission-policies --settings FILE | kubectl apply -f -",
+    )
+    NO_DEFAULTS = (
+        "no-defaults",
+        W,
+        "Nothing fills new pods in: they have to name scheduler and count themselves. Before Kubernetes 1.36, the "
+        "webhook does it.",
+        "docs/admission.md, The webhook",
+    )
+    WEBHOOK_UNSERVED = (
+        "webhook-unserved",
+        E,
+        "The API server sends pods to the webhook, and the operator serves none: all pods with GPUs are refused.",
+        "Set `webhook_port: 9443`, or kubectl delete "
+        "mutatingwebhookconfiguration,validatingwebhookconfiguration gpuledger",
+    )
+
+    # What accounts may do.
+    OPERATOR_PERMISSION = (
+        "operator-permission",
+        E,
+        "The operator's account, which kube-scheduler uses too, may not do what it has to.",
+        "kubectl apply -k manifests/",
+    )
+    AGENT_PERMISSION = (
+        "agent-permission",
+        E,
+        "The node agents' account may not do what it has to.",
+        "kubectl apply -k manifests/",
+    )
+    OVER_HAMI_PERMISSION = (
+        "over-hami-permission",
+        E,
+        "Nodes run HAMi's device plugin, and the operator may not patch nodes: it can't set the lock that the plugin "
+        "looks for.",
+        "kubectl apply -k manifests/over-hami",
+    )
+
+    # Operator and kube-scheduler.
+    SETTINGS_DIFFER = (
+        "settings-differ",
+        E,
+        "Operator, agents, or the file given with `--settings` have different settings.",
+        "kubectl apply -k manifests/, so that all of them start from one file",
+    )
+    OPERATOR_ABSENT = (
+        "operator-absent",
+        E,
+        "There is no pod of the operator.",
+        "kubectl apply -k manifests/; kubectl describe deployment gpuledger -n gpuledger-system",
+    )
+    OPERATOR_NOT_READY = (
+        "operator-not-ready",
+        E,
+        "No pod of the operator is Ready.",
+        "kubectl logs -n gpuledger-system POD --all-containers",
+    )
+    OPERATOR_DEGRADED = (
+        "operator-degraded",
+        W,
+        "Some of the operator's pods are not Ready: nobody takes over when another one ends.",
+        "kubectl logs -n gpuledger-system POD --all-containers",
+    )
+    LEASE_NOT_HELD = (
+        "lease-not-held",
+        E,
+        "Nobody holds the schedulers' Lease: no kube-scheduler of ours runs.",
+        "kubectl logs -n gpuledger-system deployment/gpuledger -c kube-scheduler",
+    )
+    LEASE_EXPIRED = (
+        "lease-expired",
+        E,
+        "The holder of the schedulers' Lease has ceased to renew it.",
+        "kubectl logs -n gpuledger-system POD -c kube-scheduler",
+    )
+    LEADER_NOT_READY = (
+        "leader-not-ready",
+        E,
+        "The operator beside the leading kube-scheduler is not Ready: the scheduler asks it and gets no answer.",
+        "kubectl logs -n gpuledger-system POD -c operator",
+    )
+    LEADER_UNKNOWN = (
+        "leader-unknown",
+        W,
+        "A kube-scheduler holds the Lease that is in none of the operator's pods.",
+        "End the other kube-scheduler, or have it use another Lease.",
+    )
+    SCHEDULER_ERROR = (
+        "scheduler-error",
+        E,
+        "kube-scheduler could not ask the operator about pods.",
+        "kubectl logs -n gpuledger-system deployment/gpuledger -c operator",
+    )
+    SCHEDULER_CONFIG = (
+        "scheduler-config",
+        E,
+        "A kube-scheduler's configuration is not the one that goes with the settings.",
+        "gpuledger scheduler-config --settings FILE, for that kube-scheduler, and start it anew",
+    )
+
+    # Nodes.
+    NODE_NOT_SHARED = (
+        "node-not-shared",
+        W,
+        "A node has GPUs, and none of them is in the ledger: nobody registers them.",
+        "kubectl label node NODE gpuledger.dev/agent=true, if no other device plugin serves its cards",
+    )
+    AGENT_ABSENT = (
+        "agent-absent",
+        E,
+        "A node with the label gpuledger.dev/agent=true has no pod of the node agent.",
+        "kubectl describe daemonset gpuledger-agent -n gpuledger-system",
+    )
+    AGENT_NOT_READY = (
+        "agent-not-ready",
+        E,
+        "The node agent is not Ready; without NVIDIA's driver library, or a container runtime that brings it, it never "
+        "is.",
+        "kubectl logs -n gpuledger-system POD; if it finds no driver: install it, or set runtimeClassName: nvidia",
+    )
+    NODE_WITHOUT_CARDS = (
+        "node-without-cards",
+        E,
+        "The node agent runs, and lists no card.",
+        "kubectl logs -n gpuledger-system -l app.kubernetes.io/name=gpuledger-agent; nvidia-smi on NODE",
+    )
+    CARDS_OUT = (
+        "cards-out",
+        E,
+        "No card of a node is in working order, as its agent or device plugin says.",
+        "nvidia-smi on NODE; docs/node-agent.md, What it finds out",
+    )
+    REGISTER_PROBLEM = (
+        "register-problem",
+        E,
+        "What a node's device plugin lists of its cards can't be read, or not all of it.",
+        "gpuledger inspect node/NODE",
+    )
+    NODE_NAMES = (
+        "node-names",
+        E,
+        "A node's device plugin serves other names than the settings say: its cards go to nobody.",
+        "Name in the settings what it serves (resource_count, volcano_count), or start it anew with the settings.",
+    )
+    PLUGIN_SILENT = (
+        "plugin-silent",
+        E,
+        "A node lists cards, and its kubelet offers none of them: its device plugin does not answer.",
+        "Start the device plugin on NODE anew, and look at its log.",
+    )
+    CARDS_NOT_ENTERED = (
+        "cards-not-entered",
+        E,
+        "A node lists cards that are not in the ledger.",
+        "kubectl logs -n gpuledger-system deployment/gpuledger -c operator",
+    )
+    PLUGINS_CLASH = (
+        "plugins-clash",
+        E,
+        "Two device plugins give out the same cards of a node.",
+        "Keep one of them away from NODE: its DaemonSet's nodeSelector, or the label gpuledger.dev/agent",
+    )
+    PLUGINS_MIXED = (
+        "plugins-mixed",
+        W,
+        "Two device plugins run on a node under different names: whichever does not know of the other gives cards out "
+        "twice.",
+        "Keep one of them away from NODE.",
+    )
+    KUBELET_TOO_OLD = (
+        "kubelet-too-old",
+        E,
+        "A kubelet older than 1.29 passes no CDI devices on.",
+        "Upgrade the kubelet of NODE, or set `delivery: directory`.",
+    )
+    RUNTIME_WITHOUT_CDI = (
+        "runtime-without-cdi",
+        E,
+        "A node's container runtime knows no CDI: containers start without their cards.",
+        "Upgrade it to containerd 2.0, or set `delivery: directory`.",
+    )
+    RUNTIME_CDI_OFF = (
+        "runtime-cdi-off",
+        W,
+        "containerd 1.7 knows CDI only where it is switched on, which can't be seen from here.",
+        "enable_cdi = true in containerd's configuration on NODE, or containerd 2.0",
+    )
+    NO_SCORES = (
+        "no-scores",
+        W,
+        "The policy is `topology`, and a node says nothing of how its cards are connected.",
+        "ENABLE_TOPOLOGY_SCORE=true for HAMi's device plugin on NODE, or another policy",
+    )
+
+    # Pods.
+    FOREIGN_PODS = (
+        "foreign-pods",
+        E,
+        "Pods with GPUs were put on our nodes by another scheduler: nobody counts what they use.",
+        "kubectl apply -k manifests/admission, and delete them; or keep their nodes apart (node_label, node_taint)",
+    )
+
+    # Clocks.
+    CLOCK_SKEW_HERE = (
+        "clock-skew-here",
+        W,
+        "The clock of the machine that this runs on differs from the API server's.",
+        "Start NTP on the machine.",
+    )
+    CLOCK_SKEW_NODE = (
+        "clock-skew-node",
+        W,
+        "A node's clock differs from the API server's: deadlines that its pods wait for come early or late.",
+        "Start NTP on NODE.",
+    )
+
+    # The doctor itself.
+    NOT_CHECKED = (
+        "not-checked",
+        W,
+        "Something could not be read, so the checks that are named were not made.",
+        "Give the account what it needs, as the finding says.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: Kind
+    where: str
+    """The object, as "node NAME" or "KIND NAME"."""
+    text: str
+    """What is wrong with it, for a person."""
+    mend: str
+
+    @classmethod
+    def of(cls, kind: Kind, where: str, text: str, mend: str = "", **names: str) -> Finding:
+        """Return a finding. `names` take the places of the words in capitals of what mends it."""
+        mend = mend or kind.mend
+        for word, name in names.items():
+            mend = mend.replace(word, name)
+        return cls(kind, where, text, mend)
+
+    def json(self) -> dict[str, Any]:
+        """Return it as data."""
+        severity = self.kind.severity.value
+        return {"id": self.kind.value, "severity": severity, "where": self.where, "text": self.text, "mend": self.mend}

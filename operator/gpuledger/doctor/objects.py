@@ -1,0 +1,99 @@
+"""What checks look for in Kubernetes' objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gpuledger.formats.lease import LEASE_NAMESPACE
+from gpuledger.formats.pod import scheduler_says
+
+Json = dict[str, Any]
+
+NAME_LABEL = "app.kubernetes.io/name"
+OPERATOR_APP = "gpuledger"
+AGENT_APP = "gpuledger-agent"
+AGENT_LABEL = "gpuledger.dev/agent"
+"""Of a node on which the DaemonSet of the agents runs, with the value "true"."""
+
+
+def name_of(found: Json) -> str:
+    """Return an object's name."""
+    return str((found.get("metadata") or {}).get("name") or "")
+
+
+def labels_of(found: Json) -> Mapping[str, str]:
+    """Return an object's labels."""
+    return (found.get("metadata") or {}).get("labels") or {}
+
+
+def pods_of_app(pods: Sequence[Json], app: str) -> list[Json]:
+    """Return our pods of one kind; those that are on their way out do not count."""
+    return [
+        pod
+        for pod in pods
+        if labels_of(pod).get(NAME_LABEL) == app
+        and pod["metadata"].get("namespace") == LEASE_NAMESPACE
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def why_not_ready(pod: Json) -> str:
+    """Return what keeps a pod from being Ready, as far as its status says."""
+    status = pod.get("status") or {}
+    if not (pod.get("spec") or {}).get("nodeName"):
+        return f"it has no node: {scheduler_says(pod) or 'no scheduler has said why'}"
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if problem := _problem(each):
+            return f"container {each.get('name')}: {problem}"
+    for each in status.get("containerStatuses") or ():
+        if not each.get("ready"):
+            return f"container {each.get('name')} runs, and says that it is not ready"
+    return f"its phase is {status.get('phase', 'unknown')}"
+
+
+def _problem(container: Json) -> str:
+    state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    if ended and ended.get("exitCode"):
+        return f"ended with {ended['exitCode']}" + _message(ended)
+    if waiting.get("reason") and waiting["reason"] not in ("PodInitializing", "ContainerCreating"):
+        before = f", after it ended with {last['exitCode']}{_message(last)}" if last.get("exitCode") else ""
+        return f"{waiting['reason']}{_message(waiting)}{before}"
+    return ""
+
+
+def _message(state: Json) -> str:
+    text = " ".join(str(state.get("message") or "").split())
+    return f": {text[:300]}" if text else ""
+
+
+def resources_asked(pod: Json) -> Iterator[str]:
+    """Yield the names of all resources that a pod's containers ask for."""
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        asked = container.get("resources") or {}
+        yield from asked.get("limits") or ()
+        yield from asked.get("requests") or ()
+
+
+def version_in(text: str) -> tuple[int, int] | None:
+    """Return major and minor version in a text such as "v1.36.3" or "containerd://1.7.2", None if it has none."""
+    found = re.search(r"(?:^|[:/v])(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def time_of(text: object) -> datetime | None:
+    """Return a time that Kubernetes has written, None if there is none."""
+    try:
+        return datetime.fromisoformat(str(text)) if text else None
+    except ValueError:
+        return None
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -1,0 +1,88 @@
+"""What our accounts have to be allowed, in one place. A test compares it with the roles in manifests/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.resource import GROUP, PLURAL
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One verb on one resource."""
+
+    verb: str
+    resource: str
+    """With its subresource: pods/binding."""
+    group: str = ""
+    namespace: str = ""
+    """Empty: in all of them."""
+    name: str = ""
+    """Of the one object; empty: of any."""
+    role: str = ""
+    """The role of Kubernetes' own that grants it; empty: a role of our manifests."""
+
+    def attributes(self) -> dict[str, Any]:
+        """Return it as `resourceAttributes` of an access review."""
+        resource, _, subresource = self.resource.partition("/")
+        found = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": subresource}
+        found |= {"namespace": self.namespace, "name": self.name}
+        return {key: value for key, value in found.items() if value}
+
+    def __str__(self) -> str:
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        name = f" {self.name}" if self.name else ""
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {resource}{name}{where}"
+
+
+def _each(verbs: str, resource: str, group: str = "", **fields: str) -> tuple[Permission, ...]:
+    return tuple(Permission(verb, resource, group, **fields) for verb in verbs.split())
+
+
+LEASES = "coordination.k8s.io"
+
+OPERATOR = (
+    *_each("get list watch patch delete", "pods"),
+    *_each("get list watch", "nodes"),
+    *_each("patch", "pods/status"),
+    *_each("create", "pods/binding"),
+    *_each("create", "pods/eviction"),
+    *_each("list", "poddisruptionbudgets", "policy"),
+    *_each("create", "events"),
+    *_each("get list watch create patch delete", PLURAL, GROUP),
+    *_each("patch", f"{PLURAL}/status", GROUP),
+    *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
+    *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),
+)
+"""What the operator's own role has to grant."""
+
+BESIDE = (
+    Permission("list", "csinodes", "storage.k8s.io", role="system:kube-scheduler"),
+    Permission("patch", "persistentvolumes", role="system:volume-scheduler"),
+    Permission("create", "tokenreviews", "authentication.k8s.io", role="system:auth-delegator"),
+    Permission(
+        "get",
+        "configmaps",
+        namespace="kube-system",
+        name="extension-apiserver-authentication",
+        role="extension-apiserver-authentication-reader",
+    ),
+)
+"""One permission of each role of Kubernetes' own that the same account has, for kube-scheduler."""
+
+AGENT = (
+    *_each("get list watch patch", "nodes"),
+    *_each("get list", "pods"),
+    *_each("get", PLURAL, GROUP),
+    *_each("create", "events", namespace="default"),
+)
+"""What the node agents' roles have to grant."""
+
+OVER_HAMI = Permission("patch", "nodes")
+"""What the operator needs besides where nodes run HAMi's device plugin."""
+
+AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
+"""What the doctor itself needs in the operator's pod, besides."""

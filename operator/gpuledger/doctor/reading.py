@@ -1,0 +1,341 @@
+"""Reads a cluster into facts. What can't be read is noted as such, and the rest is read all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import yaml
+
+from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
+from gpuledger.doctor.facts import Access, Facts, Json, Release, Unread
+from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
+from gpuledger.doctor.release import release_for
+from gpuledger.formats.admission_accounts import AGENT as AGENT_ACCOUNT
+from gpuledger.formats.admission_accounts import OPERATOR as OPERATOR_ACCOUNT
+from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.resource import API_VERSION, GROUP, PLURAL
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads
+from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
+from gpuledger.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+APPS = f"/apis/apps/v1/namespaces/{LEASE_NAMESPACE}"
+OURS = f"/api/v1/namespaces/{LEASE_NAMESPACE}"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+
+POLICY_KINDS = (
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+)
+WEBHOOK_KINDS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+OUR_PREFIX = "gpuledger-"
+OUR_WEBHOOKS = "gpuledger"
+
+REVIEWS_AT_ONCE = 8
+"""Some forty are asked for, and the API server has others to serve."""
+
+GIVEN = "the settings given with --settings"
+
+
+class Reading:
+    """One look at a cluster. `settings` and `scheduler_configs` are files that the caller has named."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: Settings | None = None,
+        scheduler_configs: Mapping[str, Json] | None = None,
+    ) -> None:
+        self._client, self._reads = client, KubeReads(client)
+        self._given, self._scheduler_configs = settings, dict(scheduler_configs or {})
+        self._reviewing = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    async def all(self) -> Facts:
+        """Read all that any check needs. Raises ApiError if the API server does not answer, or does not know us."""
+        version = await self._version()
+        deployment, daemon_set = await asyncio.gather(self._workload("deployments", "gpuledger"), self._agents())
+        settings, chosen = await self._settings(deployment, daemon_set)
+        (
+            (crd, policies, webhooks, lease, our_pods, nodes, cards, pods, node_leases),
+            operator_access,
+            agent_access,
+            configs,
+        ) = await asyncio.gather(
+            self._objects(),
+            self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, OVER_HAMI)),
+            self._access(AGENT_ACCOUNT, AGENT),
+            self._configs(deployment),
+        )
+        server_time, local_time = await self._clock()
+        return Facts(
+            local_time=local_time,
+            server_time=server_time,
+            release=_release(chosen),
+            version=version,
+            crd=crd,
+            policies=policies,
+            webhooks=webhooks,
+            settings=settings,
+            operator_access=operator_access,
+            agent_access=agent_access,
+            lease=lease,
+            deployment=deployment,
+            scheduler_configs=configs,
+            our_pods=our_pods,
+            nodes=nodes,
+            cards=cards,
+            pods=pods,
+            node_leases=node_leases,
+        )
+
+    async def before_the_operator(self) -> Facts:
+        """Read what the operator needs before it starts, as its own account. Raises as `all`."""
+        version, crd = await self._version(), await self._crd()
+        access = await self._access("this account", (*OPERATOR, *BESIDE), own=True)
+        settings = self._given or Settings()
+        return Facts(
+            local_time=datetime.now(UTC),
+            release=_release(settings),
+            version=version,
+            crd=crd,
+            operator_access=access,
+        )
+
+    async def _objects(self) -> Any:
+        return await asyncio.gather(
+            self._crd(),
+            self._policies(),
+            self._webhooks(),
+            self._lease(),
+            self._list("the pods of gpuledger-system", f"`list` on pods in {LEASE_NAMESPACE}", f"{OURS}/pods"),
+            self._list("the nodes", "`list` on nodes", "/api/v1/nodes"),
+            self._cards(),
+            self._pods(),
+            self._list("the nodes' Leases", "`list` on leases in kube-node-lease", f"{LEASES}/kube-node-lease/leases"),
+        )
+
+    async def _version(self) -> tuple[int, int] | Unread:
+        """Return the version. Raises ApiError where an API server that says nothing will not say more."""
+        try:
+            return await self._reads.server_version()
+        except Denied as error:
+            if error.status == 403:
+                return Unread("the API server's version", "your account may not read it", "`get` on /version")
+            raise
+
+    async def _clock(self) -> tuple[datetime | Unread, datetime]:
+        async def ask() -> datetime:
+            found = await self._client.server_time()
+            if found is None:
+                raise BadInput("its answers have no Date")
+            return found
+
+        begin = datetime.now(UTC)
+        found = await _tried("the API server's clock", "an API server whose answers have a Date", ask)
+        return found, begin + (datetime.now(UTC) - begin) / 2
+
+    async def _crd(self) -> Json | Unread | None:
+        what, needs = "the CRD", f"`get` on customresourcedefinitions {PLURAL}.{GROUP}"
+        found = await _or_none(what, needs, lambda: self._client.request("GET", CRD))
+        if isinstance(found, Unread):  # whether there is one can be told by everybody
+            try:
+                await self._client.request("GET", f"/apis/{API_VERSION}")
+            except NotFound:
+                return None
+            except ApiError:
+                return found
+        return found
+
+    async def _policies(self) -> Mapping[tuple[str, str], Json] | Unread:
+        async def read() -> Mapping[tuple[str, str], Json]:
+            lists = await asyncio.gather(*(self._listed_or_none(f"{ADMISSION}/{_plural(k)}") for k in POLICY_KINDS))
+            return {
+                (kind, item["metadata"]["name"]): item
+                for kind, items in zip(POLICY_KINDS, lists, strict=True)
+                for item in items
+                if item["metadata"]["name"].startswith(OUR_PREFIX)
+            }
+
+        needs = f"`list` on {', '.join(map(_plural, POLICY_KINDS))}"
+        return await _tried("the admission policies", needs, read)
+
+    async def _webhooks(self) -> Sequence[Json] | Unread:
+        async def read() -> Sequence[Json]:
+            found = []
+            for kind in WEBHOOK_KINDS:
+                try:
+                    item = await self._client.request("GET", f"{ADMISSION}/{_plural(kind)}/{OUR_WEBHOOKS}")
+                except NotFound:
+                    continue
+                found.append({**item, "kind": kind})
+            return found
+
+        return await _tried("the webhook's configuration", f"`get` on {', '.join(map(_plural, WEBHOOK_KINDS))}", read)
+
+    async def _lease(self) -> Json | Unread | None:
+        path = f"{LEASES}/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
+        needs = f"`get` on leases in {LEASE_NAMESPACE}"
+        return await _or_none("the schedulers' Lease", needs, lambda: self._client.request("GET", path))
+
+    async def _cards(self) -> frozenset[str] | Unread:
+        async def read() -> frozenset[str]:
+            return frozenset(item["metadata"]["name"] for item in await self._listed_or_none(ALLOCATIONS))
+
+        return await _tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
+
+    async def _pods(self) -> Sequence[Json] | Unread:
+        selector = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        return await self._list("the pods of all namespaces", "`list` on pods", PODS, selector)
+
+    async def _workload(self, resource: str, name: str) -> Json | Unread | None:
+        what, needs = f"{resource.removesuffix('s')} {name}", f"`get` on {resource} in {LEASE_NAMESPACE}"
+        return await _or_none(what, needs, lambda: self._client.request("GET", f"{APPS}/{resource}/{name}"))
+
+    async def _agents(self) -> Json | Unread | None:
+        return await self._workload("daemonsets", "gpuledger-agent")
+
+    async def _settings(
+        self, deployment: Json | Unread | None, daemon_set: Json | Unread | None
+    ) -> tuple[Mapping[str, Mapping[str, object]] | Unread, Settings | Unread]:
+        """Return all settings that are found, and those that count: the given ones, or the operator's."""
+        found: dict[str, Settings] = {GIVEN: self._given} if self._given else {}
+        problem: Unread | None = None
+        for workload, container, kind in (
+            (deployment, "operator", "Deployment gpuledger"),
+            (daemon_set, "agent", "DaemonSet gpuledger-agent"),
+        ):
+            read = await self._settings_of(workload, container)
+            if isinstance(read, Unread):
+                problem = problem or read
+            elif read is not None:
+                found[f"{kind}, ConfigMap {read[0]}"] = read[1]
+        if not found:
+            why = "the Deployment gpuledger names no ConfigMap with settings, or there is none"
+            problem = problem or Unread("the settings", why, "--settings FILE")
+        shown = problem or {where: asdict(settings) for where, settings in found.items()}
+        return shown, next(iter(found.values()), problem or Settings())
+
+    async def _settings_of(
+        self, workload: Json | Unread | None, container: str
+    ) -> tuple[str, Settings] | Unread | None:
+        """Return a workload's ConfigMap and the settings in it, None if it has none of them there."""
+        if workload is None or isinstance(workload, Unread):
+            return workload
+        where = settings_file(workload, container)
+        if where is None:
+            return None
+        name, key = where
+
+        async def read() -> tuple[str, Settings]:
+            data = (await self._client.request("GET", f"{OURS}/configmaps/{name}")).get("data") or {}
+            return name, read_settings(data.get(key, ""))
+
+        needs = f"`get` on configmaps in {LEASE_NAMESPACE}; files that it names have to be here, too: --settings FILE"
+        return await _tried(f"the settings in ConfigMap {name}", needs, read)
+
+    async def _configs(self, deployment: Json | Unread | None) -> Mapping[str, Json] | Unread:
+        where = None if deployment is None or isinstance(deployment, Unread) else scheduler_config_file(deployment)
+        if where is None:
+            return self._scheduler_configs
+        name, key = where
+
+        async def read() -> Mapping[str, Json]:
+            data = (await self._client.request("GET", f"{OURS}/configmaps/{name}")).get("data") or {}
+            content = yaml.safe_load(data.get(key, ""))
+            if not isinstance(content, dict):
+                raise BadInput(f"its {key} is no KubeSchedulerConfiguration")
+            return {**self._scheduler_configs, f"ConfigMap {LEASE_NAMESPACE}/{name}": content}
+
+        return await _tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)
+
+    async def _access(self, account: str, permissions: Sequence[Permission], own: bool = False) -> Access | Unread:
+        async def read() -> Access:
+            answers = await asyncio.gather(*(self._may(account, each, own) for each in permissions))
+            denied = tuple(each for each, may in zip(permissions, answers, strict=True) if not may)
+            return Access(account, denied)
+
+        kind = "selfsubjectaccessreviews" if own else "subjectaccessreviews"
+        return await _tried(f"the permissions of {account}", f"`create` on {kind}", read)
+
+    async def _may(self, account: str, permission: Permission, own: bool) -> bool:
+        namespace = account.split(":")[2] if account.startswith("system:serviceaccount:") else ""
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+        who = {} if own else {"user": account, "groups": groups}
+        kind = "SelfSubjectAccessReview" if own else "SubjectAccessReview"
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": kind,
+            "spec": {**who, "resourceAttributes": permission.attributes()},
+        }
+        async with self._reviewing:
+            answer = await self._client.request("POST", f"{AUTHORIZATION}/{kind.lower()}s", review)
+        return (answer.get("status") or {}).get("allowed") is True
+
+    async def _list(
+        self, what: str, needs: str, path: str, parameters: Mapping[str, str] | None = None
+    ) -> Sequence[Json] | Unread:
+        return await _tried(what, needs, lambda: self._listed(path, parameters))
+
+    async def _listed(self, path: str, parameters: Mapping[str, str] | None = None) -> list[Json]:
+        return [item async for page in self._client.pages(path, parameters) for item in page]
+
+    async def _listed_or_none(self, path: str) -> list[Json]:
+        """Return the objects of a kind, none where the API server does not know it."""
+        try:
+            return await self._listed(path)
+        except NotFound:
+            return []
+
+
+def _release(settings: Settings | Unread) -> Release | Unread:
+    if isinstance(settings, Unread):
+        return settings
+    try:
+        return release_for(settings)
+    except BadInput as error:
+        return Unread("the settings", str(error), "--settings FILE")
+
+
+async def _tried(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread:
+    """Return what is read, or why it is not."""
+    try:
+        return await read()
+    except (ApiError, BadInput) as error:
+        logger.debug("%s: %s", what, error)
+        return Unread(what, _why(error, what), needs)
+
+
+async def _or_none(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread | None:
+    async def found() -> Value | None:
+        try:
+            return await read()
+        except NotFound:
+            return None
+
+    return await _tried(what, needs, found)
+
+
+def _why(error: Exception, what: str) -> str:
+    if isinstance(error, Denied) and error.status == 403:
+        return f"your account may not read {what}"
+    return f"{what} can't be read: {error}"
+
+
+def _plural(kind: str) -> str:
+    """Return the resource of a kind of admission."""
+    lower = kind.lower()
+    return f"{lower[:-1]}ies" if lower.endswith("y") else f"{lower}s"

@@ -1,0 +1,421 @@
+"""`kubectl gpuledger doctor` on the real API server: nothing on a healthy cluster, and each fault that is planted.
+
+Operator and kube-scheduler run as processes here, and the pod that they would be is a Pod that nobody runs: it has the
+host name that the scheduler writes into the Lease. So this cluster is not shared with other tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from build_control_plane import ensure_binaries
+from cluster.cluster import COUNT, COUNTS, MEMORY, NODES, PODS, Cluster, pod
+from control_plane import ControlPlane
+from gpuledger.controller.admission import policies
+from gpuledger.formats.crd import as_yaml
+from gpuledger.settings import Settings
+from installation import MANIFESTS, NAMESPACE, NO_KUBELET, Installation
+
+Json = dict[str, Any]
+
+POD = "gpuledger-0"
+"""Of the operator, and host name of its kube-scheduler."""
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+ROLES = "/apis/rbac.authorization.k8s.io/v1"
+APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
+OURS = f"/api/v1/namespaces/{NAMESPACE}"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+OUR_LEASE = f"{LEASES}/{NAMESPACE}/leases/gpuledger-scheduler"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpuallocations.gpuledger.dev"
+REGISTER = "gpuledger.dev/gpus"
+JSON_PATCH = "application/json-patch+json"
+
+
+@dataclass
+class Clinic:
+    """A cluster, and the doctor's way to it."""
+
+    cluster: Cluster
+    node: str
+    directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def examine(self, *arguments: str, status: int) -> dict[str, Json]:
+        """Run the doctor; return id -> a finding of it."""
+        argv = [str(self.directory / "kubectl"), "gpuledger", "doctor", "-o", "json", *arguments]
+        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, (done.stdout, done.stderr)
+        return {each["id"]: each for each in json.loads(done.stdout)["findings"]}
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
+    """Yield a healthy cluster."""
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, NO_KUBELET, name=POD, replicated=True)
+        installation.start()
+        plane.kubectl("apply", "-k", str(MANIFESTS / "admission"))
+        cluster = Cluster(plane, installation)
+        (node,) = cluster.add_nodes(1, gpus=2)
+        cluster.request("POST", f"{OURS}/pods", our_pod(POD, "gpuledger", node.name))
+        set_ready(cluster, POD, ready=True)
+        cluster.wait(lambda: holder(cluster).startswith(f"{POD}_"), "the scheduler leads")
+        yield Clinic(cluster, node.name, *way_to(cluster, tmp_path_factory.mktemp("bin")))
+        cluster.close()
+
+
+def way_to(cluster: Cluster, directory: Path) -> tuple[Path, dict[str, str]]:
+    """Return a directory with kubectl and the plugin, and the environment in which they are found."""
+    plugin = directory / "kubectl-gpuledger"
+    plugin.write_text(f"#!{sys.executable}\nfrom gpuledger.command_line import kubectl_main\nkubectl_main()\n")
+    plugin.chmod(0o755)
+    (directory / "kubectl").symlink_to(ensure_binaries() / "kubectl")
+    environment = {**os.environ, "PATH": f"{directory}:/usr/bin:/bin", "KUBECONFIG": str(cluster.plane.kubeconfig)}
+    environment |= {"KUBECACHEDIR": str(directory / "cache"), "KUBERC": "off"}
+    environment.pop("GPULEDGER_SETTINGS", None)
+    return directory, environment
+
+
+def our_pod(name: str, app: str, node: str) -> Json:
+    found = pod(name, {}, schedulerName="nobody", nodeName=node)
+    found["metadata"] |= {"namespace": NAMESPACE, "labels": {"app.kubernetes.io/name": app}}
+    return found
+
+
+def set_ready(cluster: Cluster, name: str, ready: bool) -> None:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    cluster.patch(f"{OURS}/pods/{name}/status", {"status": status})
+
+
+def holder(cluster: Cluster) -> str:
+    leases = cluster.request("GET", f"{LEASES}/{NAMESPACE}/leases")["items"]
+    return "".join(each["spec"]["holderIdentity"] or "" for each in leases)
+
+
+# The faults. Each is planted, and taken back at the end of its `with`.
+
+Plant = Callable[[Clinic], AbstractContextManager[object]]
+
+
+@contextmanager
+def changed(clinic: Clinic, path: str, change: Json, back: Json) -> Iterator[None]:
+    """Change an object, and change it back."""
+    clinic.cluster.patch(path, change)
+    yield
+    clinic.cluster.patch(path, back)
+
+
+@contextmanager
+def created(clinic: Clinic, path: str, body: Json) -> Iterator[None]:
+    """Create an object, and delete it."""
+    clinic.cluster.request("POST", path, body)
+    yield
+    clinic.cluster.request("DELETE", f"{path}/{body['metadata']['name']}", {"gracePeriodSeconds": 0})
+
+
+@contextmanager
+def deleted(clinic: Clinic, path: str, name: str) -> Iterator[None]:
+    """Delete an object, and create it again."""
+    before = clinic.cluster.request("GET", f"{path}/{name}")
+    clinic.cluster.request("DELETE", f"{path}/{name}")
+    yield
+    for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"):
+        before["metadata"].pop(key, None)
+    before.pop("status", None)
+    clinic.cluster.request("POST", path, before)
+
+
+def node_path(clinic: Clinic) -> str:
+    return f"{NODES}/{clinic.node}"
+
+
+@contextmanager
+def another_crd(clinic: Clinic) -> Iterator[None]:
+    where = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations/0"
+    clinic.cluster.request("PATCH", CRD, [{"op": "remove", "path": where}], JSON_PATCH)
+    yield
+    clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=as_yaml())
+
+
+def missing_policy(clinic: Clinic) -> AbstractContextManager[None]:
+    return deleted(clinic, f"{ADMISSION}/validatingadmissionpolicies", "gpuledger-requests")
+
+
+def missing_binding(clinic: Clinic) -> AbstractContextManager[None]:
+    return deleted(clinic, f"{ADMISSION}/validatingadmissionpolicybindings", "gpuledger-devices")
+
+
+def audit_only(clinic: Clinic) -> AbstractContextManager[None]:
+    path = f"{ADMISSION}/validatingadmissionpolicybindings/gpuledger-agents"
+    return changed(clinic, path, {"spec": {"validationActions": ["Audit"]}}, {"spec": {"validationActions": ["Deny"]}})
+
+
+def policy_of_fewer_namespaces(clinic: Clinic) -> AbstractContextManager[None]:
+    path = f"{ADMISSION}/validatingadmissionpolicybindings/gpuledger-devices"
+    scope = {"namespaceSelector": {"matchLabels": {"team": "a"}}}
+    return changed(clinic, path, {"spec": {"matchResources": scope}}, {"spec": {"matchResources": None}})
+
+
+@contextmanager
+def policies_of_other_settings(clinic: Clinic) -> Iterator[None]:
+    kinds = frozenset(("validating", "mutating"))
+    other = Settings(resource_count="example.com/gpu")
+    clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=policies(other, kinds))
+    yield
+    clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=policies(Settings(), kinds))
+
+
+@contextmanager
+def no_writes_to_the_ledger(clinic: Clinic) -> Iterator[None]:
+    path = f"{ROLES}/clusterroles/gpuledger"
+    rules = clinic.cluster.request("GET", path)["rules"]
+    kept = [rule for rule in rules if rule["resources"] != ["gpuallocations/status"]]
+    assert len(kept) < len(rules)
+    asked = {"verb": "patch", "group": "gpuledger.dev", "resource": "gpuallocations", "subresource": "status"}
+    with changed(clinic, path, {"rules": kept}, {"rules": rules}):
+        wait_until_allowed(clinic, "gpuledger", asked, allowed=False)
+        yield
+    wait_until_allowed(clinic, "gpuledger", asked, allowed=True)
+
+
+@contextmanager
+def agents_without_events(clinic: Clinic) -> Iterator[None]:
+    asked = {"verb": "create", "resource": "events", "namespace": "default"}
+    with deleted(clinic, f"{ROLES}/namespaces/default/rolebindings", "gpuledger-agent"):
+        wait_until_allowed(clinic, "gpuledger-agent", asked, allowed=False)
+        yield
+    wait_until_allowed(clinic, "gpuledger-agent", asked, allowed=True)
+
+
+def wait_until_allowed(clinic: Clinic, account: str, asked: Json, allowed: bool) -> None:
+    """Wait until the API server has taken in a changed role: it looks at a copy."""
+    spec = {"user": f"system:serviceaccount:{NAMESPACE}:{account}", "resourceAttributes": asked}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+    def answer() -> bool:
+        return bool(clinic.cluster.request("POST", path, {"spec": spec})["status"]["allowed"])
+
+    clinic.cluster.wait(lambda: answer() is allowed, f"{account} may do {asked}: {allowed}")
+
+
+@contextmanager
+def dead_scheduler(clinic: Clinic) -> Iterator[None]:
+    installation = clinic.cluster.installation
+    assert installation.scheduler
+    installation.scheduler.kill()
+    clinic.cluster.patch(OUR_LEASE, {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+    yield
+    clinic.cluster.request("DELETE", OUR_LEASE)  # nobody has to wait until it has run out
+    installation.start_scheduler()
+    clinic.cluster.wait(lambda: holder(clinic.cluster).startswith(f"{POD}_"), "the scheduler leads again")
+
+
+@contextmanager
+def operator_not_ready(clinic: Clinic) -> Iterator[None]:
+    set_ready(clinic.cluster, POD, ready=False)
+    yield
+    set_ready(clinic.cluster, POD, ready=True)
+
+
+@contextmanager
+def dead_operator(clinic: Clinic) -> Iterator[None]:
+    """The kube-scheduler lives, and nobody answers it: kube-scheduler itself says so in the pod's condition."""
+    cluster = clinic.cluster
+    cluster.installation.kill_operator()
+    with created(clinic, PODS, pod("asks", {COUNT: 1, MEMORY: 1000})):
+        cluster.wait(lambda: scheduled_reason(cluster, "asks") == "SchedulerError", "the scheduler fails to ask")
+        yield
+    cluster.installation.start_operator()
+
+
+def scheduled_reason(cluster: Cluster, name: str) -> str:
+    conditions = cluster.pod(name).get("status", {}).get("conditions", [])
+    return "".join(each.get("reason", "") for each in conditions if each["type"] == "PodScheduled")
+
+
+def newer_scheduler(clinic: Clinic) -> AbstractContextManager[None]:
+    path = f"{APPS}/deployments/gpuledger"
+    containers = clinic.cluster.request("GET", path)["spec"]["template"]["spec"]["containers"]
+    position = [each["name"] for each in containers].index("kube-scheduler")
+    where = f"/spec/template/spec/containers/{position}/image"
+    return replaced(clinic, path, where, "registry.example/kube-scheduler:v1.40.0", containers[position]["image"])
+
+
+@contextmanager
+def replaced(clinic: Clinic, path: str, where: str, value: object, back: object) -> Iterator[None]:
+    for each in (value, back):
+        clinic.cluster.request("PATCH", path, [{"op": "replace", "path": where, "value": each}], JSON_PATCH)
+        if each is value:
+            yield
+
+
+@contextmanager
+def settings_in(clinic: Clinic, workload: str, **values: object) -> Iterator[None]:
+    """Give a workload a ConfigMap of its own, with some settings changed."""
+    path = f"{APPS}/{workload}"
+    volumes = clinic.cluster.request("GET", path)["spec"]["template"]["spec"]["volumes"]
+    position = [each["name"] for each in volumes].index("settings")
+    text = {**yaml.safe_load((MANIFESTS / "settings.yaml").read_text()), **values}
+    other = {"metadata": {"name": "other-settings"}, "data": {"settings.yaml": yaml.safe_dump(text)}}
+    where, name = f"/spec/template/spec/volumes/{position}/configMap/name", volumes[position]["configMap"]["name"]
+    with created(clinic, f"{OURS}/configmaps", other), replaced(clinic, path, where, "other-settings", name):
+        yield
+
+
+def agents_with_other_settings(clinic: Clinic) -> AbstractContextManager[None]:
+    return settings_in(clinic, "daemonsets/gpuledger-agent", resource_count="example.com/gpu")
+
+
+def label(clinic: Clinic, value: str | None) -> None:
+    clinic.cluster.patch(node_path(clinic), {"metadata": {"labels": {"gpuledger.dev/agent": value}}})
+
+
+@contextmanager
+def labelled_without_agent(clinic: Clinic) -> Iterator[None]:
+    label(clinic, "true")
+    yield
+    label(clinic, None)
+
+
+@contextmanager
+def agent_not_ready(clinic: Clinic) -> Iterator[None]:
+    with created(clinic, f"{OURS}/pods", our_pod("agent-0", "gpuledger-agent", clinic.node)):
+        set_ready(clinic.cluster, "agent-0", ready=False)
+        yield
+
+
+def gpus_of_nobody(clinic: Clinic) -> AbstractContextManager[None]:
+    labels = {"nvidia.com/gpu.present": "true"}
+    return created(clinic, NODES, {"metadata": {"name": "not-shared", "labels": labels}})
+
+
+def nvidias_plugin(clinic: Clinic) -> AbstractContextManager[None]:
+    plugin = pod("nvidia-plugin", {}, schedulerName="nobody", nodeName=clinic.node)
+    plugin["spec"]["containers"][0]["image"] = "nvcr.example/nvidia/k8s-device-plugin:v0.20.0"
+    return created(clinic, PODS, plugin)
+
+
+@contextmanager
+def other_names(clinic: Clinic) -> Iterator[None]:
+    clinic.cluster.set_slots(clinic.node, None)
+    yield
+    clinic.cluster.set_slots(clinic.node, 20)
+
+
+@contextmanager
+def silent_plugin(clinic: Clinic) -> Iterator[None]:
+    for resource in COUNTS:
+        clinic.cluster.set_slots(clinic.node, 0, resource)
+    yield
+    for resource in COUNTS:
+        clinic.cluster.set_slots(clinic.node, 20, resource)
+
+
+@contextmanager
+def unreadable_register(clinic: Clinic) -> Iterator[None]:
+    before = clinic.cluster.request("GET", node_path(clinic))["metadata"]["annotations"][REGISTER]
+    back = {"metadata": {"annotations": {REGISTER: before}}}
+    with changed(clinic, node_path(clinic), {"metadata": {"annotations": {REGISTER: "none"}}}, back):
+        yield
+
+
+def old_containerd(clinic: Clinic) -> AbstractContextManager[None]:
+    def runtime(text: str) -> Json:
+        return {"status": {"nodeInfo": {"containerRuntimeVersion": text}}}
+
+    return changed(clinic, f"{node_path(clinic)}/status", runtime("containerd://1.6.30"), runtime("containerd://2.1.0"))
+
+
+@contextmanager
+def topology_without_scores(clinic: Clinic) -> Iterator[None]:
+    """HAMi's plugin lists two cards of a node, without scores, and the policy goes by these."""
+    cards = [{"id": f"GPU-hami-{n}", "count": 10, "devmem": 40960, "devcore": 100, "type": "A100"} for n in range(2)]
+    register = json.dumps([{**card, "index": n, "health": True} for n, card in enumerate(cards)])
+    name = "hami-node"
+    body = {"metadata": {"name": name, "annotations": {"hami.io/node-nvidia-register": register}}}
+    with settings_in(clinic, "deployments/gpuledger", card_policy="topology"), created(clinic, NODES, body):
+        clinic.cluster.set_slots(name, 20)
+        clinic.cluster.wait(lambda: "GPU-hami-1" in clinic.cluster.cards(), "its cards are in the ledger")
+        yield
+    clinic.cluster.wait(lambda: "GPU-hami-1" not in clinic.cluster.cards(), "its cards have left the ledger")
+
+
+def somebody_elses_pod(clinic: Clinic) -> AbstractContextManager[None]:
+    namespace = "/api/v1/namespaces/kube-system/pods"  # where the policies look at nobody
+    body = pod("by-hand", {COUNT: 1}, schedulerName="default-scheduler", nodeName=clinic.node)
+    body["metadata"]["namespace"] = "kube-system"
+    return created(clinic, namespace, body)
+
+
+@contextmanager
+def fast_clock(clinic: Clinic) -> Iterator[None]:
+    later = (datetime.now(UTC) + timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease = {"metadata": {"name": clinic.node}, "spec": {"holderIdentity": clinic.node, "renewTime": later}}
+    with created(clinic, f"{LEASES}/kube-node-lease/leases", lease):
+        yield
+
+
+FAULTS: dict[str, tuple[Plant, set[str], str]] = {
+    "another CRD": (another_crd, {"crd-differs"}, "x-kubernetes-validations"),
+    "a policy is missing": (missing_policy, {"policy-missing"}, "it is not there"),
+    "a binding is missing": (missing_binding, {"policy-unbound"}, "no ValidatingAdmissionPolicyBinding"),
+    "a binding only audits": (audit_only, {"policy-unbound"}, "Audit"),
+    "a binding leaves namespaces out": (policy_of_fewer_namespaces, {"policy-differs"}, "matchResources"),
+    "policies of other settings": (policies_of_other_settings, {"policy-names"}, COUNT),
+    "the operator may not write to the ledger": (
+        no_writes_to_the_ledger,
+        {"operator-permission"},
+        "patch gpuallocations/",
+    ),
+    "agents may not create events": (agents_without_events, {"agent-permission"}, "create events in namespace default"),
+    "the scheduler is dead": (dead_scheduler, {"lease-expired"}, POD),
+    "the operator is not Ready": (operator_not_ready, {"operator-not-ready", "leader-not-ready"}, POD),
+    "the operator does not answer": (dead_operator, {"scheduler-error"}, "connection refused"),
+    "a newer scheduler": (newer_scheduler, {"scheduler-version"}, "1.40"),
+    "agents with other settings": (agents_with_other_settings, {"settings-differ"}, "example.com/gpu"),
+    "no agent where one is wanted": (labelled_without_agent, {"agent-absent"}, "gpuledger.dev/agent=true"),
+    "an agent is not Ready": (agent_not_ready, {"agent-not-ready"}, "agent-0"),
+    "GPUs that nobody lists": (gpus_of_nobody, {"node-not-shared"}, "nvidia.com/gpu.present"),
+    "NVIDIA's plugin beside ours": (nvidias_plugin, {"plugins-clash"}, "default/nvidia-plugin"),
+    "other names of resources": (other_names, {"node-names"}, "volcano.sh/vgpu-number"),
+    "a plugin is silent": (silent_plugin, {"plugin-silent"}, "0 or absent"),
+    "a register can't be read": (unreadable_register, {"register-problem"}, REGISTER),
+    "a runtime without CDI": (old_containerd, {"runtime-without-cdi"}, "containerd://1.6.30"),
+    "topology without scores": (topology_without_scores, {"no-scores", "settings-differ", "over-hami-permission"}, ""),
+    "another scheduler's pod": (somebody_elses_pod, {"foreign-pods"}, "kube-system/by-hand"),
+    "a node's clock is fast": (fast_clock, {"clock-skew-node"}, "ahead of"),
+}
+"""What is wrong -> how it is made so, the ids of what is found then, and what the first of them says."""
+
+
+def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
+    assert clinic.examine(status=0) == {}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -> None:
+    plant, ids, text = FAULTS[fault]
+    with plant(clinic):
+        found = clinic.examine(status=int(any_error(ids)))
+        assert found.keys() == ids
+        assert text in "".join(each["text"] for each in found.values())
+    assert clinic.examine(status=0) == {}
+
+
+def any_error(ids: set[str]) -> bool:
+    from gpuledger.doctor.finding import Kind, Severity
+
+    return any(Kind(each).severity is Severity.ERROR for each in ids)
