@@ -38,6 +38,10 @@ if arguments[0] == "patch":
         sys.stderr.write(told["refusals"]["patch"] + "\\n")
         sys.exit(1)
     print("{{}}")
+if arguments[0] == "proxy":
+    (here / "proxy.pid").write_text(str(__import__("os").getpid()))
+    print("Starting to serve on nothing", flush=True)
+    time.sleep(600)
 if arguments[0] == "port-forward":
     (here / "forward.pid").write_text(str(__import__("os").getpid()))
     print(told["forward"], flush=True)
@@ -84,7 +88,15 @@ class FakeKubectl:
     @property
     def forwarder_runs(self) -> bool:
         """Whether the last port-forward still runs."""
-        pid = int((self.directory / "forward.pid").read_text())
+        return self._runs("forward.pid")
+
+    @property
+    def proxy_runs(self) -> bool:
+        """Whether the last proxy still runs. It serves nothing."""
+        return self._runs("proxy.pid")
+
+    def _runs(self, file: str) -> bool:
+        pid = int((self.directory / file).read_text())
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

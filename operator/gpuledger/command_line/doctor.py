@@ -15,6 +15,7 @@ from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
     from gpuledger.doctor.examination import Examination
+    from gpuledger.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def doctor(
     alone are no failure.
     """
     with errors_shown():
-        settings = None if settings_file is None else read_settings(settings_file)
+        settings = _settings_of(settings_file)
         configs = {str(file): _yaml_of(file) for file in scheduler_configs}
         found = _examined(settings, configs, kubeconfig, context, as_init)
         if as_init:
@@ -57,12 +58,19 @@ def doctor(
     sys.exit(int(bool(found.errors)) if as_init else found.exit_code)
 
 
-def _examined(settings: Any, configs: Any, kubeconfig: str | None, context: str | None, as_init: bool) -> Examination:
+def _examined(
+    settings: Settings | None,
+    configs: dict[str, dict[str, Any]],
+    kubeconfig: str | None,
+    context: str | None,
+    as_init: bool,
+) -> Examination:
     import asyncio
 
     from gpuledger.doctor.access import client_of
     from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
     from gpuledger.doctor.reading import Reading
+    from gpuledger.plugin.kubectl import ended_by_signals
 
     async def look() -> Examination:
         async with client_of(kubeconfig, context) as client:
@@ -71,7 +79,15 @@ def _examined(settings: Any, configs: Any, kubeconfig: str | None, context: str 
                 return examine(await reading.before_the_operator(), BEFORE_THE_OPERATOR)
             return examine(await reading.all(), tuple(CHECKS))
 
-    return asyncio.run(look())
+    with ended_by_signals():
+        return asyncio.run(look())
+
+
+def _settings_of(file: Path | None) -> Settings | None:
+    try:
+        return None if file is None else read_settings(file)
+    except click.ClickException as error:
+        raise BadInput(error.message) from error
 
 
 def _log(found: Examination) -> None:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import yaml
-
-from gpuledger.controller.admission import policies, webhook_configuration
+from gpuledger.controller.admission import OWN_ANNOTATIONS
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.doctor.facts import Release
+from gpuledger.formats.admission_policies import agent_policies, mutating_policies, validating_policies
 from gpuledger.formats.scheduler_config import scheduler_configuration
-from gpuledger.formats.webhook_configuration import WebhookAddress
+from gpuledger.formats.webhook_configuration import WebhookAddress, mutating_webhooks, validating_webhooks
 from gpuledger.settings import Settings
-
-POLICY_KINDS = frozenset(("mutating", "validating", "agents"))
-WEBHOOK_KINDS = frozenset(("mutating", "validating"))
 
 
 def release_for(settings: Settings) -> Release:
     """Return what goes with these settings. Raises BadInput for a table of vendors that can't be used."""
-    words = words_of(settings)
+    words, names = words_of(settings), settings.scheduler_names
+    nowhere = WebhookAddress()
     return Release(
         words=words,
-        scheduler_names=settings.scheduler_names,
-        policies=list(yaml.safe_load_all(policies(settings, POLICY_KINDS))),
-        webhooks=list(yaml.safe_load_all(webhook_configuration(settings, WEBHOOK_KINDS, WebhookAddress()))),
+        scheduler_names=names,
+        policies=[
+            *validating_policies(words, names, OWN_ANNOTATIONS),
+            *mutating_policies(words, names, settings.node_taint),
+            *agent_policies(),
+        ],
+        webhooks=[mutating_webhooks(words, nowhere), validating_webhooks(words, nowhere)],
         scheduler_config=scheduler_configuration(
-            settings.scheduler_names,
+            names,
             words,
             settings.extender_url,
             settings.extender_timeout_s,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuledger.doctor.examination import Examination
 from gpuledger.doctor.finding import Finding, Kind, Severity
+from gpuledger.doctor.objects import some_of
 from gpuledger.plugin.spelling import plural
-from gpuledger.plugin.tables import Column, Page, table
+from gpuledger.plugin.tables import Cell, Column, Page, table
 
 COLUMNS = (
     Column("SEVERITY"),
@@ -19,18 +22,24 @@ STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 def lines_of(examination: Examination, page: Page) -> list[str]:
     """Return a table of the findings, if there are any, and a sentence."""
-    rows = [
-        (
-            ((each.kind.severity.value, STYLES[each.kind.severity]),),
-            ((each.kind.value, "bold"),),
-            each.where,
-            each.text,
-            ((each.mend, "cyan"),),
-        )
-        for each in examination.findings
-    ]
+    alike: dict[tuple[Kind, str], list[Finding]] = {}
+    for each in examination.findings:
+        alike.setdefault((each.kind, each.text), []).append(each)
+    rows = [_row(group) for group in alike.values()]
     shown = [*table(page, COLUMNS, rows), ""] if rows else []
     return [*shown, _sentence(examination, page)]
+
+
+def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
+    """Return a row for findings that say the same of several places."""
+    first = alike[0]
+    return (
+        ((first.kind.severity.value, STYLES[first.kind.severity]),),
+        ((first.kind.value, "bold"),),
+        some_of([each.where for each in alike]),
+        first.text,
+        ((first.mend, "cyan"),),
+    )
 
 
 def log_line(finding: Finding) -> str:

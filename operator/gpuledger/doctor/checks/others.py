@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -12,6 +13,8 @@ from gpuledger.formats.node import REGISTER_ANNOTATION, node_facts
 from gpuledger.formats.pod import bound_node, is_finished, scheduler_of
 
 OURS, NVIDIAS, HAMIS, VOLCANOS = "gpuledger's", "NVIDIA's", "HAMi's", "Volcano's"
+
+HAMI_IMAGE = re.compile(r"(?:^|/)hami(?::[^/]*)?$")
 
 CLASHING = (frozenset((HAMIS, NVIDIAS)),)
 """Plugins that serve one resource, beside ours, which serves the names of all of them."""
@@ -48,7 +51,7 @@ def plugin_of(pod: Json) -> str:
         program = f"{container.get('name')} {' '.join(container.get('command') or ())}"
         if "volcano-vgpu-device-plugin" in image or "volcano-device-plugin" in image:
             return VOLCANOS
-        if image.partition(":")[0].endswith("/hami") and "device-plugin" in program:
+        if HAMI_IMAGE.search(image) and "device-plugin" in program:  # its scheduler is in the same image
             return HAMIS
         if "k8s-device-plugin" in image:
             return NVIDIAS

@@ -31,9 +31,7 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
 
 def check_operator(facts: Facts) -> Iterator[Finding]:
     """Yield whether the operator's pods are there and Ready."""
-    pods, deployment = pods_of_app(known(facts.our_pods), OPERATOR_APP), known(facts.deployment)
-    pods = [pod for pod in pods if not is_finished(pod)]
-    wanted = ((deployment or {}).get("spec") or {}).get("replicas", 1)
+    pods = [pod for pod in pods_of_app(known(facts.our_pods), OPERATOR_APP) if not is_finished(pod)]
     ready = [pod for pod in pods if is_ready(pod)]
     waiting = next((pod for pod in pods if not is_ready(pod)), None)
     if waiting is not None:
@@ -41,7 +39,8 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
         kind = Kind.OPERATOR_DEGRADED if ready else Kind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
     elif not pods:
-        text = f"it has no pods; it wants {wanted}" if deployment is not None else "there is none, and no pod of it"
+        wanted = facts.deployment["spec"].get("replicas") if isinstance(facts.deployment, dict) else None
+        text = "there is no pod of it" if wanted is None else f"it has no pods; it wants {wanted}"
         yield Finding.of(Kind.OPERATOR_ABSENT, DEPLOYMENT, text)
 
 

@@ -1,0 +1,217 @@
+"""Nodes with GPUs: why they have no inventory, and why containers get no cards."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.doctor_facts import HOST, NODE, a_gpu_node, an_agent, asking_elsewhere, healthy, our_pod
+from fakes.objects import COUNTS, a_pod_object
+from gpuledger.doctor.examination import examine
+from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+from gpuledger.settings import Settings
+from unit.doctor.conftest import Found
+
+Json = dict[str, Any]
+
+OPERATOR = our_pod(HOST, "gpuledger")
+WHERE = f"node {NODE.name}"
+SHARED = {"gpuledger.dev/agent": "true"}
+HAMI = "hami.io/node-nvidia-register"
+
+
+def bare(labels: dict[str, str] | None = None) -> Json:
+    """Return the node without a register, and with nothing to offer."""
+    node = a_gpu_node(labels)
+    del node["metadata"]["annotations"][REGISTER_ANNOTATION]
+    node["status"]["allocatable"] = {"cpu": "64"}
+    return node
+
+
+def hami(cards: int = 2, scores: str | None = None) -> Json:
+    """Return the node as HAMi's device plugin has it."""
+    node = bare()
+    listed = [{"id": f"GPU-{n}", "index": n, "count": 10, "devmem": 4096, "devcore": 100} for n in range(cards)]
+    node["metadata"]["annotations"][HAMI] = json.dumps([{**card, "health": True} for card in listed])
+    if scores is not None:
+        node["metadata"]["annotations"]["hami.io/node-nvidia-score"] = scores
+    node["status"]["allocatable"] |= {"nvidia.com/gpu": "20"}
+    return node
+
+
+IN_LEDGER = frozenset({"gpu-0", "gpu-1"})
+
+
+def test_a_node_that_should_have_an_agent_and_has_none(found: Found) -> None:
+    assert found(nodes=[bare(SHARED)], our_pods=[OPERATOR]) == [("agent-absent", WHERE)]
+
+
+def test_an_agent_that_is_not_ready_says_why() -> None:
+    states = [{"name": "agent", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1, "message": "no driver"}}}]  # fmt: skip # noqa: E501
+    agent = an_agent(ready=False, containerStatuses=states)
+    (finding,) = examine(healthy(nodes=[bare(SHARED)], our_pods=[OPERATOR, agent])).findings
+    assert finding.kind.value == "agent-not-ready"
+    assert "CrashLoopBackOff, after it ended with 1: no driver; the node has never listed its cards" in finding.text
+
+
+def test_of_two_agents_during_an_update_one_is_enough(found: Found) -> None:
+    assert found(our_pods=[OPERATOR, an_agent(ready=False), an_agent()]) == []
+
+
+def test_an_agent_that_lists_nothing(found: Found) -> None:
+    assert found(nodes=[bare(SHARED)]) == [("node-without-cards", WHERE)]
+    assert found(nodes=[a_gpu_node(SHARED, {REGISTER_ANNOTATION: "[]"})]) == [("node-without-cards", WHERE)]
+
+
+def test_an_agent_need_not_be_a_pod(found: Found) -> None:
+    assert found(nodes=[a_gpu_node()], our_pods=[OPERATOR]) == []
+
+
+@pytest.mark.parametrize("sign", ["nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present"])
+def test_gpus_that_nobody_lists_are_told(found: Found, sign: str) -> None:
+    assert found(nodes=[bare({sign: "true"})], our_pods=[OPERATOR]) == [("node-not-shared", WHERE)]
+    assert found(nodes=[bare({sign: "false"})], our_pods=[OPERATOR]) == []
+
+
+def test_gpus_of_nodes_that_are_not_ours_are_left_alone() -> None:
+    labelled = healthy(Settings(node_label="pool=ours"), nodes=[bare({"nvidia.com/gpu.present": "true"})])
+    assert examine(replace(labelled, our_pods=[OPERATOR])).findings == ()
+
+
+def test_a_register_that_cannot_be_read(found: Found) -> None:
+    assert found(nodes=[a_gpu_node(SHARED, {REGISTER_ANNOTATION: "{"})]) == [("register-problem", WHERE)]
+
+
+def test_one_card_that_cannot_be_read_does_not_hide_the_others() -> None:
+    cards = json.loads(register_of(NODE.cards))
+    cards[0]["memoryMiB"] = -1
+    findings = examine(healthy(nodes=[a_gpu_node(SHARED, {REGISTER_ANNOTATION: json.dumps(cards)})])).findings
+    assert [each.kind.value for each in findings] == ["register-problem"]
+    assert findings[0].text.startswith(f"annotation {REGISTER_ANNOTATION}, card {NODE.cards[0].uuid}: memoryMiB")
+
+
+def test_cards_of_which_none_works_say_the_fault() -> None:
+    broken = [replace(card, healthy=False, fault="the driver is gone") for card in NODE.cards]
+    node = a_gpu_node(SHARED, {REGISTER_ANNOTATION: register_of(broken)})
+    (finding,) = examine(healthy(nodes=[node])).findings
+    assert (finding.kind.value, finding.text) == ("cards-out", "none of its 2 cards works: the driver is gone")
+
+
+def test_cards_that_the_operator_has_not_entered(found: Found) -> None:
+    assert found(cards=frozenset()) == [("cards-not-entered", WHERE)]
+
+
+def test_an_agent_with_other_names_than_the_settings(found: Found) -> None:
+    node = a_gpu_node(SHARED)
+    del node["status"]["allocatable"]["nvidia.com/gpu"]
+    assert found(nodes=[node]) == [("node-names", WHERE)]
+
+
+def test_a_plugin_of_another_system_with_other_names(found: Found) -> None:
+    node = hami()
+    node["status"]["allocatable"] = {"volcano.sh/vgpu-number": "20"}
+    assert found(nodes=[node], our_pods=[OPERATOR], cards=IN_LEDGER) == [("node-names", WHERE)]
+
+
+def test_a_plugin_that_does_not_answer(found: Found) -> None:
+    node = a_gpu_node(SHARED)
+    node["status"]["allocatable"] |= dict.fromkeys(COUNTS, "0")
+    assert found(nodes=[node]) == [("plugin-silent", WHERE)]
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "runtime", "ids"),
+    [
+        ("v1.28.9", "containerd://2.0.1", ["kubelet-too-old"]),
+        ("v1.29.0", "containerd://1.7.27", ["runtime-cdi-off"]),
+        ("v1.36.0-rc.1+k3s1", "containerd://2.0.5-k3s1", []),
+        ("v1.36.0", "containerd://1.6.30", ["runtime-without-cdi"]),
+        ("v1.36.0", "docker://27.0.1", ["runtime-without-cdi"]),
+        ("v1.36.0", "cri-o://1.36.0", []),
+        ("", "", []),
+    ],
+)
+def test_kubelet_and_runtime_have_to_pass_cdi_devices_on(kubelet: str, runtime: str, ids: list[str]) -> None:
+    node = a_gpu_node(SHARED)
+    node["status"]["nodeInfo"] = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    assert [each.kind.value for each in examine(healthy(nodes=[node])).findings] == ids
+    assert examine(healthy(Settings(delivery="directory"), nodes=[node])).findings == ()
+
+
+def test_the_runtime_of_others_plugins_is_their_affair(found: Found) -> None:
+    node = hami()
+    node["status"]["nodeInfo"] = {"containerRuntimeVersion": "docker://27.0.1"}
+    assert found(nodes=[node], our_pods=[OPERATOR], cards=IN_LEDGER) == []
+
+
+def test_topology_without_scores_is_told_where_it_is_asked_for() -> None:
+    others: Json = {"our_pods": [OPERATOR], "cards": IN_LEDGER}
+    scores = json.dumps([{"uuid": "GPU-0", "score": {"GPU-1": "100"}}])
+    asked = Settings(card_policy="topology")
+    (finding,) = examine(healthy(asked, nodes=[hami()], **others)).findings
+    assert (finding.kind.value, finding.where) == ("no-scores", WHERE)
+    assert finding.mend.startswith("ENABLE_TOPOLOGY_SCORE=true")
+    for fine in (
+        healthy(asked, nodes=[hami(scores=scores)], **others),
+        healthy(asked, nodes=[hami(cards=1)], **others),
+        healthy(nodes=[hami()], **others),
+        healthy(asked),
+    ):
+        assert examine(fine).findings == ()
+
+
+# Who else gives out the cards.
+
+NVIDIAS = "nvcr.example:5000/nvidia/k8s-device-plugin:v0.20.0"
+HAMIS = "docker.io/projecthami/hami:v2.10.0"
+VOLCANOS = "projecthami/volcano-vgpu-device-plugin:v1.11.0"
+
+
+def plugin(image: str, name: str = "device-plugin") -> Json:
+    container = {"name": name, "image": image}
+    return a_pod_object(image.rpartition("/")[2][:8], node_name=NODE.name, containers=[container], scheduler_name="any")
+
+
+@pytest.mark.parametrize(
+    ("images", "ids"),
+    [
+        ([NVIDIAS], []),
+        ([HAMIS], []),
+        ([HAMIS, NVIDIAS], ["plugins-clash"]),
+        ([HAMIS, VOLCANOS], ["plugins-mixed"]),
+        ([NVIDIAS, VOLCANOS], ["plugins-mixed"]),
+    ],
+)
+def test_others_plugins_side_by_side(images: list[str], ids: list[str]) -> None:
+    pods = [plugin(image) for image in images]
+    findings = examine(healthy(nodes=[hami()], our_pods=[OPERATOR], cards=IN_LEDGER, pods=pods)).findings
+    assert [each.kind.value for each in findings] == ids
+
+
+@pytest.mark.parametrize("image", [NVIDIAS, HAMIS, VOLCANOS])
+def test_ours_beside_any_other_one_is_an_error(found: Found, image: str) -> None:
+    for our_pods in ([OPERATOR], [OPERATOR, an_agent()]):
+        nodes = [a_gpu_node()]
+        assert found(nodes=nodes, our_pods=our_pods, pods=[plugin(image)]) == [("plugins-clash", WHERE)]
+
+
+def test_programs_that_only_look_like_a_plugin_are_none(found: Found) -> None:
+    scheduler = plugin(HAMIS, name="vgpu-scheduler-extender")
+    other = plugin("example.com/sriov-network-device-plugin:v3")
+    assert found(pods=[scheduler, other]) == []
+
+
+def test_pods_with_gpus_that_another_scheduler_has_put_there() -> None:
+    pods = [asking_elsewhere("a"), asking_elsewhere("b")]
+    (finding,) = examine(healthy(pods=pods)).findings
+    assert (finding.kind.value, finding.where) == ("foreign-pods", WHERE)
+    assert "default/a (scheduler default-scheduler), default/b" in finding.text
+
+
+def test_pods_that_wait_elsewhere_or_want_no_gpus_are_left_alone(found: Found) -> None:
+    waiting, elsewhere = asking_elsewhere("a"), asking_elsewhere("b")
+    del waiting["spec"]["nodeName"]
+    elsewhere["spec"]["nodeName"] = "another"
+    plain = a_pod_object("c", {"cpu": "1"}, node_name=NODE.name, scheduler_name="any")
+    assert found(pods=[waiting, elsewhere, plain]) == []
