@@ -1,0 +1,45 @@
+"""What a cluster is compared with is what the other commands print for it."""
+
+from typing import Any
+
+import yaml
+
+from gpuledger.controller.admission import policies, webhook_configuration
+from gpuledger.doctor.compare import differences
+from gpuledger.doctor.release import release_for
+from gpuledger.formats.webhook_configuration import WebhookAddress
+from gpuledger.settings import Settings
+
+OTHERS = Settings(resource_count="example.com/gpu", scheduler_name="mine", node_taint="gpu=ours:NoSchedule")
+
+
+def loaded(text: str) -> list[Any]:
+    return list(yaml.safe_load_all(text))
+
+
+def by_name(objects: list[Any]) -> dict[tuple[str, str], Any]:
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+def test_the_policies_are_those_that_are_printed() -> None:
+    for settings in (Settings(), OTHERS):
+        printed = loaded(policies(settings, frozenset(("mutating", "validating", "agents"))))
+        assert by_name(list(release_for(settings).policies)) == by_name(printed)
+
+
+def test_the_webhooks_are_those_that_are_printed() -> None:
+    printed = loaded(webhook_configuration(OTHERS, frozenset(("mutating", "validating")), WebhookAddress()))
+    assert by_name(list(release_for(OTHERS).webhooks)) == by_name(printed)
+
+
+def test_differences_are_paths_on_either_side() -> None:
+    wanted = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
+    assert list(differences(wanted, wanted)) == []
+    assert list(differences(wanted, {"a": {"b": 2, "c": [1]}, "e": 1})) == ["a.b", "a.c", "d", "e"]
+    assert list(differences({"l": [{"a": 1}]}, {"l": [{"a": 2}]})) == ["l[0].a"]
+
+
+def test_what_the_api_server_fills_in_is_no_difference() -> None:
+    filled = {"matchPolicy": "Equivalent", "objectSelector": {}, "more": {"namespaceSelector": {}}, "empty": []}
+    assert list(differences({}, filled)) == []
+    assert list(differences({}, {"matchPolicy": "Exact"})) == ["matchPolicy"]
