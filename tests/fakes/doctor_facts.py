@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fakes.objects import GPU, a_node_object, a_pod_object
+from gpuledger import __version__
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.doctor.facts import Access, Facts
 from gpuledger.doctor.release import release_for
@@ -57,8 +58,17 @@ def an_agent(*, ready: bool = True, **status: object) -> Json:
 def a_deployment(scheduler: str = "v1.36.3") -> Json:
     """Return the Deployment of the operator."""
     image = f"registry.example:5000/kube-scheduler:{scheduler}"
-    containers = [{"name": "operator", "image": "gpuledger:1"}, {"name": "kube-scheduler", "image": image}]
-    return {"spec": {"replicas": 1, "template": {"spec": {"containers": containers}}}}
+    containers = [{"name": "operator", "image": f"gpuledger:{__version__}"}, {"name": "kube-scheduler", "image": image}]
+    return {
+        "metadata": {"name": "gpuledger"},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": containers}}},
+    }
+
+
+def a_daemon_set(image: str = f"registry.example:5000/gpuledger:{__version__}") -> Json:
+    """Return the DaemonSet of the agents."""
+    spec = {"template": {"spec": {"containers": [{"name": "agent", "image": image}]}}}
+    return {"metadata": {"name": "gpuledger-agent"}, "spec": spec}
 
 
 def a_gpu_node(labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None) -> Json:
@@ -87,6 +97,7 @@ def healthy(chosen: Settings | None = None, **changes: Any) -> Facts:
         agent_access=Access("agents", ()),
         lease=a_lease(),
         deployment=a_deployment(),
+        daemon_set=a_daemon_set(),
         our_pods=[our_pod(HOST, "gpuledger"), an_agent()],
         nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})],
         cards=frozenset(card.object_name for card in NODE.cards),

@@ -15,11 +15,12 @@ from gpuledger.doctor.checks.nodes import (
     check_registers,
     check_scores,
 )
-from gpuledger.doctor.checks.others import check_foreign_pods, check_plugins
+from gpuledger.doctor.checks.others import check_foreign_pods, check_other_schedulers, check_plugins
 from gpuledger.doctor.checks.policies import check_defaults, check_policies, check_webhook
 from gpuledger.doctor.checks.scheduler import (
     check_lease,
     check_operator,
+    check_release,
     check_scheduler_config,
     check_scheduler_errors,
     check_settings,
@@ -42,6 +43,8 @@ CHECKS: dict[str, Check] = {
     "agent-account": check_agent_account,
     "over-hami": check_over_hami,
     "settings": check_settings,
+    "release": check_release,
+    "other-schedulers": check_other_schedulers,
     "operator": check_operator,
     "lease": check_lease,
     "scheduler-errors": check_scheduler_errors,
@@ -116,5 +119,6 @@ def _place(finding: Finding) -> tuple[bool, int]:
 
 def _not_checked(unread: dict[Unread, list[str]]) -> Iterator[Finding]:
     for each, checks in unread.items():
-        text = f"not checked: {', '.join(checks) or 'more of the same'}. {each.why}"
+        named = f"not checked: {', '.join(checks)}" if checks else "not read; checks that are left out need it, too"
+        text = f"{named}. {each.why}"
         yield Finding.of(Kind.NOT_CHECKED, each.what, text, f"needs {each.needs}")

@@ -47,6 +47,8 @@ class Release:
 
     words: Words
     scheduler_names: tuple[str, ...]
+    version: str
+    """Of the doctor itself."""
     policies: Sequence[Json]
     """Policies and their bindings, of all kinds."""
     webhooks: Sequence[Json]
@@ -92,6 +94,9 @@ class Facts:
     lease: Json | Unread | None = _NOT_ASKED
     """The schedulers' Lease."""
     deployment: Json | Unread | None = _NOT_ASKED
+    """Of operator and kube-scheduler."""
+    daemon_set: Json | Unread | None = _NOT_ASKED
+    """Of the node agents."""
     scheduler_configs: Mapping[str, Json] | Unread = field(default_factory=dict)
     """Where it was found -> a kube-scheduler's configuration that was not rendered where it is used."""
     our_pods: Sequence[Json] | Unread = _NOT_ASKED

@@ -149,6 +149,18 @@ class Kind(StrEnum):
         "Operator, agents, or the file given with `--settings` have different settings.",
         "kubectl apply -k manifests/, so that all of them start from one file",
     )
+    RELEASE_DIFFERS = (
+        "release-differs",
+        W,
+        "Operator or agents are of another release than the doctor, which compares the cluster with its own.",
+        "Use the doctor of release RELEASE, or bring that workload's image to the doctor's.",
+    )
+    SCHEDULER_TWICE = (
+        "scheduler-twice",
+        E,
+        "Another system's scheduler runs, and serves a scheduler name that is ours by `extra_scheduler_names`.",
+        "Stop the other scheduler, or take its name out of extra_scheduler_names: docs/moving-over.md",
+    )
     OPERATOR_ABSENT = (
         "operator-absent",
         E,
@@ -164,7 +176,7 @@ class Kind(StrEnum):
     OPERATOR_DEGRADED = (
         "operator-degraded",
         W,
-        "Some of the operator's pods are not Ready: nobody takes over when another one ends.",
+        "Some of the operator's pods are missing or not Ready: nobody takes over when another one ends.",
         "kubectl logs -n gpuledger-system POD --all-containers",
     )
     LEASE_NOT_HELD = (

@@ -94,6 +94,7 @@ class Reading:
             agent_access=agent_access,
             lease=lease,
             deployment=deployment,
+            daemon_set=daemon_set,
             scheduler_configs=configs,
             our_pods=our_pods,
             nodes=nodes,

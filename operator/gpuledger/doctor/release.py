@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuledger import __version__
 from gpuledger.controller.admission import OWN_ANNOTATIONS
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.doctor.facts import Release
@@ -18,6 +19,7 @@ def release_for(settings: Settings) -> Release:
     return Release(
         words=words,
         scheduler_names=names,
+        version=__version__,
         policies=[
             *validating_policies(words, names, OWN_ANNOTATIONS),
             *mutating_policies(words, names, settings.node_taint),

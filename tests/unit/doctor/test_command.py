@@ -33,7 +33,7 @@ def test_what_was_found_is_a_table_and_a_sentence() -> None:
     title, *rows, empty, sentence = lines_of(examination, Page())
     assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "WHAT MENDS IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
-    assert (empty, sentence) == ("", "24 checks: 2 errors, 0 warnings.")
+    assert (empty, sentence) == ("", "26 checks: 2 errors, 0 warnings.")
 
 
 def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:

@@ -202,6 +202,18 @@ def test_programs_that_only_look_like_a_plugin_are_none(found: Found) -> None:
     assert found(pods=[scheduler, other]) == []
 
 
+def test_another_scheduler_for_a_name_that_is_ours() -> None:
+    pods = [plugin(HAMIS, name="vgpu-scheduler-extender"), plugin("docker.io/volcanosh/vc-scheduler:v1.15.0", "main")]
+    assert examine(healthy(pods=pods)).findings == ()
+    both = Settings(extra_scheduler_names=("hami-scheduler", "volcano"))
+    findings = examine(healthy(both, pods=pods)).findings
+    assert [each.kind.value for each in findings] == ["scheduler-twice", "scheduler-twice"]
+    assert (
+        examine(healthy(both, pods=[plugin(HAMIS)], our_pods=[OPERATOR], nodes=[hami()], cards=IN_LEDGER)).findings
+        == ()
+    )
+
+
 def test_pods_with_gpus_that_another_scheduler_has_put_there() -> None:
     pods = [asking_elsewhere("a"), asking_elsewhere("b")]
     (finding,) = examine(healthy(pods=pods)).findings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakes.doctor_facts import HOST, a_deployment, a_lease, healthy, our_pod
+from fakes.doctor_facts import HOST, a_daemon_set, a_deployment, a_lease, healthy, our_pod
 from fakes.objects import a_pod_object, with_conditions
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.release import release_for
@@ -60,6 +60,19 @@ def test_a_pod_that_is_not_ready_says_why(kind: str, state: Json, words: str) ->
 def test_a_second_pod_that_is_not_ready_is_a_warning(found: Found) -> None:
     second = our_pod("gpuledger-1", "gpuledger", ready=False)
     assert found(our_pods=[our_pod(HOST, "gpuledger"), second, *agents()]) == [("operator-degraded", DEPLOYMENT)]
+
+
+def test_a_second_pod_that_is_missing_is_a_warning(found: Found) -> None:
+    deployment = a_deployment()
+    deployment["spec"]["replicas"] = 2
+    assert found(deployment=deployment) == [("operator-degraded", DEPLOYMENT)]
+
+
+def test_images_of_another_release_are_told_and_those_without_one_are_not(found: Found) -> None:
+    agents_image = a_daemon_set("registry.example:5000/gpuledger:0.0.9@sha256:1234")
+    assert found(daemon_set=agents_image) == [("release-differs", "DaemonSet gpuledger-system/gpuledger-agent")]
+    assert found(daemon_set=a_daemon_set("gpuledger:latest")) == []
+    assert found(daemon_set=None, deployment=None) == []
 
 
 def test_a_pod_without_a_node_says_what_its_scheduler_says() -> None:

@@ -16,6 +16,9 @@ OURS, NVIDIAS, HAMIS, VOLCANOS = "gpuledger's", "NVIDIA's", "HAMi's", "Volcano's
 
 HAMI_IMAGE = re.compile(r"(?:^|/)hami(?::[^/]*)?$")
 
+SCHEDULERS = {"hami-scheduler": (HAMI_IMAGE, "scheduler-extender"), "volcano": (re.compile("vc-scheduler"), "")}
+"""Scheduler name that another system serves by default -> its scheduler's image, and a word of the program's name."""
+
 CLASHING = (frozenset((HAMIS, NVIDIAS)),)
 """Plugins that serve one resource, beside ours, which serves the names of all of them."""
 
@@ -47,8 +50,7 @@ def _pairs(node: str, plugins: dict[str, str]) -> Iterator[Finding]:
 def plugin_of(pod: Json) -> str:
     """Return whose device plugin for NVIDIA's cards a pod is, by its containers' images; empty if it is none."""
     for container in (pod.get("spec") or {}).get("containers") or ():
-        image = str(container.get("image") or "").partition("@")[0]
-        program = f"{container.get('name')} {' '.join(container.get('command') or ())}"
+        image, program = _image(container), _program(container)
         if "volcano-vgpu-device-plugin" in image or "volcano-device-plugin" in image:
             return VOLCANOS
         if HAMI_IMAGE.search(image) and "device-plugin" in program:  # its scheduler is in the same image
@@ -56,6 +58,27 @@ def plugin_of(pod: Json) -> str:
         if "k8s-device-plugin" in image:
             return NVIDIAS
     return ""
+
+
+def check_other_schedulers(facts: Facts) -> Iterator[Finding]:
+    """Yield schedulers that would place the same pods as ours."""
+    names = known(facts.release).scheduler_names
+    served = {name: found for name, found in SCHEDULERS.items() if name in names}
+    for pod in known(facts.pods) if served else ():
+        for name, (image, word) in served.items():
+            containers = (pod.get("spec") or {}).get("containers") or ()
+            if bound_node(pod) and any(image.search(_image(c)) and word in _program(c) for c in containers):
+                text = f"it serves the scheduler name {name}, and so do we"
+                where = f"pod {pod['metadata']['namespace']}/{name_of(pod)}"
+                yield Finding.of(Kind.SCHEDULER_TWICE, where, text)
+
+
+def _image(container: Json) -> str:
+    return str(container.get("image") or "").partition("@")[0]
+
+
+def _program(container: Json) -> str:
+    return f"{container.get('name')} {' '.join(container.get('command') or ())}"
 
 
 def check_foreign_pods(facts: Facts) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -29,19 +30,35 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
             yield Finding.of(Kind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(told)}")
 
 
+def check_release(facts: Facts) -> Iterator[Finding]:
+    """Yield workloads whose images are of another release than what the cluster is compared with."""
+    ours = known(facts.release).version
+    for kind, workload in (("Deployment", known(facts.deployment)), ("DaemonSet", known(facts.daemon_set))):
+        containers = workload["spec"]["template"]["spec"]["containers"] if workload is not None else ()
+        for container in containers:
+            tag = re.search(r"(?:^|/)gpuledger:v?(\d+\.\d+\.\d+[^/@]*)", container.get("image") or "")
+            if tag and tag[1] != ours:
+                text = f"container {container['name']} is gpuledger {tag[1]}, the doctor {ours}"
+                where = f"{kind} {LEASE_NAMESPACE}/{name_of(workload or {})}"
+                yield Finding.of(Kind.RELEASE_DIFFERS, where, text, RELEASE=tag[1])
+
+
 def check_operator(facts: Facts) -> Iterator[Finding]:
     """Yield whether the operator's pods are there and Ready."""
     pods = [pod for pod in pods_of_app(known(facts.our_pods), OPERATOR_APP) if not is_finished(pod)]
     ready = [pod for pod in pods if is_ready(pod)]
     waiting = next((pod for pod in pods if not is_ready(pod)), None)
+    wanted = facts.deployment["spec"].get("replicas", 1) if isinstance(facts.deployment, dict) else None
     if waiting is not None:
         text = f"pod {name_of(waiting)}: {why_not_ready(waiting)}"
         kind = Kind.OPERATOR_DEGRADED if ready else Kind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
     elif not pods:
-        wanted = facts.deployment["spec"].get("replicas") if isinstance(facts.deployment, dict) else None
         text = "there is no pod of it" if wanted is None else f"it has no pods; it wants {wanted}"
         yield Finding.of(Kind.OPERATOR_ABSENT, DEPLOYMENT, text)
+    elif wanted is not None and len(pods) < wanted:
+        mend = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
+        yield Finding.of(Kind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", mend)
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
