@@ -101,6 +101,8 @@ class Facts:
     """Where it was found -> a kube-scheduler's configuration that was not rendered where it is used."""
     our_pods: Sequence[Json] | Unread = _NOT_ASKED
     """Pods of our namespace."""
+    last_words: Mapping[str, str] = field(default_factory=dict)
+    """Name of a pod of ours that is not Ready -> the end of its log, or why it can't be read."""
     nodes: Sequence[Json] | Unread = _NOT_ASKED
     cards: frozenset[str] | Unread = _NOT_ASKED
     """Names of the GPUAllocations: UUIDs in lower case."""

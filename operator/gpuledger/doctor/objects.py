@@ -18,6 +18,9 @@ AGENT_APP = "gpuledger-agent"
 AGENT_LABEL = "gpuledger.dev/agent"
 """Of a node on which the DaemonSet of the agents runs, with the value "true"."""
 
+LONGEST_WORDS = 300
+"""Characters of what a program says that are shown."""
+
 
 def name_of(found: Json) -> str:
     """Return an object's name."""
@@ -40,18 +43,34 @@ def pods_of_app(pods: Sequence[Json], app: str) -> list[Json]:
     ]
 
 
-def why_not_ready(pod: Json) -> str:
-    """Return what keeps a pod from being Ready, as far as its status says."""
-    status = pod.get("status") or {}
+def why_not_ready(pod: Json, last_words: Mapping[str, str]) -> str:
+    """Return what keeps a pod from being Ready, by its status and by its log. `last_words`: pod -> end of its log."""
     if not (pod.get("spec") or {}).get("nodeName"):
         return f"it has no node: {scheduler_says(pod) or 'no scheduler has said why'}"
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        if problem := _problem(each):
-            return f"container {each.get('name')}: {problem}"
-    for each in status.get("containerStatuses") or ():
-        if not each.get("ready"):
-            return f"container {each.get('name')} runs, and says that it is not ready"
-    return f"its phase is {status.get('phase', 'unknown')}"
+    container = failing_container(pod)
+    if container is None:
+        return f"its phase is {(pod.get('status') or {}).get('phase', 'unknown')}"
+    problem = _problem(container)
+    told = f": {problem}" if problem else " runs, and says that it is not ready"
+    log = f"; its log: {last_words[name_of(pod)]}" if name_of(pod) in last_words else ""
+    return f"container {container.get('name')}{told}{log}"
+
+
+def failing_container(pod: Json) -> Json | None:
+    """Return the status of the container that keeps a pod from being Ready, None if its status names none."""
+    status = pod.get("status") or {}
+    main = status.get("containerStatuses") or ()
+    failed = [each for each in (*(status.get("initContainerStatuses") or ()), *main) if _problem(each)]
+    return next(iter([*failed, *(each for each in main if not each.get("ready"))]), None)
+
+
+def last_complaint(log: Sequence[str]) -> str:
+    """Return the last line of a log that is an error, else a warning, else its last one; without its time."""
+    lines = [line.strip() for line in log if line.strip()]
+    for level in (" ERROR ", " WARNING "):
+        if found := [line for line in lines if level in line]:
+            return found[-1].partition(level)[2].strip()[:LONGEST_WORDS]
+    return lines[-1][:LONGEST_WORDS] if lines else "it is empty"
 
 
 def _problem(container: Json) -> str:
@@ -67,7 +86,7 @@ def _problem(container: Json) -> str:
 
 def _message(state: Json) -> str:
     text = " ".join(str(state.get("message") or "").split())
-    return f": {text[:300]}" if text else ""
+    return f": {text[:LONGEST_WORDS]}" if text else ""
 
 
 def resources_asked(pod: Json) -> Iterator[str]:

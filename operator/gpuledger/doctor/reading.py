@@ -9,15 +9,18 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import aiohttp
 import yaml
 
 from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
 from gpuledger.doctor.facts import Access, Facts, Json, Release, Unread
+from gpuledger.doctor.objects import failing_container, last_complaint, name_of
 from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
 from gpuledger.doctor.release import release_for
 from gpuledger.formats.admission_accounts import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission_accounts import OPERATOR as OPERATOR_ACCOUNT
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.pod import is_finished, is_ready
 from gpuledger.formats.resource import API_VERSION, GROUP, PLURAL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads
@@ -47,6 +50,11 @@ OUR_WEBHOOKS = "gpuledger"
 
 REVIEWS_AT_ONCE = 8
 """Some forty are asked for, and the API server has others to serve."""
+
+LOGS = 8
+LOG_LINES = "50"
+LOG_TIMEOUT_S = 5.0
+"""The kubelet of a node is asked, which may be what is wrong."""
 
 GIVEN = "the settings given with --settings"
 
@@ -80,6 +88,7 @@ class Reading:
             self._access(AGENT_ACCOUNT, AGENT),
             self._configs(deployment),
         )
+        last_words = {} if isinstance(our_pods, Unread) else await self._last_words(our_pods)
         server_time, local_time = await self._clock()
         return Facts(
             local_time=local_time,
@@ -97,6 +106,7 @@ class Reading:
             daemon_set=daemon_set,
             scheduler_configs=configs,
             our_pods=our_pods,
+            last_words=last_words,
             nodes=nodes,
             cards=cards,
             pods=pods,
@@ -285,6 +295,26 @@ class Reading:
         async with self._reviewing:
             answer = await self._client.request("POST", f"{AUTHORIZATION}/{kind.lower()}s", review)
         return (answer.get("status") or {}).get("allowed") is True
+
+    async def _last_words(self, our_pods: Sequence[Json]) -> Mapping[str, str]:
+        """Return what pods say that are not Ready, of as many as can be asked at once."""
+        silent = [pod for pod in our_pods if not is_ready(pod) and not is_finished(pod) and failing_container(pod)]
+        asked = silent[:LOGS]
+        texts = await asyncio.gather(*(self._log(pod) for pod in asked))
+        return {name_of(pod): text for pod, text in zip(asked, texts, strict=True)}
+
+    async def _log(self, pod: Json) -> str:
+        container = failing_container(pod) or {}
+        path = f"{OURS}/pods/{name_of(pod)}/log"
+        parameters = {"container": str(container.get("name")), "tailLines": LOG_LINES}
+        try:
+            async with asyncio.timeout(LOG_TIMEOUT_S), self._client.stream(path, parameters, LOG_TIMEOUT_S) as lines:
+                return last_complaint([line.decode(errors="replace") async for line in lines])
+        except Denied:
+            return "your account may not read it; needs `get` on pods/log"
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.debug("%s: %r", path, error)
+            return "it can't be read"
 
     async def _list(
         self, what: str, needs: str, path: str, parameters: Mapping[str, str] | None = None

@@ -9,6 +9,7 @@ import pytest
 from fakes.doctor_facts import HOST, NODE, a_gpu_node, an_agent, asking_elsewhere, healthy, our_pod
 from fakes.objects import COUNTS, a_pod_object
 from gpuledger.doctor.examination import examine
+from gpuledger.doctor.objects import last_complaint
 from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
 from gpuledger.settings import Settings
 from unit.doctor.conftest import Found
@@ -53,6 +54,23 @@ def test_an_agent_that_is_not_ready_says_why() -> None:
     (finding,) = examine(healthy(nodes=[bare(SHARED)], our_pods=[OPERATOR, agent])).findings
     assert finding.kind.value == "agent-not-ready"
     assert "CrashLoopBackOff, after it ended with 1: no driver; the node has never listed its cards" in finding.text
+
+
+def test_an_agent_that_runs_and_is_not_ready_says_in_its_log_why() -> None:
+    agent = an_agent(ready=False, containerStatuses=[{"name": "agent", "ready": False, "state": {"running": {}}}])
+    facts = healthy(our_pods=[OPERATOR, agent], last_words={"agent-0": "all cards are out: no NVML"})
+    (finding,) = examine(facts).findings
+    assert finding.text.endswith("says that it is not ready; its log: all cards are out: no NVML")
+
+
+def test_of_a_log_the_last_error_counts_or_else_the_last_warning_or_the_last_line() -> None:
+    error = "2030-01-01 12:00:00,000 ERROR   gpuledger.agent: no driver"
+    warning = "2030-01-01 12:00:01,000 WARNING gpuledger.agent: slow"
+    plain = "2030-01-01 12:00:02,000 INFO    gpuledger.agent: here"
+    assert last_complaint([error, warning, plain, ""]) == "gpuledger.agent: no driver"
+    assert last_complaint([warning, plain]) == "gpuledger.agent: slow"
+    assert last_complaint(["Killed", ""]) == "Killed"
+    assert last_complaint([]) == "it is empty"
 
 
 def test_of_two_agents_during_an_update_one_is_enough(found: Found) -> None:

@@ -1,5 +1,9 @@
 """What the API server answers becomes one of our errors."""
 
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -58,3 +62,30 @@ async def test_an_answer_that_is_no_status_object_is_quoted() -> None:
 )
 async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: float) -> None:
     assert (await refusal(429, headers={"Retry-After": header})).retry_after_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("date", "time"),
+    [("Sat, 21 Nov 2026 07:28:00 GMT", datetime(2026, 11, 21, 7, 28, tzinfo=UTC)), ("yesterday", None)],
+)
+async def test_the_servers_clock_is_read_over_a_socket_of_ones_own(
+    tmp_path: Path, date: str, time: datetime | None
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"major": "1"}, headers={"Date": date})
+
+    application = web.Application()
+    application.router.add_get("/version", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    socket = str(tmp_path / "socket")
+    await web.UnixSite(runner, socket).start()
+    connector = aiohttp.UnixConnector(socket)
+    client = KubeClient(Configuration(host="http://localhost"), connector)
+    try:
+        assert await client.request("GET", "/version") == {"major": "1"}
+        assert await client.server_time() == time
+    finally:
+        await client.close()
+        await runner.cleanup()
+    assert connector.closed

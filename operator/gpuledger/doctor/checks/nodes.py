@@ -43,13 +43,15 @@ def check_inventory(facts: Facts) -> Iterator[Finding]:
         if not _is_ours(node, words.node_label):
             continue
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
-            yield from _agent_problems(name, agents.get(name, []), found)
+            yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
         elif not found.registers and (sign := _sign_of_gpus(node, found)):
             text = f"it has GPUs ({sign}), and no register of cards: it has neither our agent nor another's annotation"
             yield Finding.of(Kind.NODE_NOT_SHARED, f"node {name}", text, NODE=name)
 
 
-def _agent_problems(name: str, pods: Sequence[Json], found: NodeFacts) -> Iterator[Finding]:
+def _agent_problems(
+    name: str, pods: Sequence[Json], found: NodeFacts, last_words: Mapping[str, str]
+) -> Iterator[Finding]:
     where = f"node {name}"
     if not pods:
         text = f"it has the label {AGENT_LABEL}=true, and no pod of the node agent"
@@ -57,7 +59,7 @@ def _agent_problems(name: str, pods: Sequence[Json], found: NodeFacts) -> Iterat
     elif not any(is_ready(pod) for pod in pods):
         pod = pods[0]
         more = "" if found.registers else "; the node has never listed its cards"
-        text = f"pod {name_of(pod)}: {why_not_ready(pod)}{more}"
+        text = f"pod {name_of(pod)}: {why_not_ready(pod, last_words)}{more}"
         yield Finding.of(Kind.AGENT_NOT_READY, where, text, POD=name_of(pod), NODE=name)
     elif not found.registers:
         yield Finding.of(Kind.NODE_WITHOUT_CARDS, where, "its agent is Ready, and has listed no cards", NODE=name)

@@ -50,7 +50,7 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
     waiting = next((pod for pod in pods if not is_ready(pod)), None)
     wanted = facts.deployment["spec"].get("replicas", 1) if isinstance(facts.deployment, dict) else None
     if waiting is not None:
-        text = f"pod {name_of(waiting)}: {why_not_ready(waiting)}"
+        text = f"pod {name_of(waiting)}: {why_not_ready(waiting, facts.last_words)}"
         kind = Kind.OPERATOR_DEGRADED if ready else Kind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
     elif not pods:
@@ -82,7 +82,8 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
         text = f"its holder is {host}, and no pod of the operator has that name"
         yield Finding.of(Kind.LEADER_UNKNOWN, LEASE, text)
     elif not is_ready(leader):
-        text = f"its kube-scheduler leads, and asks the operator of the same pod; {why_not_ready(leader)}"
+        why = why_not_ready(leader, facts.last_words)
+        text = f"its kube-scheduler leads, and asks the operator of the same pod; {why}"
         yield Finding.of(Kind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host}", text, POD=host)
 
 
