@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -315,9 +318,45 @@ def labelled_without_agent(clinic: Clinic) -> Iterator[None]:
 
 @contextmanager
 def agent_not_ready(clinic: Clinic) -> Iterator[None]:
-    with created(clinic, f"{OURS}/pods", our_pod("agent-0", "gpuledger-agent", clinic.node)):
+    agent = our_pod("agent-0", "gpuledger-agent", clinic.node)
+    agent["spec"]["containers"][0]["name"] = "agent"
+    with created(clinic, f"{OURS}/pods", agent):
         set_ready(clinic.cluster, "agent-0", ready=False)
         yield
+
+
+@contextmanager
+def kubelet_with_log(clinic: Clinic, log: str) -> Iterator[None]:
+    """Be the node's kubelet, as far as it is asked for the log of the agent's container."""
+
+    class Kubelet(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.path.startswith(f"/containerLogs/{NAMESPACE}/agent-0/agent?")
+            self.send_response(200 if asked else 404)
+            self.send_header("Content-Type", "text/plain")
+            self.end_headers()
+            self.wfile.write(log.encode() if asked else b"")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trust.load_cert_chain(*clinic.cluster.plane.serving_files)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
+    server.socket = trust.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    endpoint = {"kubeletEndpoint": {"Port": server.server_port}}
+    addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
+    path = f"{node_path(clinic)}/status"
+    none = {"status": {"addresses": None, "daemonEndpoints": None}}
+    try:
+        with changed(clinic, path, {"status": {"addresses": addresses, "daemonEndpoints": endpoint}}, none):
+            yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def gpus_of_nobody(clinic: Clinic) -> AbstractContextManager[None]:
@@ -454,6 +493,15 @@ def test_it_reads_and_asks_and_writes_nothing(clinic: Clinic) -> None:
     ours = [event for event in events if event.agent.startswith("gpuledger/") and event.user == "admin"]
     assert ours
     assert {event.resource for event in ours if event.verb not in ("get", "list")} == {"subjectaccessreviews"}
+
+
+def test_of_an_agent_that_is_not_ready_the_log_is_read(clinic: Clinic) -> None:
+    log = "2030-01-01 12:00:00,000 ERROR   gpuledger.agent: all cards are out: no driver\n"
+    state = {"name": "agent", "ready": False, "restartCount": 0, "image": "", "imageID": "", "state": {"running": {}}}
+    with agent_not_ready(clinic), kubelet_with_log(clinic, log):
+        clinic.cluster.patch(f"{OURS}/pods/agent-0/status", {"status": {"containerStatuses": [state]}})
+        text = clinic.findings(status=1)["agent-not-ready"]["text"]
+    assert "its log: gpuledger.agent: all cards are out: no driver" in text
 
 
 def test_what_an_account_may_not_read_is_told_and_the_rest_is_checked(clinic: Clinic) -> None:

@@ -6,10 +6,12 @@ all goes on after the restart.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,17 @@ from build_steps import BuildError
 from cluster.cluster import NODES
 from container_image import missing_requirements
 from control_plane import ControlPlaneError
+from gpuledger.doctor.examination import Examination, examine
+from gpuledger.doctor.reading import Reading
+from gpuledger.kube_api.client import KubeClient
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card
 from node.pods import a_pod
 
 NOT_READY = "GPU node agent is not ready"
 HANGS = "node starts no pods: its kubelet or GPU node agent hangs"
+DRIVER_NOT_LOADED = 9
+"""NVML's code, as of nvml.h."""
 LATE_S = 8
 """After how long a pod that the kubelet does not take up closes the node."""
 
@@ -241,3 +248,31 @@ def test_all_of_it_hangs_with_an_allocate_in_flight(agent: AgentPod, say: Say) -
     agent.gpu.wait_running("late")
     say(f"the pod that waited runs {freed} after it")
     starts_after(agent, before)
+
+
+def test_the_doctor_tells_of_an_agent_that_has_no_driver(installed: AgentPod) -> None:
+    gpu = installed.gpu
+    gpu.show(replace(before := gpu.state, driver_error=DRIVER_NOT_LOADED))
+    try:
+        installed.plane.kubectl("label", "node", installed.node.name, f"{LABEL}=true")
+        runs = "container agent runs, and says that it is not ready"
+        gpu.cluster.wait(lambda: runs in of_the_node(installed).get("agent-not-ready", ""), runs, timeout_s=120)
+        found = of_the_node(installed)
+        assert found.keys() <= {"agent-not-ready", "plugin-silent"}  # the kubelet, its runtime and its clock are fine
+    finally:
+        gpu.show(before)
+        installed.stop()
+
+
+def of_the_node(agent: AgentPod) -> dict[str, str]:
+    """Return what the doctor finds wrong with the node: id -> text."""
+
+    async def look() -> Examination:
+        client = await KubeClient.connect(agent.plane.kubeconfig)
+        try:
+            return examine(await Reading(client).all())
+        finally:
+            await client.close()
+
+    found = asyncio.run(look()).findings
+    return {each.kind.value: each.text for each in found if each.where == f"node {agent.node.name}"}
