@@ -113,5 +113,10 @@ def reasons() -> dict[str, str]:
     return dict(_table()["not_run"])
 
 
+def run_elsewhere() -> dict[str, str]:
+    """Return document -> the test that runs all of its commands."""
+    return dict(_table()["by_file"])
+
+
 def _table() -> dict[str, Any]:
     return dict(yaml.safe_load((Path(__file__).parent / "commands.yaml").read_text()))

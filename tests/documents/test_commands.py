@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from documents.pages import ROOT, Command, Run, commands, reasons, runs
+from documents.pages import ROOT, Command, Run, commands, reasons, run_elsewhere, runs
 from fakes.objects import a_node_object
 from gpuledger.agent.fake_nodes import fake_nodes
 
@@ -31,9 +31,17 @@ def shown() -> dict[str, list[Command]]:
 def test_every_command_is_run_by_a_test_or_has_a_reason_why_not() -> None:
     known = [run.command for where in ("here", "cluster") for run in runs(where)] + list(reasons())
     assert len(known) == len(set(known))
-    unknown = {text: {command.file for command in found} for text, found in shown().items() if text not in known}
+    where = {text: {command.file for command in found} - run_elsewhere().keys() for text, found in shown().items()}
+    unknown = {text: files for text, files in where.items() if files and text not in known}
     assert unknown == {}, "add it to tests/documents/commands.yaml"
     assert set(known) - shown().keys() == set(), "no document shows it any more"
+
+
+def test_a_document_whose_commands_are_run_elsewhere_has_that_test() -> None:
+    for document, test in run_elsewhere().items():
+        file, _, name = test.partition("::")
+        assert (ROOT / document).exists()
+        assert f"def {name}(" in (ROOT / file).read_text()
 
 
 def test_commands_are_found_in_blocks_with_and_without_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
