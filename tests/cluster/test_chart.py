@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(1200)  # a first build of Helm takes minutes
 Json = dict[str, Any]
 CRD = "gpuallocations.gpuledger.dev"
 ROOT = CHART.parent
+DELETE_TIMEOUT_S = 240.0
 CARD = {
     "apiVersion": "gpuledger.dev/v1alpha1",
     "kind": "GPUAllocation",
@@ -95,13 +96,18 @@ class Release:
         return dict(json.loads(self.plane.kubectl("get", kind, name, "-n", NAMESPACE, "-o", "json")))
 
 
+def delete_definition(plane: ControlPlane) -> None:
+    """Delete the CRD. One that is new may take a minute: the API server empties it first, and has to open it for that."""
+    plane.kubectl("delete", "crd", CRD, "--ignore-not-found", timeout_s=DELETE_TIMEOUT_S)
+
+
 @pytest.fixture
 def release(plane: ControlPlane, helm: Helm) -> Iterator[Release]:
     """Return a release that is not installed yet, and remove what is left of it."""
     release = Release(plane, helm)
     yield release
     release.run("uninstall", "--ignore-not-found")
-    plane.kubectl("delete", "crd", CRD, "--ignore-not-found")
+    delete_definition(plane)
 
 
 def commands(document: str) -> list[str]:
@@ -272,4 +278,4 @@ def test_each_command_of_the_document_works(plane: ControlPlane, helm: Helm, tmp
             run("kubectl apply -k manifests/")
         run(command)
     run("helm uninstall gpuledger --namespace gpuledger-system")
-    plane.kubectl("delete", "crd", CRD)
+    delete_definition(plane)

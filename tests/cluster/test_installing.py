@@ -14,7 +14,7 @@ from gpuledger.formats.node import REGISTER_ANNOTATION
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, Installation
 
 SHARE = {COUNT: 1, MEMORY: 8000}
-DELETE_TIMEOUT_S = 120.0
+DELETE_TIMEOUT_S = 240.0
 KINDS = "crd,namespace,clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding"
 
 

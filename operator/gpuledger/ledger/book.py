@@ -66,6 +66,8 @@ class Ledger:
         """Called after each change of the room on a node."""
         self.on_stored: Callable[[str], None] = lambda _: None
         """Called with a node's name when the API server has stored something of its cards, whatever it changes."""
+        self.on_opened: Callable[[str], None] = lambda _: None
+        """Called with a node's name when holders can be added to one of its cards that took none before."""
 
     # Reading.
 
@@ -165,20 +167,17 @@ class Ledger:
         else:
             before = (entry.takes_pods, entry.room())
         self._by_node.setdefault(node_name, {})[uuid] = entry
-        if entry.card != stored.card:  # else the object that others know stays, and is found equal at a glance
-            entry.card = stored.card
-        entry.resource_version, entry.stored = stored.resource_version, True
-        entry.phase, entry.reason, entry.open = stored.phase, stored.reason, stored.holders is not None
-        entry.cordoned = stored.cordoned
-        if stored.holders is not None:
-            entry.misfits = stored.misfits
-            self.promises.listed(entry, stored.claims)
-        entry.known_room = None
+        was_open = entry.open
+        entry.describe(stored)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
+            self.promises.listed(entry, stored.claims)
             self._replace_holders(entry, stored.holders)
+        entry.known_room = None
         if (entry.takes_pods, entry.room()) != before:  # a hold that has become a holder changes nothing for others
             self._touch(node_name)
         self.on_stored(node_name)
+        if entry.open and not was_open:
+            self.on_opened(node_name)
         return True
 
     def found(self, stored: StoredCard) -> bool:

@@ -10,7 +10,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Claim, Holder, Share
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.stored_card import Misfit, StoredCard
 from gpuledger.model.topology import Topology
 
 
@@ -93,6 +93,15 @@ class CardEntry:
     def takes_pods(self) -> bool:
         """Tell whether new shares can be entered, if there is room."""
         return self.open and self.card.healthy and not self.cordoned
+
+    def describe(self, stored: StoredCard) -> None:
+        """Take over what the API server says of the card itself, its status included; not who is on it."""
+        if self.card != stored.card:  # else the object that others know stays, and is found equal at a glance
+            self.card = stored.card
+        self.resource_version, self.stored, self.cordoned = stored.resource_version, True, stored.cordoned
+        self.phase, self.reason, self.open = stored.phase, stored.reason, stored.holders is not None
+        if self.open:
+            self.misfits = stored.misfits
 
     def shares(self, but: Collection[str] = ()) -> list[Share]:
         """Return every share that counts on the card, leaving out those of some pods."""

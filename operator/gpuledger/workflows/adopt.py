@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
@@ -69,8 +69,21 @@ class PodReader(Protocol):
         """Return a pod as it is now. Raises NotFound."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A bound pod that lacks shares, and why they were not entered."""
+
+    pod: Pod
+    node_name: str
+    why: str
+
+
 class Adopter:
-    """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set."""
+    """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set.
+
+    A pod whose shares could not be entered is looked at again in each full list, and as soon as a card of its node
+    opens: the cards of a ledger that is made anew come after the pods.
+    """
 
     def __init__(
         self,
@@ -91,8 +104,9 @@ class Adopter:
         self._adopt_pods = adopt_pods
         self._listed: set[str] = set()  # UIDs of the pods in the list that is being read
         self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
-        self._unknown: dict[str, str] = {}  # UID of a bound pod that lacks shares -> why nothing was entered
+        self._unknown: dict[str, _Unknown] = {}  # pod UID -> pod that lacks shares
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+        ledger.on_opened = self._reconsider
 
     def __len__(self) -> int:
         """Return how many bound pods are known to lack shares."""
@@ -116,6 +130,11 @@ class Adopter:
                 if misfit.pod.uid not in self._listed or misfit.pod.uid in entry.holders:
                     self._suspect(misfit.pod)
         self._listed.clear()
+
+    def _reconsider(self, node_name: str) -> None:
+        for unknown in self._unknown.values():
+            if unknown.node_name == node_name:
+                self._suspect(unknown.pod)
 
     def _suspect(self, pod: Pod) -> None:
         self._suspects[pod.uid] = pod
@@ -154,14 +173,16 @@ class Adopter:
         if not problem:
             logger.info("pod %s was bound to node %s without its shares: they are entered", facts.pod, facts.node_name)
             self._unknown.pop(facts.pod.uid, None)
-        elif self._unknown.get(facts.pod.uid) != problem:
+            return
+        unknown = _Unknown(facts.pod, facts.node_name, problem)
+        if self._unknown.get(facts.pod.uid) != unknown:
             logger.warning(
                 "pod %s is bound to node %s, and its shares are not in the ledger: %s; `gpuledger audit` says more",
                 facts.pod,
                 facts.node_name,
                 problem,
             )
-            self._unknown[facts.pod.uid] = problem
+            self._unknown[facts.pod.uid] = unknown
 
     async def _problem(self, facts: PodFacts) -> str:
         """Enter what may be entered; return why something was not."""

@@ -219,3 +219,35 @@ async def test_an_error_of_the_api_server_is_survived(api: ApiServer) -> None:
     resyncs = Resyncs(api)
     await resyncs.resync()
     assert api.holders_of(FIRST) == ["uid-a"]
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["there is no card yet", "the card takes no pods yet"])
+async def test_a_pod_whose_card_comes_after_it_is_entered_as_soon_as_the_card_opens(
+    api: ApiServer, opened: bool
+) -> None:
+    """As when the ledger is made anew for pods that run; no full list is needed, which may be minutes away."""
+    api.cards.clear()
+    if not opened:
+        api.put_card(FIRST, opened=False)
+    api.put_pod(bound())
+    resyncs = Resyncs(api)
+    await resyncs.resync()
+    assert len(resyncs.adopter) == 1
+    api.put_card(FIRST)
+    resyncs.parts.watch()
+    await asyncio.sleep(SETTLE_S + 0.1)
+    await resyncs.adopter.worker.idle()
+    assert api.holders_of(FIRST) == ["uid-a"]
+    assert len(resyncs.adopter) == 0
+
+
+async def test_a_card_that_opens_on_another_node_costs_no_request(api: ApiServer) -> None:
+    api.put_pod(bound(text="nonsense"))
+    resyncs = Resyncs(api)
+    await resyncs.resync()
+    before = len(api.calls)
+    api.put_card(a_card(0, node_name="node-b"))
+    resyncs.parts.watch()
+    await asyncio.sleep(SETTLE_S + 0.1)
+    await resyncs.adopter.worker.idle()
+    assert len(api.calls) == before
