@@ -3,7 +3,8 @@
 `python tools/build_control_plane.py` builds etcd, kube-apiserver, kube-controller-manager,
 kube-scheduler and kubectl from the Go modules in `tools/go`, whose `go.sum` pins every byte; with
 `--node` also what a real node runs: kubelet, containerd, its shim and ctr. `ensure_binaries()` and
-`ensure_node_binaries()` do the same for other tools. Only the standard library is needed.
+`ensure_node_binaries()` do the same for other tools. `$GPULEDGER_KUBERNETES` chooses another minor
+version of Kubernetes among those in `tools/go`. Only the standard library is needed.
 
 `$KUBEBUILDER_ASSETS` wins where it is set. What is usually found there (etcd, kube-apiserver, kubectl)
 is used as it is, and only the programs that are missing there are taken from the cache.
@@ -32,6 +33,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 GO_MODULES = REPOSITORY / "tools" / "go"
 GO_LOCK = REPOSITORY / "requirements" / "go.txt"
 MINIMUM_GO = (1, 26)
+KUBERNETES, CHOSEN_KUBERNETES = "1.36", "GPULEDGER_KUBERNETES"
+"""The minor version of Kubernetes, and the variable of the environment that names another one."""
 REQUIRED_ASSETS = ("etcd", "kube-apiserver")
 BUILDER = Builder("control plane")
 
@@ -108,6 +111,15 @@ def ensure_helm() -> Path:
     return _built([HELM])[HELM]
 
 
+def kubernetes_minor() -> str:
+    """Return the minor version of Kubernetes that is built here. Raises BuildError for one that is not pinned."""
+    chosen = os.environ.get(CHOSEN_KUBERNETES) or KUBERNETES
+    pinned = sorted(path.name.removeprefix("kubernetes-") for path in GO_MODULES.glob("kubernetes-*"))
+    if chosen not in pinned:
+        raise BuildError(f"{CHOSEN_KUBERNETES}={chosen}: tools/go has Kubernetes {', '.join(pinned)}.")
+    return chosen
+
+
 def _built(programs: Iterable[Program]) -> dict[Program, Path]:
     """Return where each of the programs is, building what is missing."""
     paths = {program: _module_directory(program.module) / program.name for program in programs}
@@ -135,15 +147,20 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
+def _module(name: str) -> Path:
+    """Return the directory of a Go module."""
+    return GO_MODULES / (f"kubernetes-{kubernetes_minor()}" if name == "kubernetes" else name)
+
+
 def _module_directory(module: str) -> Path:
-    return cache_directory() / f"{module}-{_module_key(module)}"
+    return cache_directory() / f"{_module(module).name}-{_module_key(module)}"
 
 
 def _module_key(module: str) -> str:
     """Hash what decides about the outcome: the pinned modules, the flags, and the machine's architecture."""
     digest = hashlib.sha256()
     for name in ("go.mod", "go.sum"):
-        digest.update((GO_MODULES / module / name).read_bytes())
+        digest.update((_module(module) / name).read_bytes())
     digest.update("\0".join([*_build_flags(module), platform.machine()]).encode())
     return digest.hexdigest()[:12]
 
@@ -158,10 +175,11 @@ def _build_flags(module: str) -> list[str]:
 
 def _version_stamp() -> dict[str, str]:
     """Return what a release build stamps in; without it, the API server calls itself v0.0.0."""
-    text = (GO_MODULES / "kubernetes" / "go.mod").read_text()
+    module = _module("kubernetes")
+    text = (module / "go.mod").read_text()
     found = re.search(r"^\s*k8s\.io/kubernetes v(\d+)\.(\d+)\.\S+", text, re.MULTILINE)
     if found is None:
-        raise BuildError("tools/go/kubernetes/go.mod names no version of k8s.io/kubernetes; restore the file from git.")
+        raise BuildError(f"tools/go/{module.name}/go.mod names no version of Kubernetes; restore the file from git.")
     version = found.group(0).split()[-1]
     return {
         "gitVersion": version,
@@ -196,7 +214,7 @@ def _build(go: str, program: Program, path: Path) -> None:
             [go, "build", *_build_flags(program.module), "-o", str(output), program.package],
             label=f"building {program.name}",
             hint=f"the first time about {program.first_build} on two cores, plus its downloads",
-            directory=GO_MODULES / program.module,
+            directory=_module(program.module),
             environment=_go_environment() | {"GOTMPDIR": temporary},  # an interrupted go leaves files behind
         )
         output.replace(path)

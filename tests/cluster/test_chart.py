@@ -97,7 +97,7 @@ class Release:
 
 
 def delete_definition(plane: ControlPlane) -> None:
-    """Delete the CRD. One that is new may take a minute: the API server empties it first, and has to open it for that."""
+    """Delete the CRD. One that is new may take a minute: the API server has to open it to empty it."""
     plane.kubectl("delete", "crd", CRD, "--ignore-not-found", timeout_s=DELETE_TIMEOUT_S)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import build_control_plane
+import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
@@ -85,11 +87,24 @@ def test_the_chart_is_of_the_programs_version() -> None:
     assert chart["version"] == chart["appVersion"] == __version__
 
 
-def test_the_table_has_the_kubernetes_that_the_tests_run() -> None:
-    text = (REPOSITORY / "tools" / "go" / "kubernetes" / "go.mod").read_text()
-    built = re.search(r"k8s\.io/kubernetes (v(\d+\.\d+)\.\d+)", text)
-    assert built
-    assert VERSIONS[built[2]] == built[1] == KUBERNETES
+def test_image_manifests_definition_and_documents_are_of_the_programs_version() -> None:
+    (definition,) = (REPOSITORY / "crds").glob("*.yaml")
+    assert yaml.safe_load(definition.read_text())["metadata"]["annotations"] == {"gpuledger.dev/version": __version__}
+    documents = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    places = [*documents, *MANIFESTS.rglob("*.yaml"), MANIFESTS / "Dockerfile"]
+    found = {tag for path in places for tag in re.findall(r"\bgpuledger:(\d[\w.]*)", path.read_text())}
+    assert found == {container_image.VERSION} == {__version__}
+
+
+def test_the_table_has_the_versions_of_kubernetes_that_the_tests_run() -> None:
+    built = {}
+    for path in (REPOSITORY / "tools" / "go").glob("kubernetes-*/go.mod"):
+        version = re.search(r"k8s\.io/kubernetes (v(\d+\.\d+)\.\d+)", path.read_text())
+        assert version
+        assert path.parent.name == f"kubernetes-{version[2]}"
+        built[version[2]] = version[1]
+    assert built == {minor: VERSIONS[minor] for minor in built}
+    assert built[build_control_plane.KUBERNETES] == KUBERNETES
 
 
 @pytest.mark.parametrize(

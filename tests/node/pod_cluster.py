@@ -7,6 +7,7 @@ tools/pod_network.py).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -89,12 +90,15 @@ class PodInstallation:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{self.active()}:{HEALTH_PORT}/proxy/metrics"
         return self.plane.kubectl("get", "--raw", path)
 
-    def active(self) -> str:
-        """Return the name of the pod whose scheduler holds the Lease."""
-        holder = self.plane.kubectl(
+    def holder(self) -> str:
+        """Return who holds the scheduler's Lease: another name for each process, even in the same pod."""
+        return self.plane.kubectl(
             "get", "lease", LEASE, "--namespace", NAMESPACE, "--output=jsonpath={..holderIdentity}"
         )
-        return holder.rpartition("_")[0]
+
+    def active(self) -> str:
+        """Return the name of the pod whose scheduler holds the Lease."""
+        return self.holder().rpartition("_")[0]
 
 
 class PodCluster(Cluster):
@@ -103,7 +107,7 @@ class PodCluster(Cluster):
     def __init__(self, plane: ControlPlane, nodes: list[Node]) -> None:
         pods = PodInstallation(plane)
         super().__init__(plane, pods)  # type: ignore[arg-type] # as much of one as is needed
-        self.nodes, self.active = nodes, pods.active
+        self.nodes, self.active, self.holder = nodes, pods.active, pods.holder
         self.overlay = plane.directory / "overlay"
 
     @classmethod
@@ -126,7 +130,9 @@ class PodCluster(Cluster):
         """Let the nodes have the images that the manifests name."""
         self._bring("gpuledger", build_image)
         program = ensure_binaries() / "kube-scheduler"
-        self._bring("kube-scheduler", lambda tar: write_program_image(tar, _scheduler_image(), program))
+        running = json.loads(self.plane.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"]
+        for image in {_scheduler_image(), f"registry.k8s.io/kube-scheduler:{running}"}:  # by the base, and by the chart
+            self._bring("kube-scheduler", lambda tar, image=image: write_program_image(tar, image, program))
 
     def bring_release(self, release: Release) -> None:
         """Let the nodes have another release's image."""
@@ -236,21 +242,26 @@ def _scheduler_image() -> str:
     return str(next(each["image"] for each in containers if each["name"] == "kube-scheduler"))
 
 
-def _with_fake_driver() -> Json:
-    """Return a patch of the DaemonSet that brings what NVIDIA's container runtime would."""
+def fake_driver() -> dict[str, list[Json]]:
+    """Return what brings the fake driver into the agent, as NVIDIA's container runtime would: env, volumes, mounts."""
     env = {"LD_LIBRARY_PATH": DRIVER, fake_nvml.STATE_VARIABLE: f"{STATE_DIRECTORY}/state"}
     places = {"driver": (str(fake_nvml.library_directory()), DRIVER), "driver-state": (STATE_DIRECTORY,) * 2}
-    agent = {
-        "name": "agent",
+    return {
         "env": [{"name": name, "value": value} for name, value in env.items()],
+        "volumes": [{"name": name, "hostPath": {"path": path}} for name, (path, _) in places.items()],
         "volumeMounts": [{"name": n, "mountPath": to, "readOnly": True} for n, (_, to) in places.items()],
     }
-    volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in places.items()]
+
+
+def _with_fake_driver() -> Json:
+    """Return a patch of the DaemonSet with the fake driver."""
+    driver = fake_driver()
+    agent = {"name": "agent", "env": driver["env"], "volumeMounts": driver["volumeMounts"]}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": "gpuledger-agent", "namespace": NAMESPACE},
-        "spec": {"template": {"spec": {"containers": [agent], "volumes": volumes}}},
+        "spec": {"template": {"spec": {"containers": [agent], "volumes": driver["volumes"]}}},
     }
 
 

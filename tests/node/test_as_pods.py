@@ -1,4 +1,4 @@
-"""The whole product as pods, by the manifests as they stand: operator, kube-scheduler and agents on two real nodes."""
+"""The whole product as pods on two real nodes: operator, kube-scheduler and agents, by kustomize, then by Helm."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import Process
 from installation import NAMESPACE, REPOSITORY
+from manifests.helm import the_helm
 from node.agent_pod import Watch
 from node.gpu_node import gpu_pod, one_card
-from node.pod_cluster import CARDS_PER_NODE, NODES, OURS, PodCluster, missing_requirements, previous_release
+from node.helm_release import HelmRelease
+from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster, missing_requirements, previous_release
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -176,14 +178,15 @@ def killed(cluster: PodCluster, pod: str) -> None:
 
 
 @pytest.mark.parametrize("ended", [deleted, killed])
-def test_the_active_replica_ends_and_the_other_takes_over(
+def test_the_active_replica_ends_and_another_takes_over(
     cluster: PodCluster, say: Say, ended: Callable[[PodCluster, str], None]
 ) -> None:
-    before = cluster.active()
+    """A pod whose processes were killed has new ones in a moment: these may be the next, as well as the other pod's."""
+    before = cluster.holder()
     with Stream(cluster, ended.__name__) as stream:
         stream.wait_for(4)
-        ended(cluster, before)
-        cluster.wait(lambda: cluster.active() != before, "another replica is active")
+        ended(cluster, cluster.active())
+        cluster.wait(lambda: cluster.holder() != before, "another process is active")
         stream.wait_for(4)
     all_placed_once(cluster, stream)
     say(f"the active replica was {ended.__name__}: {stream.story()}")
@@ -222,24 +225,6 @@ def test_a_changed_setting_rolls_the_replicas_under_load(cluster: PodCluster, sa
     assert not before & set(cluster.system_pods())
     all_placed_once(cluster, stream)
     say(f"a setting was changed: {stream.story()}")
-
-
-def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
-    cluster: PodCluster, say: Say, tmp_path: Path
-) -> None:
-    previous, what = previous_release(tmp_path)
-    cluster.bring_release(previous)
-    for release, name in ((previous, "back"), (OURS, "forth")):
-        before = set(cluster.system_pods()) | set(cluster.system_pods("gpuledger-agent"))
-        with Stream(cluster, name) as stream:
-            stream.wait_for(4)
-            cluster.change(release)
-            cluster.wait_installed()
-            stream.wait_for(4)
-        assert not before & (set(cluster.system_pods()) | set(cluster.system_pods("gpuledger-agent")))
-        all_placed_once(cluster, stream)
-        remove_all(cluster)  # there are slots for one stream
-        say(f"{name}, between this commit and {what}: {stream.story()}")
 
 
 # Pod Security.
@@ -356,3 +341,83 @@ def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(
     cluster.wait(lambda: users() == {found["metadata"]["uid"]}, "the agent knows whose the process is", timeout_s=90)
     agents({"op": "replace", "path": "/spec/template/spec/hostPID", "value": False})
     cluster.wait(lambda: users() == {""}, "the agent takes the process for the node's own", timeout_s=150)
+
+
+# By Helm, over what kustomize has installed.
+
+
+@pytest.fixture(scope="module")
+def release(installed: tuple[PodCluster, str]) -> HelmRelease:
+    """Return the release that has taken the installation over."""
+    cluster, _ = installed
+    found = HelmRelease(cluster, the_helm().program)
+    found.take_over()
+    return found
+
+
+def every_pod(cluster: PodCluster) -> set[str]:
+    return set(cluster.system_pods()) | set(cluster.system_pods(AGENT))
+
+
+def test_helm_takes_over_what_kustomize_has_installed_and_its_test_passes(
+    cluster: PodCluster, release: HelmRelease
+) -> None:
+    cluster.create(a_pod("one"), a_pod("two"))
+    cluster.wait(lambda: cluster.runs("one", "two"), "the pods run", timeout_s=120)
+    check(cluster, "one", "two")
+    assert "Phase:          Succeeded" in release.run("test", "--timeout=2m")
+
+
+def test_the_api_servers_policies_that_the_chart_brings_send_pods_here(
+    cluster: PodCluster, release: HelmRelease
+) -> None:
+    pod = a_pod("plain")
+    del pod["spec"]["schedulerName"]
+    cluster.create(pod)
+    cluster.wait(lambda: cluster.runs("plain"), "the pod runs", timeout_s=120)
+    assert cluster.pod("plain")["spec"]["schedulerName"] == "gpuledger"
+    check(cluster, "plain")
+
+
+def test_doctor_finds_nothing_wrong(cluster: PodCluster, release: HelmRelease) -> None:
+    path = os.pathsep.join([str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]])
+    told = cluster.plane.kubectl("gpuledger", "doctor", "-o", "json", environment={"PATH": path}, check=False)
+    assert json.loads(told)["findings"] == []
+    pod = next(iter(cluster.system_pods().values()))
+    ended = [status["state"]["terminated"]["exitCode"] for status in pod["status"]["initContainerStatuses"]]
+    assert ended == [0]  # the doctor that runs before the operator
+
+
+def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
+    cluster: PodCluster, release: HelmRelease, say: Say, tmp_path: Path
+) -> None:
+    previous, what = previous_release(tmp_path)
+    cluster.bring_release(previous)
+    for name, change in (("back", lambda: release.upgrade(previous)), ("forth", release.rollback)):
+        before = every_pod(cluster)
+        with Stream(cluster, name) as stream:
+            stream.wait_for(4)
+            change()
+            stream.wait_for(4)
+        assert not before & every_pod(cluster)
+        all_placed_once(cluster, stream)
+        remove_all(cluster)  # there are slots for one stream
+        say(f"{name}, between this commit and {what}: {stream.story()}")
+
+
+def test_pods_go_on_with_their_cards_when_the_release_is_uninstalled_and_come_back_into_the_ledger(
+    cluster: PodCluster, release: HelmRelease
+) -> None:
+    cluster.create(a_pod("stays", 20_000))
+    cluster.wait(lambda: cluster.runs("stays"), "the pod runs", timeout_s=120)
+    told, entered = cluster.told("stays"), cluster.entered("stays")
+    release.run("uninstall")
+    cluster.wait(lambda: not every_pod(cluster), "nothing of the release is left", timeout_s=120)
+    assert cluster.runs("stays")
+    assert cluster.entered("stays") == entered
+    cluster.install()
+    cluster.wait_installed()
+    cluster.create(a_pod("next", 70_000))
+    cluster.wait(lambda: cluster.runs("stays", "next"), "both run", timeout_s=120)
+    assert (cluster.told("stays"), cluster.entered("stays")) == (told, entered)
+    check(cluster, "stays", "next")

@@ -1,0 +1,70 @@
+"""gpuledger as Helm installs it on two real nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from control_plane import ControlPlaneError
+from installation import NAMESPACE
+from node.pod_cluster import OURS, VIEW_PORT, PodCluster, Release, fake_driver
+
+NAME = "gpus"
+TIMEOUT_S = 240.0
+
+
+class HelmRelease:
+    """A release of the chart in a cluster, with the fake driver in its agents.
+
+    There is neither DNS nor a proxy for services here, so that `helm test` only runs its audit.
+    """
+
+    def __init__(self, cluster: PodCluster, helm: Path) -> None:
+        self._cluster, self._helm = cluster, helm
+
+    def take_over(self) -> None:
+        """Install over what kustomize has installed, and wait until all of it is ready."""
+        self._change("install", OURS, "--take-ownership", "--force-conflicts")
+
+    def upgrade(self, release: Release = OURS, **settings: object) -> None:
+        """Upgrade to a release with these settings, and wait until all of it is ready."""
+        self._change("upgrade", release, **settings)
+
+    def rollback(self) -> None:
+        """Go back to what was there before the last change, and wait until all of it is ready."""
+        self.run("rollback")
+        self._cluster.wait_installed()
+
+    def run(self, verb: str, *arguments: str) -> str:
+        """Run Helm and return what it says. Raises ControlPlaneError with that when it fails."""
+        plane = self._cluster.plane
+        own = {f"HELM_{kind}_HOME": str(plane.directory / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
+        place = ["--kubeconfig", str(plane.kubeconfig), "--namespace", NAMESPACE]
+        done = subprocess.run(
+            [str(self._helm), verb, NAME, *arguments, *place],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ControlPlaneError(f"`helm {verb}` failed with status {done.returncode}: {done.stdout}")
+        return done.stdout
+
+    def _change(self, verb: str, release: Release, *arguments: str, **settings: object) -> None:
+        repository, tag = release.image.split(":")
+        values = {
+            "image": {"repository": repository, "tag": tag},
+            "settings": {"view_port": VIEW_PORT, **settings},
+            "agent": fake_driver(),
+            "monitoring": {"service": False},
+        }
+        file = self._cluster.plane.directory / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        self.run(verb, str(release.manifests / "chart"), "--values", str(file), *arguments)
+        self._cluster.wait_installed()
