@@ -35,6 +35,14 @@ help: ## show this list
 demo: $(READY) control-plane ## share GPUs on a real control plane on this machine (KEEP=1 leaves it running)
 	@$(BIN)/python tools/demo.py $(if $(KEEP),--keep)
 
+.PHONY: kind-demo
+kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl and helm; it stays
+	@PATH="$(abspath $(BIN)):$$PATH" examples/kind/demo.sh
+
+.PHONY: pods
+pods: $(READY) control-plane ## as root: all of it as pods on two real nodes of this machine, from nothing, with the time
+	@$(BIN)/python -m pytest -q tests/node/test_as_pods.py -k from_nothing
+
 .PHONY: test
 test: $(READY) control-plane ## run all tests: the pure ones first, then a real control plane, as root a real node too
 	@echo "==> tests"

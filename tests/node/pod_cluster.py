@@ -12,6 +12,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import Card, NvmlState, Process, bus_id
 from installation import MANIFESTS, NAMESPACE
 from local_node import Node
-from node_image import write_program_image
+from node_image import PAUSE, busybox_layer, static_busybox, write_image, write_program_image
 
 Json = dict[str, Any]
 
@@ -132,11 +133,20 @@ class PodCluster(Cluster):
         program = ensure_binaries() / "kube-scheduler"
         running = json.loads(self.plane.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"]
         for image in {_scheduler_image(), f"registry.k8s.io/kube-scheduler:{running}"}:  # by the base, and by the chart
-            self._bring("kube-scheduler", lambda tar, image=image: write_program_image(tar, image, program))
+            self._bring("kube-scheduler", partial(write_program_image, name=image, program=program))
+
+    def bring_public_images(self) -> None:
+        """Let the nodes have the images that examples/ name: here both are busybox, whose pause does nothing."""
+        busybox = static_busybox()
+        assert busybox, "nodes need it themselves"
+        for name, command in (("registry.k8s.io/pause:3.10", PAUSE), ("docker.io/library/busybox:1.37", "")):
+            argv = ["/bin/sh", *(["-c", command] if command else [])]
+            self._bring("public", partial(write_image, name=name, layers=[busybox_layer(busybox)], command=argv))
 
     def bring_release(self, release: Release) -> None:
         """Let the nodes have another release's image."""
-        self._bring("release", lambda tar: build_image(tar, release.package, f"docker.io/library/{release.image}"))
+        name = f"docker.io/library/{release.image}"
+        self._bring("release", partial(build_image, package=release.package, name=name))
 
     def _bring(self, name: str, write: Callable[[Path], None]) -> None:
         tar = self.plane.directory / f"{name}.tar"
