@@ -30,8 +30,11 @@ class HelmRelease:
         self._change("install", OURS, "--take-ownership", "--force-conflicts")
 
     def upgrade(self, release: Release = OURS, **settings: object) -> None:
-        """Upgrade to a release with these settings, and wait until all of it is ready."""
-        self._change("upgrade", release, **settings)
+        """Upgrade to a release with these settings, and wait until all of it is ready.
+
+        What kustomize has written, and Helm now changes, is kubectl's as well: hence the force.
+        """
+        self._change("upgrade", release, "--force-conflicts", **settings)
 
     def rollback(self) -> None:
         """Go back to what was there before the last change, and wait until all of it is ready."""
