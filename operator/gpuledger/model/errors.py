@@ -6,6 +6,7 @@ GpuledgerError
 ├── BindFailed          a pod can't be bound now; the text goes into its event
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
+├── WentBack            the API server has less than it had: its data comes from an older copy
 ├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
@@ -40,6 +41,10 @@ class StartRefused(GpuledgerError):  # noqa: N818
 
 class NotYet(GpuledgerError):  # noqa: N818
     """Something that has to be known before a container starts, and may be in a moment."""
+
+
+class WentBack(GpuledgerError):  # noqa: N818
+    """An object that is older than it was. Whoever goes on from memory would write what never happened."""
 
 
 class ApiError(GpuledgerError):

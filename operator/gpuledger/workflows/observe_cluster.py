@@ -21,7 +21,7 @@ from gpuledger.formats.pod import (
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, WentBack
 from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.inventory import InventoryKeeper
@@ -57,6 +57,17 @@ class ClusterReader(Protocol):
 
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
+
+
+def _check_age(metadata: Json, known_version: int) -> None:
+    """Raise WentBack for a card in a list that is older than it was before that list was asked for."""
+    version = int(metadata["resourceVersion"])
+    if version < known_version:
+        raise WentBack(
+            f"GPUAllocation {metadata['name']} has version {version}, and had {known_version}: the API server's data "
+            "was put back to an older state. What is remembered never happened there, so this program ends; started "
+            "anew, it reads what there is"
+        )
 
 
 class ClusterObserver:
@@ -256,7 +267,7 @@ class ClusterObserver:
         self.on_compared()
 
     async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
-        """Resync for ever, and soon after it is said to be needed. After an error, soon again."""
+        """Resync for ever, and soon after it is said to be needed. After an error, soon again. Raises WentBack."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -265,6 +276,8 @@ class ClusterObserver:
             needed.clear()
             try:
                 await self.resync()
+            except WentBack:
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
                 logger.warning("comparing with the API server failed, trying again: %r", error)
                 needed.set()
@@ -273,7 +286,7 @@ class ClusterObserver:
         known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}
         async for page in self._reader.allocations():
             for allocation in page:
-                known.pop(allocation["spec"]["uuid"], None)
+                _check_age(allocation["metadata"], known.pop(allocation["spec"]["uuid"], 0))
                 self.allocation(allocation, gone=False)
         for uuid, resource_version in known.items():
             entry = self._ledger.entry(uuid)

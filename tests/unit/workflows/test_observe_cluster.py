@@ -12,6 +12,7 @@ from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.formats.extender import FilterArguments
+from gpuledger.model.errors import WentBack
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release_pod import SUSPECT_DELAY_S
 
@@ -160,6 +161,30 @@ async def test_a_resync_comes_soon_after_a_watch_had_a_gap(api: ApiServer, parts
     await asyncio.sleep(5.0)
     assert len(api.called(Operation.LIST_NODES)) == lists + 1
     task.cancel()
+
+
+async def test_who_finds_a_card_older_than_it_was_ends(api: ApiServer, parts: OperatorParts) -> None:
+    """etcd was restored: what memory has never happened there."""
+    copy = api.cards[CARD.object_name]
+    await parts.journal.remove(CARD.uuid, "uid-a")
+    api.cards[CARD.object_name] = copy
+    needed = asyncio.Event()
+    needed.set()
+    with pytest.raises(WentBack, match=f"GPUAllocation {CARD.object_name} has version"):
+        await parts.observer.resync_every(300.0, needed)
+
+
+async def test_a_card_that_changes_while_it_is_listed_is_not_older_than_it_was(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    answer = asyncio.Event()
+    api.queue(Operation.LIST_CARDS, hold_answer(answer))
+    task = asyncio.create_task(parts.observer.resync())
+    await settle()
+    await parts.journal.remove(CARD.uuid, "uid-a")
+    answer.set()
+    await task
+    assert parts.entry(CARD).holders == {}
 
 
 async def test_holders_are_not_suspected_before_everything_was_read(api: ApiServer, parts: OperatorParts) -> None:
