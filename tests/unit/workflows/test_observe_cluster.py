@@ -164,7 +164,7 @@ async def test_a_resync_comes_soon_after_a_watch_had_a_gap(api: ApiServer, parts
 
 
 async def test_who_finds_a_card_older_than_it_was_ends(api: ApiServer, parts: OperatorParts) -> None:
-    """etcd was restored: what memory has never happened there."""
+    """Etcd was restored: what memory has never happened there."""
     copy = api.cards[CARD.object_name]
     await parts.journal.remove(CARD.uuid, "uid-a")
     api.cards[CARD.object_name] = copy
