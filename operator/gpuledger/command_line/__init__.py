@@ -13,7 +13,13 @@ import click
 from gpuledger import __version__
 from gpuledger.command_line.doctor import doctor
 from gpuledger.command_line.look import COMMANDS
-from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.options import (
+    kubeconfig_option,
+    own_kubeconfig_option,
+    read_settings,
+    settings_option,
+    until_interrupted,
+)
 from gpuledger.command_line.sections import SectionedGroup
 from gpuledger.command_line.simulate import simulate
 from gpuledger.kube_api import lean_import
@@ -105,7 +111,7 @@ def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, k
 
 @main.command("fake-nodes")
 @settings_option
-@kubeconfig_option
+@own_kubeconfig_option
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
@@ -223,7 +229,7 @@ def crd() -> None:
 
 @main.command()
 @settings_option
-@kubeconfig_option
+@own_kubeconfig_option
 @click.option("--fix", is_flag=True, help="Mend what can be mended without a person's decision.")
 @click.option("--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, by their annotation.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -266,7 +272,7 @@ def audit(
 
 @main.command()
 @settings_option
-@kubeconfig_option
+@own_kubeconfig_option
 @click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
@@ -291,7 +297,7 @@ def migrate(
 
 @main.command()
 @settings_option
-@kubeconfig_option
+@own_kubeconfig_option
 @click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME]...")
 @click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON to read; - for standard input.")
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pods that are named.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,31 @@ settings_option = click.option(
     envvar="GPULEDGER_SETTINGS",
     help="YAML file with settings; what it leaves out has its default.",
 )
+
+
+def _own_kubeconfig() -> Path | None:
+    """Return the file that kubectl takes of itself; None in a pod, which has an account."""
+    file = Path.home() / ".kube" / "config"
+    return None if "KUBERNETES_SERVICE_HOST" in os.environ or not file.is_file() else file
+
+
+_KUBECONFIG = click.Path(exists=True, dir_okay=False, path_type=Path)
 kubeconfig_option = click.option(
     "--kubeconfig",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_KUBECONFIG,
     envvar="KUBECONFIG",
     help="How to reach the API server; without it, as the pod's service account.",
 )
+"""Of what runs in pods: it never takes a person's own file for want of another."""
+
+own_kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=_KUBECONFIG,
+    envvar="KUBECONFIG",
+    default=_own_kubeconfig,
+    help="How to reach the API server; without it, by ~/.kube/config, and in a pod as its service account.",
+)
+"""Of what people run."""
 
 
 def read_settings(file: Path | None) -> Settings:

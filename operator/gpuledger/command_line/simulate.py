@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.options import own_kubeconfig_option, read_settings, settings_option, until_interrupted
 from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Questions:
 
 @click.command()
 @settings_option
-@kubeconfig_option
+@own_kubeconfig_option
 @click.option(
     "--nodes", "nodes_file", type=existing_file, help="Trace: CSV of nodes: sn, cpu_milli, memory_mib, gpu, model."
 )
