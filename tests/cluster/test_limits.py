@@ -35,3 +35,5 @@ def test_a_resource_quota_counts_the_memory_of_one_card_however_many_a_container
     assert used() in ("8k", "8000")
     with pytest.raises(RequestFailed, match="exceeded quota"):
         create("one-more", 1, 4000)
+    # Before the next test has a node for it.
+    cluster.request("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
