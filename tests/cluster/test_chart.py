@@ -19,6 +19,7 @@ from build_control_plane import ensure_binaries
 from chart import DOCUMENT
 from cluster.cluster import ALLOCATIONS, COUNT, DEADLINE_S, Connection, RequestFailed
 from cluster.dry_runs import as_user, bare, create
+from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlane
 from gpuledger.settings import Settings
 from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, preset, the_helm
@@ -134,6 +135,7 @@ def test_the_api_server_takes_each_object_of_a_preset(plane: ControlPlane, helm:
     assert [each for each in answers if not each.endswith(" created (server dry run)")] == []
 
 
+@needs_filling_in
 def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: ControlPlane, helm: Helm) -> None:
     settings = {
         "resource_count": "example.com/gpu",
@@ -148,7 +150,7 @@ def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: 
     assert len(answers) == 10
 
 
-@pytest.mark.parametrize("mode", ["policies", "webhook"])
+@pytest.mark.parametrize("mode", [pytest.param("policies", marks=needs_filling_in), "webhook"])
 def test_operator_and_test_keep_to_the_restricted_profile(
     plane: ControlPlane, helm: Helm, user: Connection, mode: str
 ) -> None:
@@ -171,6 +173,7 @@ def test_the_agent_does_not_and_needs_the_namespaces_label(helm: Helm, user: Con
 # A release.
 
 
+@needs_filling_in
 def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, release: Release) -> None:
     settings = {"resource_memory": "example.com/mem", "node_taint": "gpu=ours:NoSchedule"}
     text = release.must("install", settings=settings)
@@ -254,6 +257,7 @@ def test_a_cluster_that_kustomize_installed_can_move_to_helm(plane: ControlPlane
 # The document.
 
 
+@needs_filling_in
 def test_each_command_of_the_document_works(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
     (tmp_path / "manifests").symlink_to(ROOT)
     (tmp_path / "settings.yaml").write_text("{}")

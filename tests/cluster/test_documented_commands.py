@@ -14,6 +14,7 @@ import yaml
 
 from build_control_plane import ensure_binaries
 from cluster.cluster import Cluster, pod
+from cluster.kubernetes import FILLS_IN, MINOR
 from control_plane import ControlPlane, free_port
 from documents.pages import ROOT, Run, runs
 from installation import Installation
@@ -86,5 +87,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 @pytest.mark.parametrize("run", runs("cluster"), ids=lambda run: run.command[:60])
 def test_a_command_ends_as_the_documents_say(shell: Shell, run: Run) -> None:
     """In the order of the list: some build on others, and the last ones uninstall everything."""
+    if "admission" in run.command and not FILLS_IN:
+        pytest.skip(f"all policies together need a newer Kubernetes than {MINOR}")
     done = shell.run(run.run_as)
     assert done.returncode == run.status, done.stdout + done.stderr

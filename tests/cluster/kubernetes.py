@@ -1,0 +1,21 @@
+"""What the Kubernetes that the tests run on can do: $GPULEDGER_KUBERNETES chooses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from build_control_plane import kubernetes_minor
+from control_plane import ControlPlane
+from installation import MANIFESTS
+
+MINOR = kubernetes_minor()
+FILLS_IN = tuple(map(int, MINOR.split("."))) >= (1, 36)
+"""Whether its policies can fill pods in: MutatingAdmissionPolicy is stable from 1.36 on."""
+
+needs_filling_in = pytest.mark.skipif(not FILLS_IN, reason=f"policies of Kubernetes {MINOR} fill in no pods")
+
+
+def apply_policies(plane: ControlPlane) -> None:
+    """Apply the policies of manifests/admission; of an older Kubernetes, those that it has."""
+    which = ("-k", MANIFESTS / "admission") if FILLS_IN else ("-f", MANIFESTS / "admission" / "validating.yaml")
+    plane.kubectl("apply", *map(str, which))
