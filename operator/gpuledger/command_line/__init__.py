@@ -111,7 +111,7 @@ def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, k
 
 @main.command("fake-nodes")
 @settings_option
-@own_kubeconfig_option
+@kubeconfig_option
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")

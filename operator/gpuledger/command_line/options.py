@@ -38,7 +38,7 @@ kubeconfig_option = click.option(
     envvar="KUBECONFIG",
     help="How to reach the API server; without it, as the pod's service account.",
 )
-"""Of what runs in pods: it never takes a person's own file for want of another."""
+"""Of what runs in pods, and of what a person's own cluster must not get by an oversight: simulated nodes."""
 
 own_kubeconfig_option = click.option(
     "--kubeconfig",
