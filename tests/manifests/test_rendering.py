@@ -88,7 +88,7 @@ def test_the_chart_is_of_the_programs_version() -> None:
 
 
 def test_image_manifests_definition_and_documents_are_of_the_programs_version() -> None:
-    (definition,) = (REPOSITORY / "crds").glob("*.yaml")
+    definition = REPOSITORY / "crds" / "gpuledger.dev_gpuallocations.yaml"
     assert yaml.safe_load(definition.read_text())["metadata"]["annotations"] == {"gpuledger.dev/version": __version__}
     documents = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
     rendered = [path for path in MANIFESTS.rglob("*.yaml") if "templates" not in path.parts]
