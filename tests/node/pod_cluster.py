@@ -57,13 +57,17 @@ OURS = Release(NAME, PACKAGE, MANIFESTS)
 def previous_release(directory: Path) -> tuple[Release, str]:
     """Return the release before this one, written into a directory, and what it is in words: the commit before.
 
-    Where there is none, as in a checkout without history, it is this one under another name.
+    Where there is none, as in a checkout without history, or its chart can't be told where the fake driver is, it is
+    this one under another name.
     """
     archive = ["git", "-C", str(REPOSITORY), "archive", "HEAD~1", "--", "operator/gpuledger", "manifests", "crds"]
     found = subprocess.run(archive, capture_output=True, check=False)
     if found.returncode != 0:
         return Release("gpuledger:previous", PACKAGE, MANIFESTS), "this commit, for want of a history"
     subprocess.run(["tar", "--extract", "--directory", directory], input=found.stdout, check=True)
+    values = directory / "manifests" / "chart" / "values.yaml"
+    if not values.exists() or "volumeMounts" not in yaml.safe_load(values.read_text())["agent"]:
+        return Release("gpuledger:previous", PACKAGE, MANIFESTS), "this commit, since the one before has another chart"
     release = Release("gpuledger:previous", directory / "operator" / "gpuledger", directory / "manifests")
     return release, "the commit before this one"
 
