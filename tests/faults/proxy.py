@@ -354,10 +354,13 @@ class Proxy:
     @contextlib.asynccontextmanager
     async def _running(self, watch: _Watch, answer: aiohttp.ClientResponse) -> AsyncIterator[_Watch]:
         """Keep a watch among those that run, and read its events."""
+        # kube-scheduler asks for protobuf, whose events end anywhere: what has come is passed on.
+        text = answer.content_type == "application/json"
+        receive = answer.content.readline if text else answer.content.readany
 
         async def read() -> None:
-            while line := await answer.content.readline():
-                watch.queue.put_nowait(line)
+            while part := await receive():
+                watch.queue.put_nowait(part)
 
         reading = self._loop.create_task(read())
         reading.add_done_callback(lambda _: watch.queue.put_nowait(None))

@@ -109,6 +109,8 @@ class ClusterObserver:
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._gone_since: set[str] | None = None  # UIDs of pods that wait no more, since a list of those is being read
+        self._shown_nodes: set[str] | None = None  # names that the watch has shown, since a list of nodes is being read
+        self._shown_pods: set[str] | None = None  # UIDs that the watch has shown, since a list of pods is being read
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
@@ -124,6 +126,11 @@ class ClusterObserver:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
         if not self.cards_read:
             return
+        if self._shown_nodes is not None:
+            self._shown_nodes.add(node["metadata"]["name"])
+        self._take_node(node, gone)
+
+    def _take_node(self, node: Json, gone: bool) -> None:
         facts = node_facts(node, self._words)
         if gone:
             self._inventory.forget(facts.name)
@@ -155,6 +162,11 @@ class ClusterObserver:
         """Take in a bound pod; one of another scheduler is not our business."""
         if scheduler_of(pod) not in self._scheduler_names:
             return
+        if self._shown_pods is not None:
+            self._shown_pods.add(pod["metadata"]["uid"])
+        self._take_pod(pod, gone)
+
+    def _take_pod(self, pod: Json, gone: bool) -> None:
         uid = pod["metadata"]["uid"]
         self._turns.observe(pod, uid, gone)
         if self._lives.observe(pod, gone):
@@ -294,29 +306,40 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
+        """Take in all nodes, and forget others. What the watch shows meanwhile is newer."""
         missing = self._inventory.known_nodes() | set(self._ledger.node_names())
-        async for page in self._reader.nodes():
-            for node in page:
-                missing.discard(node["metadata"]["name"])
-                self.node(node, gone=False)
-        for name in missing:
+        shown = self._shown_nodes = set()
+        try:
+            async for page in self._reader.nodes():
+                for node in page:
+                    missing.discard(node["metadata"]["name"])
+                    if node["metadata"]["name"] not in shown:
+                        self._take_node(node, gone=False)
+        finally:
+            self._shown_nodes = None
+        for name in missing - shown:
             self._inventory.forget(name)
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:
+        """Take in all bound pods, and forget others. What the watch shows meanwhile is newer."""
         suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
         had_turn = self._turns.known_pods()
         unstarted = self._starts.known_pods()
         counted = self._ledger.hosts.pod_uids() | self._learner.known_pods() | self._lives.known_pods()
-        async for page in self._reader.bound_pods(self._scheduler_names):
-            for pod in page:
-                if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
-                    suspects.discard(pod["metadata"]["uid"])
-                    had_turn.discard(pod["metadata"]["uid"])
-                    unstarted.discard(pod["metadata"]["uid"])
-                    counted.discard(pod["metadata"]["uid"])
-                    self.pod(pod, gone=False)
-                    self._adopter.observe(pod)
+        shown = self._shown_pods = set()
+        try:
+            async for page in self._reader.bound_pods(self._scheduler_names):
+                for pod in page:
+                    if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
+                        uid = pod["metadata"]["uid"]
+                        for unlisted in (suspects, had_turn, unstarted, counted):
+                            unlisted.discard(uid)
+                        if uid not in shown:
+                            self._take_pod(pod, gone=False)
+                        self._adopter.observe(pod)
+        finally:
+            self._shown_pods = None
         self._adopter.listed()
         for uid in suspects:
             self._releaser.not_listed(uid)

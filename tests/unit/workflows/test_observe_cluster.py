@@ -187,6 +187,45 @@ async def test_a_card_that_changes_while_it_is_listed_is_not_older_than_it_was(
     assert parts.entry(CARD).holders == {}
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["changes", "goes"])
+async def test_a_node_that_the_watch_shows_while_nodes_are_listed_stays_as_shown(
+    api: ApiServer, parts: OperatorParts, gone: bool
+) -> None:
+    """The list is of the moment before, and what it says would stay until the node changes again."""
+    api.put_node(a_node_object("node-a", [CARD], slots=0))
+    parts.watch()
+    assert parts.ledger.offer("node-a") is None
+    answer = asyncio.Event()
+    api.queue(Operation.LIST_NODES, hold_answer(answer))
+    task = asyncio.create_task(parts.observer.resync())
+    await settle()
+    if gone:
+        api.delete_node("node-a")
+    else:
+        api.put_node(a_node_object("node-a", [CARD], slots=10))
+    parts.watch()
+    answer.set()
+    await task
+    assert ("node-a" in parts.inventory.known_nodes()) is not gone
+    assert (parts.ledger.offer("node-a") is None) is gone
+
+
+async def test_a_pod_that_ends_while_pods_are_listed_is_not_counted_again(api: ApiServer, parts: OperatorParts) -> None:
+    """Its share of the node's CPU and memory would be taken until the next comparison, minutes later."""
+    api.put_pod(a_pod_object("new", {GPU: "1", MEMORY: "4k"}, node_name="node-a"))
+    parts.watch()
+    assert "uid-new" in parts.ledger.hosts.pod_uids()
+    answer = asyncio.Event()
+    api.queue(Operation.LIST_PODS, hold_answer(answer))
+    task = asyncio.create_task(parts.observer.resync())
+    await settle()
+    api.put_pod(a_pod_object("new", {GPU: "1", MEMORY: "4k"}, node_name="node-a", phase="Succeeded"))
+    parts.watch()
+    answer.set()
+    await task
+    assert "uid-new" not in parts.ledger.hosts.pod_uids()
+
+
 async def test_holders_are_not_suspected_before_everything_was_read(api: ApiServer, parts: OperatorParts) -> None:
     """The watches show cards and pods in any order, and the first comparison judges all holders."""
     reads = len(api.called(Operation.READ_POD))
