@@ -322,13 +322,10 @@ class Proxy:
     def _ask(self, incoming: web.Request, request: Request) -> Any:
         url = URL(self.upstream + request.path, encoded=True)
         body = io.BytesIO(request.body) if request.body else None
-        return self._session.request(
-            request.method,
-            url,
-            data=body,
-            headers=[*([] if "Authorization" in incoming.headers else self._credentials), *_headers(incoming.headers)],
-            allow_redirects=False,
-        )
+        headers = [*([] if "Authorization" in incoming.headers else self._credentials), *_headers(incoming.headers)]
+        if request.is_watch:  # from 1.37 on, the API server would compress its events, which are to be told apart here
+            headers = [(name, value) for name, value in headers if name.lower() != "accept-encoding"]
+        return self._session.request(request.method, url, data=body, headers=headers, allow_redirects=False)
 
     # Watches.
 

@@ -29,6 +29,10 @@ class HelmRelease:
         """Install over what kustomize has installed, and wait until all of it is ready."""
         self._change("install", OURS, "--take-ownership", "--force-conflicts")
 
+    def install(self) -> None:
+        """Install where nothing is, and wait until all of it is ready."""
+        self._change("install", OURS)
+
     def upgrade(self, release: Release = OURS, **settings: object) -> None:
         """Upgrade to a release with these settings, and wait until all of it is ready.
 
