@@ -44,9 +44,9 @@ pods: $(READY) control-plane ## as root: all of it as pods on two real nodes of 
 	@$(BIN)/python -m pytest -q tests/node/test_as_pods.py -k from_nothing
 
 .PHONY: test
-test: $(READY) control-plane ## run all tests: the pure ones first, then a real control plane, as root a real node too
+test: $(READY) control-plane ## run all tests: pure ones, then a real control plane, as root a real node (TESTS=tests/cluster ...)
 	@echo "==> tests"
-	$(BIN)/python -m pytest --durations=10 --durations-min=0.5
+	$(BIN)/python -m pytest --durations=10 --durations-min=0.5 $(TESTS)
 
 .PHONY: chaos
 chaos: $(READY) control-plane ## try to break it, seed after seed (SEED=1 MINUTES=30; MINUTES=0: that seed only; AGAIN=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from cluster.kubernetes import FILLS_IN
 from control_plane import ControlPlaneError
 from installation import NAMESPACE
 from node.pod_cluster import OURS, VIEW_PORT, PodCluster, Release, fake_driver
@@ -19,7 +20,8 @@ TIMEOUT_S = 240.0
 class HelmRelease:
     """A release of the chart in a cluster, with the fake driver in its agents.
 
-    There is neither DNS nor a proxy for services here, so that `helm test` only runs its audit.
+    There is neither DNS nor a proxy for services here, so that `helm test` only runs its audit, and an API server that
+    would need the webhook does without.
     """
 
     def __init__(self, cluster: PodCluster, helm: Path) -> None:
@@ -70,6 +72,7 @@ class HelmRelease:
             "settings": {"view_port": VIEW_PORT, **settings},
             "agent": fake_driver(),
             "monitoring": {"service": False},
+            "admission": {"mode": "auto" if FILLS_IN else "validating"},
         }
         file = self._cluster.plane.directory / "values.yaml"
         file.write_text(yaml.safe_dump(values))

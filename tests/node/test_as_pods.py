@@ -19,6 +19,7 @@ import pytest
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.cluster import PODS, RequestFailed, devices
+from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import Process
@@ -368,6 +369,7 @@ def test_helm_takes_over_what_kustomize_has_installed_and_its_test_passes(
     assert "Phase:          Succeeded" in release.run("test", "--timeout=2m")
 
 
+@needs_filling_in
 def test_the_api_servers_policies_that_the_chart_brings_send_pods_here(
     cluster: PodCluster, release: HelmRelease
 ) -> None:
@@ -379,6 +381,7 @@ def test_the_api_servers_policies_that_the_chart_brings_send_pods_here(
     check(cluster, "plain")
 
 
+@needs_filling_in
 def test_doctor_finds_nothing_wrong(cluster: PodCluster, release: HelmRelease) -> None:
     path = os.pathsep.join([str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]])
     told = cluster.plane.kubectl("gpuledger", "doctor", "-o", "json", environment={"PATH": path}, check=False)
