@@ -96,11 +96,15 @@ def wait_until_in_force(cluster: Cluster) -> None:
         cluster.wait(lambda attempt=attempt: is_refused(attempt), "a policy refuses")  # type: ignore[misc]
     if FILLS_IN:
         cluster.wait(lambda: not is_refused(lambda: create(user, bare({COUNT: 1}))), "the scheduler is filled in")
-        cluster.wait(lambda: LABEL in str(create(user, bare({COUNT: 1}))["metadata"]), "pods are filled in")
+        cluster.wait(lambda: LABEL in labels_of(create(user, bare({COUNT: 1}))), "pods are filled in")
     cluster.delete("probe")
     cluster.request("DELETE", f"{NODES}/probe")
     for connection in (user, ours, agent):
         connection.close()
+
+
+def labels_of(stored: Json) -> Json:
+    return dict(stored["metadata"].get("labels", {}))
 
 
 def is_refused(attempt: Callable[[], object]) -> bool:

@@ -22,7 +22,7 @@ from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlane
 from gpuledger.settings import Settings
-from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, preset, the_helm
+from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, own_homes, preset, the_helm
 
 pytestmark = pytest.mark.timeout(1200)  # a first build of Helm takes minutes
 
@@ -81,10 +81,10 @@ class Release:
     def run(self, verb: str, *arguments: str, **values: object) -> tuple[int, str]:
         """Run Helm on the cluster; return its status and all that it says."""
         chart = [str(CHART)] if verb in ("install", "upgrade") else []
-        own = {f"HELM_{kind}_HOME": str(self.plane.directory / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
         place = ["--kubeconfig", str(self.plane.kubeconfig), "--namespace", NAMESPACE]
         command = [str(self._helm), verb, "gpus", *chart, *place, *arguments, *Helm.flags(values)]
-        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False)
+        environment = {**os.environ, **own_homes(self.plane.directory)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def must(self, verb: str, *arguments: str, **values: object) -> str:

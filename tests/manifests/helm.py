@@ -57,6 +57,11 @@ class Helm:
         return [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
 
 
+def own_homes(directory: Path) -> dict[str, str]:
+    """Return variables with which Helm leaves the user's own directories alone."""
+    return {f"HELM_{kind}_HOME": str(directory / "helm-home") for kind in ("CACHE", "CONFIG", "DATA")}
+
+
 def preset(name: str) -> str:
     """Return the flag that takes a preset's values."""
     return f"--values={CHART / 'presets' / name}.yaml"
@@ -72,4 +77,15 @@ def the_helm() -> Helm:
         pytest.skip(f"helm can't be built, so nobody renders the chart: {error}")
 
 
-__all__ = ["BEFORE_POLICIES", "CHART", "KUBERNETES", "NAMESPACE", "PRESETS", "Helm", "Json", "preset", "the_helm"]
+__all__ = [
+    "BEFORE_POLICIES",
+    "CHART",
+    "KUBERNETES",
+    "NAMESPACE",
+    "PRESETS",
+    "Helm",
+    "Json",
+    "own_homes",
+    "preset",
+    "the_helm",
+]

@@ -11,6 +11,7 @@ import yaml
 from cluster.kubernetes import FILLS_IN
 from control_plane import ControlPlaneError
 from installation import NAMESPACE
+from manifests.helm import own_homes
 from node.pod_cluster import OURS, VIEW_PORT, PodCluster, Release, fake_driver
 
 NAME = "gpus"
@@ -50,11 +51,10 @@ class HelmRelease:
     def run(self, verb: str, *arguments: str) -> str:
         """Run Helm and return what it says. Raises ControlPlaneError with that when it fails."""
         plane = self._cluster.plane
-        own = {f"HELM_{kind}_HOME": str(plane.directory / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
         place = ["--kubeconfig", str(plane.kubeconfig), "--namespace", NAMESPACE]
         done = subprocess.run(
             [str(self._helm), verb, NAME, *arguments, *place],
-            env={**os.environ, **own},
+            env={**os.environ, **own_homes(plane.directory)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 import yaml
 
 import local_node
@@ -75,6 +76,15 @@ def previous_release(directory: Path) -> tuple[Release, str]:
 def missing_requirements() -> list[str]:
     """Return what this machine lacks for it, in words."""
     return local_node.missing_requirements() or [*pod_network.missing_requirements(), *missing_for_image()]
+
+
+def require_pods() -> None:
+    """Skip the test where no pods can run; with CI=true it fails."""
+    if missing := missing_requirements():
+        sentence = f"no pods can run here, for want of {missing[0]}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(sentence, pytrace=False)
+        pytest.skip(sentence)
 
 
 class PodInstallation:

@@ -16,8 +16,8 @@ from build_steps import BuildError
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from installation import REPOSITORY
-from manifests.helm import the_helm
-from node.pod_cluster import NODES, PodCluster, missing_requirements
+from manifests.helm import own_homes, the_helm
+from node.pod_cluster import NODES, PodCluster, require_pods
 
 pytestmark = [pytest.mark.timeout(400), needs_filling_in]  # an older one needs the webhook, and a proxy for its Service
 DEMO = REPOSITORY / "examples" / "kind" / "demo.sh"
@@ -28,10 +28,7 @@ STAND_IN = '#!/bin/sh\necho "$(basename "$0") $*" >> {log}\n'
 @pytest.fixture
 def cluster() -> Iterator[PodCluster]:
     """Yield two nodes with the images that kind would fetch, and nothing of ours."""
-    if missing := missing_requirements():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no pods can run here, for want of {missing[0]}", pytrace=False)
-        pytest.skip(f"no pods can run here, for want of {missing[0]}")
+    require_pods()
     try:
         with PodCluster.running() as cluster:
             cluster.bring_images()
@@ -52,9 +49,14 @@ def environment(cluster: PodCluster, tmp_path: Path) -> dict[str, str]:
     config["contexts"][0]["name"] = config["current-context"] = "kind-gpuledger"
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     places = [tmp_path, ensure_binaries(), Path(sys.executable).parent, os.environ["PATH"]]
-    homes = {f"HELM_{kind}_HOME": str(tmp_path / "helm-home") for kind in ("CACHE", "CONFIG", "DATA")}
     path = os.pathsep.join(map(str, places))
-    return {**os.environ, **homes, "PATH": path, "KUBECONFIG": str(tmp_path / "kubeconfig"), "KUBERC": "off"}
+    return {
+        **os.environ,
+        **own_homes(tmp_path),
+        "PATH": path,
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "KUBERC": "off",
+    }
 
 
 def test_nodes_without_gpus_show_pods_that_share_cards(

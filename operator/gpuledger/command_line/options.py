@@ -27,8 +27,10 @@ settings_option = click.option(
 
 def _own_kubeconfig() -> Path | None:
     """Return the file that kubectl takes of itself; None in a pod, which has an account."""
-    file = Path.home() / ".kube" / "config"
-    return None if "KUBERNETES_SERVICE_HOST" in os.environ or not file.is_file() else file
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    file = Path(os.path.expanduser("~/.kube/config"))  # which stays as it is for a user without a home
+    return file if file.is_file() else None
 
 
 _KUBECONFIG = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from gpuledger.formats.host import host_request
@@ -70,6 +70,27 @@ def _check_age(metadata: Json, known_version: int) -> None:
         )
 
 
+class _ShownMeanwhile:
+    """What a watch shows while a full list is read: it is newer than what the list says of the same."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] | None = None  # None while no list is read
+
+    def note(self, key: str) -> None:
+        """Take in that the watch has shown something."""
+        if self._keys is not None:
+            self._keys.add(key)
+
+    @contextmanager
+    def since_now(self) -> Iterator[set[str]]:
+        """Yield the keys of what is shown from here on, a set that grows."""
+        self._keys = set()
+        try:
+            yield self._keys
+        finally:
+            self._keys = None
+
+
 class ClusterObserver:
     """Takes in one object at a time, or all of them."""
 
@@ -108,9 +129,9 @@ class ClusterObserver:
         self._scheduler_names = scheduler_names
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
-        self._gone_since: set[str] | None = None  # UIDs of pods that wait no more, since a list of those is being read
-        self._shown_nodes: set[str] | None = None  # names that the watch has shown, since a list of nodes is being read
-        self._shown_pods: set[str] | None = None  # UIDs that the watch has shown, since a list of pods is being read
+        self._nodes_shown = _ShownMeanwhile()  # names
+        self._pods_shown = _ShownMeanwhile()  # UIDs of bound pods
+        self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
@@ -126,8 +147,7 @@ class ClusterObserver:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
         if not self.cards_read:
             return
-        if self._shown_nodes is not None:
-            self._shown_nodes.add(node["metadata"]["name"])
+        self._nodes_shown.note(node["metadata"]["name"])
         self._take_node(node, gone)
 
     def _take_node(self, node: Json, gone: bool) -> None:
@@ -162,8 +182,7 @@ class ClusterObserver:
         """Take in a bound pod; one of another scheduler is not our business."""
         if scheduler_of(pod) not in self._scheduler_names:
             return
-        if self._shown_pods is not None:
-            self._shown_pods.add(pod["metadata"]["uid"])
+        self._pods_shown.note(pod["metadata"]["uid"])
         self._take_pod(pod, gone)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
@@ -191,8 +210,7 @@ class ClusterObserver:
         uid = pod["metadata"]["uid"]
         if gone:
             self._wait_no_more(uid)
-            if self._gone_since is not None:
-                self._gone_since.add(uid)
+            self._wait_no_more_shown.note(uid)
             return
         self._learner.came(pod)
         self.on_pending(pod)
@@ -231,18 +249,15 @@ class ClusterObserver:
     async def _list_pending(self, take: Callable[[Json], None]) -> None:
         """Forget who does not wait any more, and take in the others. What the watch shows meanwhile is newer."""
         listed, uids = self.pending_listing(), set[str]()
-        self._gone_since = set()
-        try:
+        with self._wait_no_more_shown.since_now() as gone:
             async for page in self._reader.pending_pods(self._scheduler_names):
                 for pod in page:
                     if scheduler_of(pod) not in self._scheduler_names:
                         continue
                     uids.add(pod["metadata"]["uid"])
-                    if pod["metadata"]["uid"] not in self._gone_since:
+                    if pod["metadata"]["uid"] not in gone:
                         take(pod)
                         self.on_pending(pod)
-        finally:
-            self._gone_since = None
         listed(uids)
 
     def _take_over_pending(self, pod: Json) -> None:
@@ -308,15 +323,12 @@ class ClusterObserver:
     async def _resync_nodes(self) -> None:
         """Take in all nodes, and forget others. What the watch shows meanwhile is newer."""
         missing = self._inventory.known_nodes() | set(self._ledger.node_names())
-        shown = self._shown_nodes = set()
-        try:
+        with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
                 for node in page:
                     missing.discard(node["metadata"]["name"])
                     if node["metadata"]["name"] not in shown:
                         self._take_node(node, gone=False)
-        finally:
-            self._shown_nodes = None
         for name in missing - shown:
             self._inventory.forget(name)
         self._inventory.all_seen()
@@ -327,8 +339,7 @@ class ClusterObserver:
         had_turn = self._turns.known_pods()
         unstarted = self._starts.known_pods()
         counted = self._ledger.hosts.pod_uids() | self._learner.known_pods() | self._lives.known_pods()
-        shown = self._shown_pods = set()
-        try:
+        with self._pods_shown.since_now() as shown:
             async for page in self._reader.bound_pods(self._scheduler_names):
                 for pod in page:
                     if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
@@ -338,8 +349,6 @@ class ClusterObserver:
                         if uid not in shown:
                             self._take_pod(pod, gone=False)
                         self._adopter.observe(pod)
-        finally:
-            self._shown_pods = None
         self._adopter.listed()
         for uid in suspects:
             self._releaser.not_listed(uid)
