@@ -81,6 +81,10 @@ bench-filter: $(READY) ## measure Filter and the ledger's memory without a clust
 bench-preempt: $(READY) ## measure the choice of victims without a cluster
 	@$(BIN)/python tools/bench.py preempt $(BENCH)
 
+.PHONY: bench-soak
+bench-soak: $(READY) control-plane ## measure the operator's memory over 100,000 assignments (half an hour)
+	@$(BIN)/python tools/bench.py soak $(BENCH)
+
 .PHONY: docs
 docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 	@echo "==> build/docs/index.html"

@@ -6,6 +6,7 @@
     python tools/bench.py show A.json             a run that was kept
     python tools/bench.py filter                  Filter alone, without a cluster
     python tools/bench.py preempt                 the choice of victims alone, without a cluster
+    python tools/bench.py soak                    the operator's memory over 100,000 assignments, half an hour
 
 Absolute figures mean little, for everything shares the machine; ratios within one run are the result.
 docs/performance.md says what each figure means.
@@ -25,6 +26,7 @@ from benchmark.ledger_memory import measure_memory
 from benchmark.plan import CASES, Plan, begin, carry_out
 from benchmark.preemption_alone import measure_preemption
 from benchmark.results import Run
+from benchmark.soak import soak
 from benchmark.table import show
 from control_plane import ControlPlaneError
 from gpuledger.model.errors import GpuledgerError
@@ -78,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     memory = commands.add_parser("memory", help="measure the memory of a ledger, in this process")
     memory.add_argument("--nodes", type=int, default=5000)
     memory.add_argument("--holders", type=int, default=20_000)
+    soaking = commands.add_parser("soak", help="measure the operator's memory over many assignments")
+    soaking.add_argument("--nodes", type=int, default=100)
+    soaking.add_argument("--assignments", type=int, default=100_000, help="at least")
+    soaking.add_argument("--pods", type=int, default=3000, help="pods in a round, if they fit")
     return parser
 
 
@@ -119,6 +125,8 @@ def main() -> int:
                 measure_preemption(arguments.nodes, arguments.decisions, arguments.budgeted, arguments.output == "json")
             case "memory":
                 measure_memory(arguments.nodes, arguments.holders)
+            case "soak":
+                asyncio.run(soak(arguments.nodes, arguments.assignments, arguments.pods))
             case _:
                 _run(arguments)
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from control_plane import ControlPlane, ManagedProcess, free_port
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
 from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import Unreachable
 from installation import NO_KUBELET, Installation, scheduler_flags
 
 IN_FLIGHT = 32
@@ -153,13 +154,20 @@ class Site:
     async def delete_pods(self, role: str = "") -> None:
         """Delete the pods of a role, or all of them, and wait until their shares are free."""
         selector = {"labelSelector": f"role={role}"} if role else {}
-        await self.admin.request("DELETE", PODS, {"gracePeriodSeconds": 0}, parameters=selector, timeout_s=REQUEST_S)
-        while await self._pods(selector):  # noqa: ASYNC110 - what is waited for is in another process
+        await self._delete(selector)
+        while await self._pods(selector):
             await asyncio.sleep(POLL_S)
+            await self._delete(selector)
         shares = sum(_shares(found) for found in await self._pods({}))
         if self.operator:
             holders = "gpuledger_holders"
             await self.until(lambda: self.installation.metrics().get(holders) == shares, "the shares are free")
+
+    async def _delete(self, selector: dict[str, str]) -> None:
+        with contextlib.suppress(Unreachable):  # thousands may take longer than the API server has for a request
+            await self.admin.request(
+                "DELETE", PODS, {"gracePeriodSeconds": 0}, parameters=selector, timeout_s=REQUEST_S
+            )
 
     async def _pods(self, selector: dict[str, str]) -> list[Json]:
         return [found async for page in self.admin.pages(PODS, selector) for found in page]

@@ -13,6 +13,7 @@ from benchmark.plan import CASES, Plan
 from benchmark.results import Row, Run, medians
 from benchmark.sampling import Samples
 from benchmark.shapes import SHAPES, Shape, burst, cards_of
+from benchmark.soak import State, table
 from benchmark.table import with_ratios
 from gpuledger.placement.policy import Preference
 
@@ -129,3 +130,11 @@ def test_samples_are_taken_of_what_is_asked_for(tmp_path: Path) -> None:
     assert samples.subjects() == ["sums"]
     samples.save(tmp_path / "folded")
     assert (tmp_path / "folded").read_text().startswith("sums;")
+
+
+@pytest.mark.parametrize("rounds", [1, 12, 34])
+def test_the_table_of_a_soak_begins_at_the_start_and_has_the_end_once(rounds: int) -> None:
+    shown = table(100, [State(1000 * number, 80.0 + number, 90.0) for number in range(rounds + 1)])
+    assigned = list(shown.columns[0].cells)
+    assert (assigned[0], assigned[-1]) == ("0", f"{1000 * rounds:,}")
+    assert len(set(assigned)) == len(assigned) <= 13
