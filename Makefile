@@ -82,7 +82,7 @@ bench-preempt: $(READY) ## measure the choice of victims without a cluster
 	@$(BIN)/python tools/bench.py preempt $(BENCH)
 
 .PHONY: bench-soak
-bench-soak: $(READY) control-plane ## measure the operator's memory over 100,000 assignments (half an hour)
+bench-soak: $(READY) control-plane ## measure the operator's memory over 100,000 assignments (20 minutes)
 	@$(BIN)/python tools/bench.py soak $(BENCH)
 
 .PHONY: docs

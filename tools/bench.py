@@ -6,7 +6,7 @@
     python tools/bench.py show A.json             a run that was kept
     python tools/bench.py filter                  Filter alone, without a cluster
     python tools/bench.py preempt                 the choice of victims alone, without a cluster
-    python tools/bench.py soak                    the operator's memory over 100,000 assignments, half an hour
+    python tools/bench.py soak                    the operator's memory over 100,000 assignments, 20 minutes
 
 Absolute figures mean little, for everything shares the machine; ratios within one run are the result.
 docs/performance.md says what each figure means.

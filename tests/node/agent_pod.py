@@ -160,7 +160,15 @@ def _status(pid: int) -> dict[str, str]:
 
 def kubelet_of(gpu: GpuNode) -> int:
     """Return the process id of the node's kubelet."""
-    return next(pid for pid in gpu.node.pids() if Path(f"/proc/{pid}/comm").read_text().strip() == "kubelet")
+    return next(pid for pid in gpu.node.pids() if _command(pid) == "kubelet")
+
+
+def _command(pid: int) -> str:
+    """Return the name of a process's program, empty if it has ended: the runtime's come and go."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @contextmanager

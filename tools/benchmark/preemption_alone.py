@@ -1,7 +1,7 @@
 """Preemption by itself: the choice of victims over all nodes, in this process, with no API server or scheduler.
 
-Each card is full of quarters and tenths, whose pods have one of a few priorities. A decision asks node after node for
-victims that cost less than the best so far. After it, the victims leave and the pod gets its cards.
+Each card is full of ten shares of mixed sizes, whose pods have one of a few priorities. A decision asks node after node
+for victims that cost less than the best so far. After it, the victims leave and the pod gets its cards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import Eviction, Tenant, cheapest_eviction
 
 SERVED = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))
-PERCENT_OF_CARD = (25, 10, 10, 10)
+PERCENT_OF_CARD = (25, 15, 10, 10, 10, 10, 5, 5, 5, 5)
 PRIORITIES = (0, 0, 0, 100, 1000)
 STARTS_S = 1_000_000
 BUDGETS = 200
@@ -69,12 +69,9 @@ class Cluster:
                 self.ledger.load(StoredCard(card, 1, self._full(card, chance), "Ready"))
 
     def _full(self, card: Card, chance: random.Random) -> tuple[Holder, ...]:
-        """Return who is on a card: as many as find room."""
+        """Return who is on a card."""
         holders: list[Holder] = []
-        left = 100
-        while left >= min(PERCENT_OF_CARD):
-            percent = chance.choice([percent for percent in PERCENT_OF_CARD if percent <= left])
-            left -= percent
+        for percent in PERCENT_OF_CARD:
             memory_mib = card.capacity.memory_mib * percent // 100
             uid = f"{card.uuid}-{len(holders)}"
             share = Share(
