@@ -3,7 +3,6 @@
 Every case runs with pods that ask by number only, by memory only, and mixed on one node.
 """
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
 
 CARD_MIB = 40960
-APART_S = 3.0  # the report's pods came seconds apart: each finds the one before it bound
 
 Limits = dict[str, int]
 
@@ -54,7 +52,7 @@ def test_two_two_and_four_cards_are_eight_different_ones_and_a_ninth_waits(clust
         found = cluster.wait_bound(name)[0]
         assert len(uuids(found)) == cards
         given += uuids(found)
-        time.sleep(APART_S)
+        cluster.settle(0.2)  # the report's pods came seconds apart: each finds the one before it bound
     assert len(set(given)) == 8
     cluster.create(pod("ninth", ask(1, 3)))
     whole = not any(name.endswith(("mem", "memory")) for name in ask(1, 3))
@@ -70,6 +68,6 @@ def test_four_pods_seconds_apart_get_four_different_cards(cluster: Cluster, ask:
     for position in range(4):
         cluster.create(pod(f"pod-{position}", ask(1, position)))
         given += uuids(cluster.wait_bound(f"pod-{position}")[0])
-        time.sleep(APART_S)
+        cluster.settle(0.2)  # the report's pods came seconds apart: each finds the one before it bound
     assert len(set(given)) == 4
     cluster.check_consistent()

@@ -486,5 +486,33 @@ def test_an_operator_killed_between_two_evictions_evicts_nobody_twice(cluster: P
     assert sorted(cluster.evictions(since)) == ["low-0", "low-1"]
 
 
+def test_an_operator_killed_while_one_of_two_cards_is_reserved_keeps_it(cluster: PreemptingCluster) -> None:
+    """Its pod is not bound: it must not be taken for what a crash has left."""
+    cluster.add_nodes(1, gpus=2)
+    cluster.kubelet.stubborn.add("low-1")
+    low = [a_pod(name, WHOLE, LOW, terminationGracePeriodSeconds=300) for name in ("low-0", "low-1")]
+    create(cluster, *low)
+    cluster.wait_bound("low-0", "low-1")
+    since = cluster.plane.audit_offset()
+    create(cluster, a_pod("high", {COUNT: 2}))
+    cluster.wait(lambda: len(reserved(cluster)) == 1, "one card is reserved, the other is waited for")
+    before = reserved(cluster)
+    cluster.installation.kill_operator()
+    create(cluster, a_pod("latecomer", WHOLE, LOW))
+    cluster.restart_operator()
+    cluster.wait_refused("latecomer", "no card entirely free")
+    cluster.settle()
+    assert reserved(cluster) == before
+    cluster.kubelet.stubborn.clear()
+    [found] = cluster.wait_bound("high")
+    assert len(set(uuids(found))) == 2
+    assert sorted(cluster.evictions(since)) == ["low-0", "low-1"]
+    assert not cluster.pod("latecomer")["spec"].get("nodeName")
+
+
+def reserved(cluster: PreemptingCluster) -> list[Json]:
+    return [holder for held in cluster.holders().values() for holder in held if holder["state"] == "reserved"]
+
+
 def evicting(name: str) -> Match:
     return Match(f"eviction of {name}", lambda request: request.path.endswith(f"/pods/{name}/eviction"))

@@ -18,7 +18,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
-from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
@@ -184,11 +184,16 @@ class PreemptionCarrier:
             return self._given_up[pod_uid]
         if pod_uid not in self._pending:
             return "the pod is bound or gone"
-        if any(len(holders) < claim.cards for _, claim in claims):
+        if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
             return "a card that it was to have is gone"
         if _seconds_left(holders) <= 0:
             return "those that were to leave are still there, or the pod has not come to its cards in time"
         return ""
+
+    def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
+        """Tell whether what is reserved for a pod is known not to be all that it asks for."""
+        waiting = self._waiting.lookup(pod_uid)
+        return waiting is not None and not covers([holder.share for holder in reserved], waiting.request)
 
     async def _give_back(
         self,
@@ -239,8 +244,8 @@ class PreemptionCarrier:
     def _call(self, pod_uid: str) -> None:
         """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself."""
         reserved = self._reserved(pod_uid)
-        if not reserved or self._ledger.hold_of(pod_uid):
-            return
+        if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
+            return  # what has gone meanwhile has this pod looked at again
         self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
 
     # Evicting.

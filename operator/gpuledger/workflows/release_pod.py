@@ -249,6 +249,8 @@ class PodReleaser:
         """
         marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
         if found is not None and not bound_node(found) and not is_being_deleted(found):
+            if all(_seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
+                return  # others have left these cards for it: until its time is over, they are its own
             await self._mark(self._holders(pod.uid))
             marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
             found = await self._fence(pod)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from fakes import api_server
 from fakes.api_server import ApiServer
 from fakes.virtual_time import LOOP_FACTORIES, LoopDatetime, VirtualTimeLoop
-from gpuledger.workflows import release_pod
+from gpuledger.workflows import carry_out, pod_lives, preempt, release_pod
 
 
 def pytest_asyncio_loop_factories(
@@ -29,5 +30,6 @@ async def no_callback_fails() -> AsyncIterator[None]:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     """Return an API server without objects."""
-    monkeypatch.setattr(release_pod, "datetime", LoopDatetime)
+    for reads_wall_clock in (api_server, carry_out, pod_lives, preempt, release_pod):
+        monkeypatch.setattr(reads_wall_clock, "datetime", LoopDatetime)
     return ApiServer()

@@ -11,7 +11,7 @@ from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
-from fakes.virtual_time import settle
+from fakes.virtual_time import LoopDatetime, settle
 from gpuledger.controller import startup
 from gpuledger.formats.extender import PreemptArguments
 from gpuledger.formats.pod import pod_identity
@@ -94,12 +94,16 @@ def evicted(api: ApiServer) -> list[str]:
 
 
 async def let_go(parts: OperatorParts, *names: str) -> None:
-    """Let pods end in good order."""
-    for name in names:
-        pod = parts.api.pods["default", name]
-        parts.api.put_pod({**pod, "status": {**pod["status"], "phase": "Failed"}})
-        parts.api.delete_pod(name)
+    """Let pods end in good order, and what follows happen."""
+    end(parts.api, *names)
     await pass_time(parts, 0.5)
+
+
+def end(api: ApiServer, *names: str) -> None:
+    for name in names:
+        pod = api.pods["default", name]
+        api.put_pod({**pod, "status": {**pod["status"], "phase": "Failed"}})
+        api.delete_pod(name)
 
 
 def states(api: ApiServer, uid: str) -> list[tuple[int, str]]:
@@ -242,6 +246,49 @@ async def test_several_cards_are_reserved_as_they_become_free(parts: OperatorPar
     assert [state for _, state in states(api, "uid-high")] == ["allocated", "allocated"]
 
 
+@pytest.mark.parametrize("left", [0, 1], ids=["all is there", "one is still to leave"])
+async def test_what_is_reserved_stays_when_everything_is_read_anew(
+    parts: OperatorParts, api: ApiServer, left: int
+) -> None:
+    """Its pod is not bound, like that of a share which a crash has left; but its time is not over."""
+    await want(parts, "high", {GPU: "2"})
+    victims = evicted(api)
+    await let_go(parts, *victims[: 2 - left])
+    await parts.observer.resync()
+    await pass_time(parts, 0.5)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"] * (2 - left)
+    await parts.preemption.stop()
+    async for successor in run(api):
+        await pass_time(successor, 0.5)
+        assert [state for _, state in states(api, "uid-high")] == ["reserved"] * (2 - left)
+        await let_go(successor, *victims[2 - left :])
+        assert await ask(successor, "high")
+        await successor.bind("high", "node-a")
+    assert [state for _, state in states(api, "uid-high")] == ["allocated", "allocated"]
+    assert evicted(api) == victims
+
+
+async def test_room_of_which_a_part_has_gone_while_the_rest_was_reserved_is_given_up(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """An administrator can delete a card's object: it is created again, and nobody holds it."""
+    await want(parts, "high", {GPU: "2"})
+    first, second = evicted(api)
+    await let_go(parts, first)
+    [(index, _)] = states(api, "uid-high")
+    held = asyncio.Event()
+    api.queue(Operation.WRITE_STATUS, None, hold_request(held))  # the victim leaves the card; the pod is to have it
+    end(api, second)
+    parts.watch()
+    await asyncio.sleep(0.5)  # less than a write may take
+    assert api.in_flight[Operation.WRITE_STATUS] == len(claims(api, "uid-high")) == 1
+    await parts.journal.remove(CARDS[index].uuid, "uid-high")
+    held.set()
+    await pass_time(parts, 0.5)
+    assert states(api, "uid-high") == [] == claims(api, "uid-high")
+    assert "PreemptionGivenUp" in reasons(parts, "uid-high")
+
+
 async def test_what_the_pod_is_told_does_not_change(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     answers = {parts.filter("high", "node-a").refused["node-a"] for _ in range(3)}
@@ -260,26 +307,13 @@ async def test_a_pod_that_vanishes_leaves_nothing(parts: OperatorParts, api: Api
     assert await ask(parts, "late")
 
 
-async def test_a_victim_that_does_not_go_ends_the_preemption(
-    parts: OperatorParts, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_victim_that_does_not_go_ends_the_preemption(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
-    later = datetime.now(UTC) + timedelta(seconds=30 + PREEMPTION_TIMEOUT_S + 5)
-    monkeypatch.setattr("gpuledger.workflows.carry_out.datetime", _clock(later))
-    monkeypatch.setattr("gpuledger.workflows.pod_lives.datetime", _clock(later))
-    parts.preemption.room_has_changed()
-    await pass_time(parts, 0.05)
+    await pass_time(parts, 30 + PREEMPTION_TIMEOUT_S - 5)
+    assert len(claims(api, "uid-high")) == 1
+    await pass_time(parts, 10)
     assert claims(api, "uid-high") == []
     assert "PreemptionGivenUp" in reasons(parts, "uid-high")
-
-
-def _clock(now: datetime) -> type[datetime]:
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> "Clock":
-            return cls.fromtimestamp(now.timestamp(), tz)
-
-    return Clock
 
 
 async def test_a_second_operator_goes_on_and_evicts_nobody_twice(parts: OperatorParts, api: ApiServer) -> None:
@@ -385,7 +419,7 @@ async def test_a_more_important_pod_takes_the_place_that_is_kept_for_another(
 async def test_a_pod_that_refuses_to_go_is_no_victim_again(parts: OperatorParts, api: ApiServer) -> None:
     for card in CARDS[:2]:
         stuck = low(card)
-        stuck["metadata"]["deletionTimestamp"] = (datetime.now(UTC) - timedelta(seconds=300)).isoformat()
+        stuck["metadata"]["deletionTimestamp"] = (LoopDatetime.now(UTC) - timedelta(seconds=300)).isoformat()
         api.put_pod(stuck)
     await want(parts, "high")
     assert evicted(api) == ["low-2"]
@@ -406,13 +440,13 @@ async def test_what_has_become_of_preemptions_is_counted(parts: OperatorParts, a
 
 async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: ApiServer) -> None:
     leaving = low(CARDS[1])
-    leaving["metadata"]["deletionTimestamp"] = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    leaving["metadata"]["deletionTimestamp"] = (LoopDatetime.now(UTC) + timedelta(seconds=300)).isoformat()
     api.put_pod(leaving)
     await want(parts, "high")
     assert evicted(api) == []
     assert claims(api, "uid-high") == [1]
     [claim] = api.card(CARDS[1]).claims
-    assert datetime.fromisoformat(str(claim.holder.deadline)) > datetime.now(UTC) + timedelta(seconds=300)
+    assert datetime.fromisoformat(str(claim.holder.deadline)) > LoopDatetime.now(UTC) + timedelta(seconds=300)
 
 
 # kube-scheduler's own preemption, for want of CPU.
