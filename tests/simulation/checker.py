@@ -44,7 +44,8 @@ class Checker:
         self._world = world
         self._since_s: dict[str, float] = {}  # UID of a pod that waits although there is room for it -> since when
         self._versions: dict[tuple[str, str], int] = {}  # operator and card UUID -> version that it has seen
-        self._taken: dict[str, float] = {}  # UID of a pod deleted by force while it ran -> when
+        self._taken: dict[tuple[str, str], float] = {}  # card, and UID of a pod deleted by force while it ran -> when
+        self._disturbed: set[str] = set()  # nodes whose agent was away
         world.api.listeners.append(self._take)
 
     def _take(self, change: Change) -> None:
@@ -52,6 +53,8 @@ class Checker:
             self._check_card(change)
         elif change.kind is Kind.POD:
             self._check_pod(change)
+        elif change.kind is Kind.NODE and change.old is not None:
+            self._disturbed.add(change.key)
 
     # At every change.
 
@@ -76,12 +79,40 @@ class Checker:
                 self._check_may_leave(uid, card)
             elif _amounts(holder) != _amounts(after[uid]):
                 raise Violation(f"card {change.key}: the share of {uid} has changed")
+            if holder["state"] == "reserved" and after.get(uid, {"state": "releasing"})["state"] == "releasing":
+                self._check_may_be_taken_back(uid, card, holder["deadline"])
+
+    def _check_may_be_taken_back(self, uid: str, card: Json, deadline: str) -> None:
+        """Check that a waiting pod keeps what others have left for it, unless a more important one needs the place.
+
+        Nor is it kept once something is missing of it, a claim that could not be written, or the node's agent, and once
+        the API server forbids a Bind to use it.
+        """
+        pod, disturbed = (
+            self._world.pod_of(uid),
+            self._world.write_refused or card["spec"]["nodeName"] in self._disturbed,
+        )
+        if pod is None or pod["spec"].get("nodeName") or self._now() >= deadline or disturbed:
+            return
+        more_important = [other for other in self._waiting() if other["spec"]["priority"] > pod["spec"]["priority"]]
+        if self._is_promised_all(uid, card) and not more_important:
+            raise Violation(
+                f"{uid} waits, and what others have left for it of card {card['spec']['uuid']} is taken back"
+            )
+
+    def _is_promised_all(self, uid: str, this: Json) -> bool:
+        """Tell whether a pod has a claim to, or a reserved share of, as many cards as it asks for: this and others."""
+        others = [card for card in self._world.api.cards.values() if card["spec"]["uuid"] != this["spec"]["uuid"]]
+        kept = [[holder for holder in holders_of(card) if holder["state"] == "reserved"] for card in others]
+        promised = [(*reserved, *claims_of(card)) for card, reserved in zip(others, kept, strict=True)]
+        number = sum(any(entry["podUID"] == uid for entry in entries) for entries in promised)
+        return number + 1 >= self._world.wishes[uid].cards
 
     def _check_may_leave(self, uid: str, card: Json) -> None:
         uuid, pod = card["spec"]["uuid"], self._world.pod_of(uid)
         if pod is not None and lives_bound(pod) and uuid in devices(pod):
             raise Violation(f"pod {uid} is bound and alive, and has lost its share of card {uuid}")
-        since_s = self._world.clock.now_s - self._taken.get(uid, 0.0)
+        since_s = self._world.clock.now_s - self._taken.get((uuid, uid), 0.0)
         if since_s < KEPT_AFTER_FORCE_S:
             raise Violation(f"pod {uid} was deleted by force while it ran; its share is gone {since_s:.1f} s later")
 
@@ -90,7 +121,8 @@ class Checker:
         if new is not None and lives_bound(new) and (old is None or not old["spec"].get("nodeName")):
             self._check_bound(new)
         if new is None and old is not None and lives_bound(old) and old["status"].get("startTime"):
-            self._taken[old["metadata"]["uid"]] = self._world.clock.now_s
+            uid, now_s = old["metadata"]["uid"], self._world.clock.now_s
+            self._taken |= {(uuid, uid): now_s for uuid in devices(old)}
 
     def _check_bound(self, pod: Json) -> None:
         """Check a pod at the moment at which it becomes bound."""
@@ -116,6 +148,19 @@ class Checker:
         if pod is None or pod["spec"].get("nodeName") == node_name:
             return ""
         return f"Bind of {uid} to {node_name} is answered with success; it is not bound there"
+
+    def evicted_for_nothing(self, uid: str) -> str:
+        """Return what is wrong with an eviction at the moment at which it is asked for.
+
+        Of two operators, one can know of a claim that the other has withdrawn.
+        """
+        if self._world.scenario.replicas > 1:
+            return ""
+        pod, cards = self._world.pod_of(uid), self._world.api.cards.values()
+        claims = [claim for card in cards for claim in claims_of(card) if uid in claim["victims"]]
+        if pod is None or any(claim["priority"] > pod["spec"]["priority"] for claim in claims):
+            return ""
+        return f"{uid} is told to leave, and no more important pod has claimed a place of it"
 
     def _held(self, uid: str) -> dict[str, tuple[Json, Json]]:
         """Return what a pod holds: card UUID -> card and holder."""
@@ -159,9 +204,14 @@ class Checker:
                 raise Violation(f"pod {uid} has waited for {now_s - since_s:.0f} s, and there is room for it")
 
     def _waiting_with_room(self) -> list[str]:
-        pods = self._world.api.pods.values()
-        waiting = [pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")]
+        waiting = [pod["metadata"]["uid"] for pod in self._waiting()]
         return [uid for uid in waiting if self._fits(self._world.wishes[uid])]
+
+    def _waiting(self) -> list[Json]:
+        return [pod for pod in self._world.api.pods.values() if not pod["spec"].get("nodeName")]
+
+    def _now(self) -> str:
+        return (EPOCH + timedelta(seconds=self._world.clock.now_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _is_put_off(self, uid: str) -> bool:
         return any(slot.process.is_put_off(uid) for slot in self._world.slots)
@@ -171,8 +221,7 @@ class Checker:
 
         What is kept for a pod for which others have just left is another matter, until its time is over.
         """
-        now = (EPOCH + timedelta(seconds=self._world.clock.now_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        left = self._unmet_holders(kept_until=now)
+        left = self._unmet_holders(kept_until=self._now())
         if left:
             raise Violation("a share is left over: " + "; ".join(left))
 
@@ -186,8 +235,8 @@ class Checker:
         found = []
         for card in self._world.api.cards.values():
             uuid = card["spec"]["uuid"]
-            claims = (card.get("status") or {}).get("claims") or ()
-            found += [f"{claim['podUID']} claims card {uuid}" for claim in claims if claim["deadline"] < kept_until]
+            claims = [claim for claim in claims_of(card) if claim["deadline"] < kept_until]
+            found += [f"{claim['podUID']} claims card {uuid}" for claim in claims]
             for holder in holders_of(card):
                 if holder["state"] == "reserved" and holder["deadline"] > kept_until:
                     continue
@@ -214,9 +263,7 @@ class Checker:
 
     def _waiting_for_lesser_ones(self) -> list[str]:
         """Return who waits though it would fit if pods of lower priority had left."""
-        pods = self._world.api.pods.values()
-        waiting = [pod["metadata"]["uid"] for pod in pods if not pod["spec"].get("nodeName")]
-        wishes = {uid: self._world.wishes[uid] for uid in waiting}
+        wishes = {pod["metadata"]["uid"]: self._world.wishes[pod["metadata"]["uid"]] for pod in self._waiting()}
         return [uid for uid, wish in wishes.items() if self._fits(wish, stay_from=wish.priority)]
 
     def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:
@@ -255,6 +302,12 @@ class Checker:
 def holders_of(card: Json | None) -> list[Json]:
     """Return a card's holders, none if it has no status."""
     found: list[Json] = ((card or {}).get("status") or {"holders": []})["holders"]
+    return found
+
+
+def claims_of(card: Json) -> list[Json]:
+    """Return a card's claims, none if it has no status."""
+    found: list[Json] = (card.get("status") or {}).get("claims") or []
     return found
 
 

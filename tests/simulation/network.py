@@ -58,6 +58,8 @@ class Client:
     ) -> Json:
         """Send one request, and wait for its answer for so long."""
         operation, key = route(method, path)
+        if operation is Operation.EVICT and isinstance(body, dict):
+            self._world.check_evicted(body["deleteOptions"]["preconditions"]["uid"])
         field_selector = parameters.get("fieldSelector") if parameters else None
         request = Request(self._world, self._process, operation, key, body, field_selector)
         timer = self._process.loop.call_later(timeout_s, request.give_up)
@@ -149,6 +151,8 @@ class Request(Item):
         elif way > 4:
             if self.operation is Operation.ANNOTATE:
                 self.world.wake_refused = True
+            if self.operation is Operation.WRITE_STATUS and self.refusals[way - 5] in (403, 422):
+                self.world.write_refused = True
             self._answer(None, _REFUSALS[self.refusals[way - 5]]())
         elif way == 0:
             self.do()

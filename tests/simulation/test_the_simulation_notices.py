@@ -14,10 +14,11 @@ import pytest
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
-from gpuledger.workflows import bind_pod, journal, journal_entries
+from gpuledger.workflows import bind_pod, journal, journal_entries, release_pod
 from gpuledger.workflows.journal import Entered
 from gpuledger.workflows.journal_entries import Add
 from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.preempt import Preemption
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
 from simulation import card_checks
@@ -197,7 +198,20 @@ def bound_before_entered(patch: Patch) -> None:
     patch.setattr(bind_pod.PodBinder, "_enter", enter)
 
 
+def reserved_like_any_other(patch: Patch) -> None:
+    patch.setattr(release_pod, "_seconds_to", lambda _: 0.0)
+
+
+def evicted_before_claimed(patch: Patch) -> None:
+    async def claim(self: Preemption, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
+        for victim in leaving:
+            await self._store.evict_pod(victim)
+
+    patch.setattr(Preemption, "_claim", claim)
+
+
 REFUSED_ONCE = Rule("operator 1: bind pod", way=9)
+H_COMES = Rule("operator 1: sees MODIFIED pod a", act=True)
 STATUS_LATE = Rule("scheduler 1: writes status", until=("operator 2: bind pod",) * 2)
 
 BREAKS = [
@@ -213,6 +227,20 @@ BREAKS = [
     Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
     Break("the truth of an answer", success_always, "one pod", "is answered with success"),
     Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
+    Break(
+        "the patience with what others have left",
+        reserved_like_any_other,
+        "a more important pod comes",
+        "is taken back",
+        plan=(H_COMES, Rule("operator 1: annotate pod default/h", act=True)),
+    ),
+    Break(
+        "the claim before the eviction",
+        evicted_before_claimed,
+        "a more important pod comes",
+        "is told to leave",
+        plan=(H_COMES,),
+    ),
     Break("the wake-up", no_wake_up, "two pods for one card", "there is room for it"),
     Break(
         "taking over what another attempt has entered",

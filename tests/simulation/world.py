@@ -93,6 +93,8 @@ class World:
         self.lease_holder = 1
         self.wake_refused = False
         """Whether the API server has refused to change an annotation."""
+        self.write_refused = False
+        """Whether it has refused to change a card, in a way that repeating it would not mend."""
         self.steps = 0
         self._create_cluster()
         self.checker = Checker(self)
@@ -168,6 +170,10 @@ class World:
         """Check what an operator is about to answer to a Bind; it is not for its tasks to fail by that."""
         if not error:
             self._lie = self._lie or self.checker.lie(arguments.uid, arguments.node_name)
+
+    def check_evicted(self, uid: str) -> None:
+        """Check an eviction that an operator is about to ask for."""
+        self._lie = self._lie or self.checker.evicted_for_nothing(uid)
 
     # Steps.
 

@@ -55,6 +55,10 @@ class NodeRoom:
     topology: Topology | None = None
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
+    def can_give(self, uuids: Collection[str]) -> bool:
+        """Tell whether all of these cards are there, and take pods if they have room."""
+        return {room.card.uuid for room in self.rooms}.issuperset(uuids)
+
 
 @dataclass(slots=True)
 class CardEntry:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gpuledger.formats.devices import DEVICES_ANNOTATION
-from gpuledger.formats.pod import bound_node, is_being_deleted, resource_version
+from gpuledger.formats.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
@@ -131,6 +131,8 @@ class PodBinder:
                 found = await self._pod_now(pod)
                 if found is None or bound_node(found) or is_being_deleted(found):
                     if found is not None and _is_bound_by_us(found, placement, annotations):
+                        if is_finished(found):  # that may have been shown before its shares were entered once more
+                            await self._releaser.give_back(pod, placement.shares, unbound)
                         return
                     raise
                 changed = resource_version(found) != version

@@ -163,14 +163,18 @@ class PreemptionCarrier:
         if self._is_binding(pod_uid):  # it is about to use them
             return
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
-        why = self._why_to_end(pod_uid, claims, holders)
+        cards = [card for card, _ in (*claims, *reserved)]
+        why = self._why_to_end(pod_uid, claims, holders) or self._why_not_these(cards)
         if why:
             await self._give_back(pod_uid, claims, reserved, why)
             return
         self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
         await all_of([self._reserve(claim) for claim in ready])
-        await self._evict(pod_uid, claims)
+        if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
+            return
+        claims = self._ledger.promises.claims_of(pod_uid)
+        await self._evict(pod_uid, [(card, claim) for card, claim in claims if not self._is_free(card, claim)])
         if not self._ledger.promises.claims_of(pod_uid):
             self._call(pod_uid)
 
@@ -189,6 +193,14 @@ class PreemptionCarrier:
         if _seconds_left(holders) <= 0:
             return "those that were to leave are still there, or the pod has not come to its cards in time"
         return ""
+
+    def _why_not_these(self, cards: Sequence[Card]) -> str:
+        """Return why a pod can't come to cards even when all others have left them; empty if nothing stands in the way.
+
+        A node whose agent is away may be back in a moment.
+        """
+        lost = [card.uuid for card in cards if not self._ledger.node_room(card.node_name).can_give([card.uuid])]
+        return f"no pods can come to card {lost[0]} any more" if lost else ""
 
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
         """Tell whether what is reserved for a pod is known not to be all that it asks for."""
@@ -251,7 +263,12 @@ class PreemptionCarrier:
     # Evicting.
 
     async def _evict(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]]) -> None:
-        """Tell those victims to leave that have not been told yet. Raises what the API server says."""
+        """Tell those victims to leave that have not been told yet. Raises what the API server says.
+
+        Not while the pod could not come to the node: nobody shall leave in vain.
+        """
+        if any(self._ledger.offer(card.node_name) is None or self._ledger.hangs(card.node_name) for card, _ in claims):
+            return
         steps = []
         for uid, victim in self._victims(claims).items():
             if uid not in self._evicted.get(pod_uid, ()) and not self._lives.is_leaving(uid):

@@ -38,6 +38,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
 from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.bind_failures import BindFailures
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
@@ -231,12 +232,15 @@ class PodPlacer:
         return promised[0][0].node_name if promised else ""
 
     def _reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
-        """Return the cards that were kept for the pod until others had left them, if they are all there."""
+        """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
         holders = self._ledger.holders_of(pod_uid)
         shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
         if not shares or not covers(shares, request) or self._ledger.promises.claims_of(pod_uid):
             return None
-        return Placement(holders[0][0].node_name, shares, request.host)
+        node = self._ledger.node_room(holders[0][0].node_name)
+        if not takes_pods(node, request.shape) or not node.can_give([share.uuid for share in shares]):
+            return None
+        return Placement(node.name, shares, request.host)
 
     def _drop_hold(self, pod_uid: str) -> None:
         self._ledger.drop_hold(pod_uid)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.extender import FilterArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Conflict, Denied, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod
@@ -227,6 +229,22 @@ async def test_a_binding_that_arrives_after_its_repetition_was_sent_is_no_confli
     await binding
     assert api.node_of("a") == "node-a"
     assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_a_pod_that_has_ended_gets_nothing_again_from_a_scheduler_that_does_not_know_it(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Its end was shown, and its share given back, before the scheduler tried it once more."""
+    unbound = deepcopy(api.pods["default", "a"])
+    parts.filter("a", "node-a")
+    await parts.bind("a", "node-a")
+    bound = api.pods["default", "a"]
+    api.put_pod({**bound, "status": {**bound["status"], "phase": "Succeeded"}})
+    await parts.idle()
+    assert parts.shares_left("uid-a") == []
+    assert parts.placer.filter(FilterArguments(unbound, ["node-a"])).node_names == ["node-a"]
+    await parts.bind("a", "node-a")
+    assert parts.shares_left("uid-a") == []
 
 
 async def test_the_look_at_the_pod_is_repeated_until_it_is_answered(api: ApiServer, parts: OperatorParts) -> None:

@@ -1,7 +1,8 @@
 """Pods of lower priority leave for one that waits: the fewest, once each, and only for room that it gets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -289,6 +290,68 @@ async def test_room_of_which_a_part_has_gone_while_the_rest_was_reserved_is_give
     assert "PreemptionGivenUp" in reasons(parts, "uid-high")
 
 
+def reported(api: ApiServer, cards: Sequence[Card] = CARDS, slots: int = 80) -> None:
+    """Let the node say what its cards are like, and how many slots its agent serves: none while it is away."""
+    api.put_node(a_node_object("node-a", cards, slots=slots))
+
+
+async def test_a_card_that_fails_while_it_is_kept_for_a_pod_is_not_given_to_it(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    [(index, _)] = states(api, "uid-high")
+    reported(api, [replace(card, healthy=card.index != index) for card in CARDS])
+    held = asyncio.Event()
+    api.queue(Operation.WRITE_STATUS, *[hold_request(held)] * 4)
+    for _ in range(3):  # the node's word, and what it changes in the ledger
+        parts.watch()
+        await asyncio.sleep(0.1)
+    assert states(api, "uid-high") == [(index, "reserved")]
+    assert parts.filter("high", "node-a").node_names == [], "not even before it is taken back"
+    held.set()
+    await pass_time(parts, 1.0)
+    assert states(api, "uid-high") == []
+    assert "PreemptionGivenUp" in reasons(parts, "uid-high")
+    await pass_time(parts, 1.0)
+    assert len(evicted(api)) == 2, "somebody leaves another card for it"
+
+
+async def test_nobody_leaves_a_card_that_has_failed_after_it_was_claimed(parts: OperatorParts, api: ApiServer) -> None:
+    api.queue(Operation.EVICT, refuse(Unreachable("a budget forbids it", 429)))
+    await want(parts, "high")
+    [index] = claims(api, "uid-high")
+    reported(api, [replace(card, healthy=card.index != index) for card in CARDS])
+    await pass_time(parts, 10.0)
+    assert claims(api, "uid-high") != [index]
+    assert evicted(api).count(f"low-{index}") == 1, "the one that was refused"
+
+
+async def test_what_is_kept_for_a_pod_waits_for_an_agent_that_is_away(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    reported(api, slots=0)
+    await parts.idle()
+    assert not await ask(parts, "high")
+    await pass_time(parts, 2.0)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    reported(api)
+    await parts.idle()
+    assert await ask(parts, "high")
+
+
+async def test_nobody_leaves_while_the_nodes_agent_is_away(parts: OperatorParts, api: ApiServer) -> None:
+    api.queue(Operation.EVICT, refuse(Unreachable("a budget forbids it", 429)))
+    await want(parts, "high")
+    assert len(evicted(api)) == 1
+    reported(api, slots=0)
+    await pass_time(parts, 10.0)
+    assert len(evicted(api)) == 1
+    reported(api)
+    await pass_time(parts, 1.0)
+    assert len(evicted(api)) == 2
+
+
 async def test_what_the_pod_is_told_does_not_change(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     answers = {parts.filter("high", "node-a").refused["node-a"] for _ in range(3)}
@@ -547,6 +610,64 @@ async def test_three_of_four_leave_for_sixty_percent_of_four_cards(api: ApiServe
     await want(parts, "high", {GPU: "4", PERCENTAGE: "60", CORES: "60"})
     assert len(evicted(api)) == 3
     loop.cancel()
+
+
+async def test_nobody_leaves_a_card_where_another_pod_has_made_room(api: ApiServer) -> None:
+    """It ends while one of the cards is still being reserved, since the API server is slow."""
+    cards = cards_of("node-a", 2)
+    api.put_node(a_node_object("node-a", cards))
+    for card in cards:
+        api.put_card(card)
+    parts = an_operator(api)
+    await parts.observer.take_over()
+    for name, count in (("wide", 2), ("narrow", 1)):
+        api.put_pod(a_pod_object(name, {GPU: str(count), PERCENTAGE: "50"}, priority=LOW))
+        assert await ask(parts, name)
+        await parts.bind(name, "node-a")
+        await parts.idle()
+    loop = asyncio.create_task(startup._preempt(parts.as_operator()))
+    reserved = await begin_to_reserve(parts, {GPU: "2", PERCENTAGE: "25"})
+    [victim] = {uid for card in cards for claim in api.card(card).claims for uid in claim.victims}
+    end(api, "narrow" if victim == "uid-wide" else "wide")
+    parts.watch()
+    await asyncio.sleep(0.1)
+    reserved.set()
+    await pass_time(parts, 1.0)
+    assert await ask(parts, "high")
+    assert evicted(api) == []
+    loop.cancel()
+
+
+async def test_nobody_leaves_for_a_pod_that_has_come_to_another_node(parts: OperatorParts, api: ApiServer) -> None:
+    await let_go(parts, "low-0")
+    reserved = await begin_to_reserve(parts, {GPU: "2"})
+    others = cards_of("node-b", 2)
+    for card in others:
+        api.put_card(card)
+    api.put_node(a_node_object("node-b", others))
+    for _ in range(3):
+        parts.watch()
+        await asyncio.sleep(0.1)
+    assert parts.filter("high", "node-b").node_names == ["node-b"]
+    await parts.bind("high", "node-b")
+    parts.watch()
+    reserved.set()
+    await pass_time(parts, 1.0)
+    assert evicted(api) == []
+    assert states(api, "uid-high") == [] == claims(api, "uid-high")
+
+
+async def begin_to_reserve(parts: OperatorParts, limits: Mapping[str, object]) -> asyncio.Event:
+    """Let a pod come that claims two cards, of which one is free: until the event, the API server reserves it."""
+    parts.api.put_pod(refused("high", limits))
+    assert not await ask(parts, "high")
+    answered = asyncio.Event()
+    parts.api.queue(Operation.WRITE_STATUS, None, None, hold_request(answered))  # two claims, and the share
+    await asyncio.sleep(2 * SETTLE_S)
+    parts.watch()
+    await settle()
+    assert parts.api.in_flight[Operation.WRITE_STATUS] == 1
+    return answered
 
 
 async def test_memory_in_mib_counts_as_well(parts: OperatorParts, api: ApiServer) -> None:
