@@ -210,6 +210,12 @@ class PodCluster(Cluster):
             self.plane.kubectl("rollout", "status", what, "--namespace", NAMESPACE, limit, timeout_s=READY_S + 10)
         wanted = {card.uuid for number in range(len(self.nodes)) for card in cards_of(number).cards}
         self.wait(lambda: wanted <= {u for u, a in self.cards().items() if phase(a) == "Ready"}, "the cards are ready")
+        # `rollout status` does not wait for pods that are about to end.
+        self.wait(lambda: not self._ending(), "the pods of before are gone", timeout_s=READY_S)
+
+    def _ending(self) -> list[str]:
+        pods = self.system_pods() | self.system_pods("gpuledger-agent")
+        return [name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]]
 
     # Looking.
 
