@@ -177,7 +177,7 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
     gpu.create(gpu_pod("keeps-slots", {COUNT: all_slots - 1}, schedulerName="", nodeName=gpu.node.name))
     gpu.cluster.wait(lambda: any("around" in text for text in gpu.cluster.messages("keeps-slots")), "it was refused")
     names, slots = set(), set()
-    for n in range(50):
+    for n in range(REUSES):
         name, card = f"reuse-{n}", gpu.state.cards[n % len(gpu.state.cards)].uuid
         show = gpu_container("main", one_card(1000 + n), 'echo "$GPULEDGER_UUIDS $GPULEDGER_MEMORY_MIB"')
         gpu.create(gpu_pod(name, show, annotations={"nvidia.com/use-gpuuuid": card}, restartPolicy="Never"))
@@ -186,12 +186,15 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
         for file in gpu.grant_files(MIRRORED_CDI).values():
             names.add(file["devices"][0]["name"])
             slots.add(file["devices"][0]["annotations"]["gpuledger.dev/slots"])
-    assert len(names) == 50, "each had a name of its own"
+    assert len(names) == REUSES, "each had a name of its own"
     assert len(slots) == 1, "all had the same slot"
 
 
 DELAYS_S = (0.0, 0.02, 0.05, 0.1, 0.5)
 """How late the runtime sees a change, one after the other: from before it looks to long after it has given up."""
+
+REUSES = 4 * len(DELAYS_S)
+"""How often a slot is used again: each takes about 5 s, most of it the kubelet's."""
 
 
 class Mirror:
