@@ -3,6 +3,7 @@
 Nothing here asks the program how it counts: sums, the annotation and who fits are done by hand.
 """
 
+from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,8 @@ class Checker:
         Nor is it kept once something is missing of it, a claim that could not be written, or the node's agent, and once
         the API server forbids a Bind to use it.
         """
-        pod, disturbed = (
-            self._world.pod_of(uid),
-            self._world.write_refused or card["spec"]["nodeName"] in self._disturbed,
-        )
+        pod = self._world.pod_of(uid)
+        disturbed = self._world.write_refused or card["spec"]["nodeName"] in self._disturbed
         if pod is None or pod["spec"].get("nodeName") or self._now() >= deadline or disturbed:
             return
         more_important = [other for other in self._waiting() if other["spec"]["priority"] > pod["spec"]["priority"]]
@@ -101,12 +100,17 @@ class Checker:
             )
 
     def _is_promised_all(self, uid: str, this: Json) -> bool:
-        """Tell whether a pod has a claim to, or a reserved share of, as many cards as it asks for: this and others."""
-        others = [card for card in self._world.api.cards.values() if card["spec"]["uuid"] != this["spec"]["uuid"]]
-        kept = [[holder for holder in holders_of(card) if holder["state"] == "reserved"] for card in others]
-        promised = [(*reserved, *claims_of(card)) for card, reserved in zip(others, kept, strict=True)]
-        number = sum(any(entry["podUID"] == uid for entry in entries) for entries in promised)
-        return number + 1 >= self._world.wishes[uid].cards
+        """Tell whether a pod is promised all the cards that it asks for on this card's node, and on no other.
+
+        Two operators that were active at once may each have begun a preemption for it, and one of them is enough.
+        """
+        promised = Counter({this["spec"]["nodeName"]: 1})
+        for card in self._world.api.cards.values():
+            entries = [*(holder for holder in holders_of(card) if holder["state"] == "reserved"), *claims_of(card)]
+            if card["spec"]["uuid"] != this["spec"]["uuid"] and any(entry["podUID"] == uid for entry in entries):
+                promised[card["spec"]["nodeName"]] += 1
+        all_on = {node_name for node_name, number in promised.items() if number >= self._world.wishes[uid].cards}
+        return all_on == {this["spec"]["nodeName"]}
 
     def _check_may_leave(self, uid: str, card: Json) -> None:
         uuid, pod = card["spec"]["uuid"], self._world.pod_of(uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -162,8 +163,13 @@ class PreemptionCarrier:
             return
         if self._is_binding(pod_uid):  # it is about to use them
             return
-        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         cards = [card for card, _ in (*claims, *reserved)]
+        if len({card.node_name for card in cards}) > 1:  # two operators were active for a moment; each has begun it
+            node_name = _fullest_node(cards, [card for card, _ in reserved])
+            await self._withdraw(pod_uid, *_elsewhere(node_name, claims, reserved))
+            self.worker.mark(pod_uid)
+            return
+        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         why = self._why_to_end(pod_uid, claims, holders) or self._why_not_these(cards)
         if why:
             await self._give_back(pod_uid, claims, reserved, why)
@@ -215,14 +221,19 @@ class PreemptionCarrier:
         why: str,
     ) -> None:
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
-        await all_of([self._journal.withdraw_claim(card.uuid, pod_uid) for card, _ in claims])
-        await all_of([self._journal.remove(card.uuid, pod_uid, holder) for card, holder in reserved])
+        await self._withdraw(pod_uid, claims, reserved)
         if pod_uid in self._pending:
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
             self.trail.note(Happening.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
         self._end(pod_uid)
+
+    async def _withdraw(
+        self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]]
+    ) -> None:
+        await all_of([self._journal.withdraw_claim(card.uuid, pod_uid) for card, _ in claims])
+        await all_of([self._journal.remove(card.uuid, pod_uid, holder) for card, holder in reserved])
 
     def _end(self, pod_uid: str) -> None:
         if pod_uid in self._active:
@@ -312,6 +323,21 @@ class PreemptionCarrier:
         sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
         self._teller.tell_pod(victim, True, "Preempted", sentence)
         return True
+
+
+def _fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:
+    """Return the node on which most is promised, then most is reserved; who sees the same cards finds the same one."""
+    promised, kept = Counter(card.node_name for card in cards), Counter(card.node_name for card in reserved)
+    return max(promised, key=lambda name: (promised[name], kept[name], name))
+
+
+def _elsewhere(
+    node_name: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]]
+) -> tuple[list[tuple[Card, Claim]], list[tuple[Card, Holder]]]:
+    """Return those claims and reserved shares that are on other nodes."""
+    return [each for each in claims if each[0].node_name != node_name], [
+        each for each in reserved if each[0].node_name != node_name
+    ]
 
 
 def _seconds_left(holders: Sequence[Holder]) -> float:

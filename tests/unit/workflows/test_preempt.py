@@ -290,6 +290,25 @@ async def test_room_of_which_a_part_has_gone_while_the_rest_was_reserved_is_give
     assert "PreemptionGivenUp" in reasons(parts, "uid-high")
 
 
+@pytest.mark.parametrize("number", [1, 2])
+async def test_of_what_two_operators_have_kept_on_two_nodes_one_node_stays(
+    parts: OperatorParts, api: ApiServer, number: int
+) -> None:
+    """For a moment both were active, and neither had heard of the other's claims."""
+    await want(parts, "high", {GPU: "2"})
+    await let_go(parts, *evicted(api))
+    [ours, _] = [holder for card in CARDS for holder in api.card(card).holders or () if holder.pod.uid == "uid-high"]
+    others = cards_of("node-b", 2)
+    for place, card in enumerate(others):
+        api.put_card(card, *([replace(ours, share=whole_share(card), attempt="other")] if place < number else []))
+    api.put_node(a_node_object("node-b", others))
+    await pass_time(parts, 0.5)
+    kept = [card.node_name for card in (*CARDS, *others) for uid in api.holders_of(card) if uid == "uid-high"]
+    assert kept == (["node-a"] * 2 if number < 2 else ["node-b"] * 2)
+    assert parts.filter("high", "node-a", "node-b").node_names == kept[:1]
+    assert "PreemptionGivenUp" not in reasons(parts, "uid-high")
+
+
 def reported(api: ApiServer, cards: Sequence[Card] = CARDS, slots: int = 80) -> None:
     """Let the node say what its cards are like, and how many slots its agent serves: none while it is away."""
     api.put_node(a_node_object("node-a", cards, slots=slots))
