@@ -11,11 +11,18 @@ from chaos.checker import Finding
 
 Json = dict[str, Any]
 
+NOT_BOUND = "the pod is not bound"
 
-def unsettled(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json]) -> list[Finding]:
-    """Return what is not in order: by card UUID, pod UID and node name, as read at one moment of a quiet cluster."""
+
+def unsettled(
+    cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json], now: str
+) -> list[Finding]:
+    """Return what is not in order: by card UUID, pod UID and node name, as read at one moment of a quiet cluster.
+
+    The time is written as the deadlines are.
+    """
     return [
-        *_holders(cards, pods),
+        *_holders(cards, pods, now),
         *_cards(cards, nodes),
         *_waiting(cards, pods, nodes),
     ]
@@ -31,12 +38,15 @@ def miscounted(cards: Mapping[str, Json], metrics: Mapping[str, float]) -> list[
     ]
 
 
-def _holders(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Finding]:
-    """Every share belongs to a pod that lives, is bound, and was told of it."""
+def _holders(cards: Mapping[str, Json], pods: Mapping[str, Json], now: str) -> Iterator[Finding]:
+    """Every share belongs to a pod that lives, is bound, and was told of it.
+
+    Or it is kept for a pod that waits, on a node whose agent is away and may be back, until its deadline.
+    """
     for uuid, card in cards.items():
         for holder in holders_of(card):
             why = _why_no_right(uuid, holder, pods.get(holder["podUID"]))
-            if why:
+            if why and not (why == NOT_BOUND and _is_kept(card, holder, now)):
                 text = f"{holder['namespace']}/{holder['pod']} on card {uuid}, {holder['state']}: {why}"
                 yield Finding("a share is left over", text, pods=(holder["podUID"],), cards=(uuid,))
     for uid, pod in pods.items():
@@ -51,12 +61,16 @@ def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
     if pod is None:
         return f"the pod is gone; deadline {holder.get('deadline')}"
     if not is_bound(pod):
-        return "the pod is not bound"
+        return NOT_BOUND
     if has_ended(pod):
         return "the pod has ended"
     if uuid not in told_cards(pod):
         return "the pod was not told of it"
     return "" if holder["state"] == "allocated" else "the pod is bound and alive"
+
+
+def _is_kept(card: Json, holder: Json, now: str) -> bool:
+    return holder["state"] == "reserved" and card["status"]["phase"] == "Unavailable" and now < holder["deadline"]
 
 
 # Cards and registers.

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from chaos.admin import Admin
@@ -178,7 +179,7 @@ class _Run:
         history = self._arena.history
         cards = {card["spec"]["uuid"]: card for card in history.objects("card").values()}
         pods = {pod["metadata"]["uid"]: pod for pod in history.objects("pod").values()}
-        found = unsettled(cards, pods, history.objects("node"))
+        found = unsettled(cards, pods, history.objects("node"), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         for pair in pairs.values():
             found += miscounted(cards, pair.installation.metrics())
         quiet_s = time.monotonic() - self._last_card_change_s

@@ -12,11 +12,12 @@ from cluster.cluster import CORES, COUNT, MEMORY, PERCENT
 Json = dict[str, Any]
 
 NOBODY: dict[str, Json] = {}
+NOW = "2026-01-01T00:00:10Z"
 
 
 def found(card: Json, pod: Json | None = None, node: Json | None = None) -> list[Finding]:
     pods = {pod["metadata"]["uid"]: pod} if pod else NOBODY
-    return unsettled({CARD: card}, pods, {NODE: node or a_node()})
+    return unsettled({CARD: card}, pods, {NODE: node or a_node()}, NOW)
 
 
 def test_a_bound_pod_with_its_share_is_in_order() -> None:
@@ -37,6 +38,20 @@ def test_a_bound_pod_with_its_share_is_in_order() -> None:
 )
 def test_a_share_without_a_pod_that_has_a_right_to_it_is_found(pod: Json | None, state: str) -> None:
     assert "a share is left over" in {finding.rule for finding in found(a_card(a_holder(state=state)), pod)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "deadline", "is_kept"),
+    [
+        ("Unavailable", "2026-01-01T00:00:11Z", True),
+        ("Unavailable", "2026-01-01T00:00:10Z", False),
+        ("Ready", "2026-01-01T00:00:11Z", False),
+    ],
+)
+def test_what_is_kept_for_a_pod_may_wait_for_an_agent_that_is_away(phase: str, deadline: str, is_kept: bool) -> None:
+    card = a_card({**a_holder(state="reserved"), "deadline": deadline}, phase=phase)
+    rules = [finding.rule for finding in found(card, a_pod(node=None), a_node(slots=0 if phase != "Ready" else 10))]
+    assert ("a share is left over" not in rules) == is_kept
 
 
 def test_a_bound_pod_without_its_share_is_found() -> None:
@@ -61,7 +76,7 @@ def test_a_bound_pod_without_its_share_is_found() -> None:
 def test_a_pod_that_waits_is_found_if_it_fits_beside_a_share_of_4000_mib(limits: Json, fits: bool) -> None:
     waiting = a_pod("uid-2", limits, node=None)
     cards, pods = {CARD: a_card(a_holder())}, {POD: a_pod(GPU_1=4000), "uid-2": waiting}
-    rules = [finding.rule for finding in unsettled(cards, pods, {NODE: a_node()})]
+    rules = [finding.rule for finding in unsettled(cards, pods, {NODE: a_node()}, NOW)]
     assert rules == (["a pod waits that has room"] if fits else [])
 
 
@@ -89,12 +104,12 @@ def test_a_card_that_is_not_as_its_node_reports_it_is_found(card: Json, node: Js
 
 def test_a_card_that_its_node_does_not_report_stays_as_long_as_it_is_held() -> None:
     pods, nodes = {POD: a_pod(GPU_1=4000)}, NOBODY
-    assert not unsettled({CARD: a_card(a_holder(), phase="Unavailable")}, pods, nodes)
-    assert unsettled({CARD: a_card(phase="Unavailable")}, NOBODY, nodes)
+    assert not unsettled({CARD: a_card(a_holder(), phase="Unavailable")}, pods, nodes, NOW)
+    assert unsettled({CARD: a_card(phase="Unavailable")}, NOBODY, nodes, NOW)
 
 
 def test_a_reported_card_that_is_not_in_the_ledger_is_found() -> None:
-    (finding,) = unsettled({}, NOBODY, {NODE: a_node()})
+    (finding,) = unsettled({}, NOBODY, {NODE: a_node()}, NOW)
     assert finding.rule == "a reported card is not in the ledger"
 
 
