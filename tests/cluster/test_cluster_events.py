@@ -46,6 +46,10 @@ def owners(cluster: Cluster) -> dict[str, str]:
     return {uuid: card["spec"]["nodeName"] for uuid, card in cluster.cards().items()}
 
 
+def wait_owners(cluster: Cluster, wanted: dict[str, str]) -> None:
+    cluster.wait(lambda: owners(cluster) == wanted, f"the cards' nodes are {wanted}")
+
+
 def wait_phases(cluster: Cluster, wanted: dict[str, str]) -> None:
     cluster.wait(
         lambda: {uuid: phase(card) for uuid, card in cluster.cards().items()} == wanted,
@@ -119,8 +123,8 @@ def test_held_cards_of_a_renamed_node_stay_with_the_old_name_until_their_pods_ar
     after = renamed(node, "renamed-held")
     remove_node(cluster, node.name)
     cluster.register(after)
+    wait_owners(cluster, {held: node.name, free: after.name})
     wait_phases(cluster, {held: "Unavailable", free: "Ready"})
-    assert owners(cluster) == {held: node.name, free: after.name}
     wait_told(cluster, after.name, held)
     cluster.create(pod("both", {COUNT: 2}))
     cluster.wait_refused("both", "fewer than 2 GPUs on the node")
