@@ -23,6 +23,7 @@ from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import Process
+from gpuledger.model.node_config import NodeConfig
 from installation import NAMESPACE, REPOSITORY
 from manifests.helm import the_helm
 from node.agent_pod import Watch
@@ -35,6 +36,7 @@ Say = Callable[[str], None]
 
 pytestmark = pytest.mark.timeout(400)
 STREAM_PAUSE_S = 0.4
+SLOTS = len(NODES) * CARDS_PER_NODE * NodeConfig().split_count
 AGENT = "gpuledger-agent"
 SECURITY = REPOSITORY / "docs" / "security.md"
 
@@ -82,7 +84,10 @@ def check(cluster: PodCluster, *names: str) -> None:
 
 
 class Stream:
-    """Pods that are created one after the other, as long as the `with` lasts."""
+    """Pods that are created one after the other, as long as the `with` lasts.
+
+    Slots are not used up, however long that is: once half of them are taken, the pauses grow as the rest gets less.
+    """
 
     def __init__(self, cluster: PodCluster, prefix: str) -> None:
         self.names: list[str] = []
@@ -100,10 +105,14 @@ class Stream:
 
     def _run(self) -> None:
         with contextlib.closing(PodCluster(self._cluster.plane, self._cluster.nodes)) as cluster:
-            while not self._ended.wait(STREAM_PAUSE_S):
+            while not self._ended.wait(self._pause_s()):
                 name = f"{self._prefix}-{len(self.names)}"
                 cluster.create(a_pod(name))
                 self.names.append(name)
+
+    def _pause_s(self) -> float:
+        left = max(SLOTS - len(self.names), 0.5)
+        return STREAM_PAUSE_S * max(1.0, SLOTS / 2 / left)
 
     def wait_for(self, count: int) -> None:
         """Wait until so many more pods were created."""
