@@ -16,6 +16,9 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuledger
 BIN := .venv/bin
 DOCS := build/docs-tools
 READY := .venv/.ready
+# Most tests wait most of the time, so there are more of them under way than cores. Each worker may run a control plane.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n + 1 : 8)))
+PYTEST = $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 COMPILE := $(CACHE)/uv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header $(if $(UPGRADE),--upgrade)
@@ -43,10 +46,21 @@ kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl
 pods: $(READY) control-plane ## as root: all of it as pods on two real nodes of this machine, from nothing, with the time
 	@$(BIN)/python -m pytest -q tests/node/test_as_pods.py -k from_nothing
 
+.PHONY: check
+check: lint ## what to run while you work: lint, and the tests that need no control plane
+	@echo "==> pure tests"
+	$(PYTEST) -q tests/unit tests/properties tests/simulation tests/house_rules tests/documents
+
 .PHONY: test
-test: $(READY) control-plane ## run all tests: pure ones, then a real control plane, as root a real node (TESTS=tests/cluster ...)
-	@echo "==> tests"
-	$(BIN)/python -m pytest --durations=10 --durations-min=0.5 $(TESTS)
+test: $(READY) ## run all tests: pure ones, a real control plane, as root real nodes (TESTS=tests/cluster SEED=1 WORKERS=5)
+	@tools/system-packages
+	$(BIN)/python tools/prepare_tests.py
+	echo "==> tests"
+	$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
+
+.PHONY: test-long
+test-long: export GPULEDGER_TEST_LONG = 1
+test-long: test ## the same with thousands of random lives, large crowds and soak
 
 .PHONY: chaos
 chaos: $(READY) control-plane ## try to break it, seed after seed (SEED=1 MINUTES=30; MINUTES=0: that seed only; AGAIN=1)

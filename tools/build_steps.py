@@ -6,19 +6,24 @@ import contextlib
 import fcntl
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from child_process import dying_with_parent
 
 FAILURE_TAIL_LINES = 25
-PLAIN_PROGRESS_INTERVAL_S = 15.0
-LIVE_PROGRESS_INTERVAL_S = 0.5
+LIVE_PROGRESS_INTERVAL_S = 0.25
+BAR_WIDTH = 20
+PACKAGE = re.compile(r"[\w.~/-]+")
+"""A line of progress of `go build -v`: no error is one word."""
+
 DOWNLOAD_FAILURES = (
     *("dial tcp", "i/o timeout", "proxyconnect", "TLS handshake", "lookup disabled", "Connection"),
     *("Temporary failure resolving", "Failed to fetch", "Could not connect"),
@@ -78,47 +83,108 @@ class Builder:
         stdin: str | None = None,
     ) -> None:
         """Run a command that takes long. Raises BuildError with the end of its output."""
+        self.run_together(label, hint, [Command(argv, directory, environment, stdin)])
+
+    def run_together(self, label: str, hint: str, commands: Sequence[Command], at_once: int = 1) -> None:
+        """Run commands, `at_once` of them at a time. Raises BuildError with the output of the first that fails."""
         self.say(f"{label} ({hint})")
         begin = time.monotonic()
+        waiting, running, ended = list(commands), list[_Running](), list[_Running]()
+        with self._progress(label, sum(command.lines for command in commands)) as show, contextlib.ExitStack() as stack:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    running.append(stack.enter_context(_Running.started(waiting.pop(0))))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running[0].process.wait(LIVE_PROGRESS_INTERVAL_S)
+                for each in [each for each in running if each.process.poll() is not None]:
+                    running.remove(each)
+                    ended.append(each)
+                    if each.process.returncode != 0:
+                        raise BuildError(each.failure(label))
+                show(sum(each.lines() for each in (*running, *ended)), time.monotonic() - begin)
+        self.say(f"{label}: done in {minutes(time.monotonic() - begin)}")
+
+    @contextlib.contextmanager
+    def _progress(self, label: str, expected: int) -> Iterator[Callable[[int, float], None]]:
+        """Yield what shows that it goes on: one line that moves on a terminal, and a line at each quarter elsewhere.
+
+        `expected` is how many lines the commands print in all if nothing was built before, 0 if that is unknown.
+        """
+        live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        quarters_told = 0
+
+        def show(lines: int, elapsed_s: float) -> None:
+            nonlocal quarters_told
+            part = min(lines / expected, 1.0) if expected else 0.0
+            if live:
+                filled = round(part * BAR_WIDTH)
+                bar = (
+                    f" {'█' * filled}{'░' * (BAR_WIDTH - filled)} {lines:,} of {expected:,} packages"
+                    if expected
+                    else ""
+                )
+                print(f"\r\033[K  {label}{bar} {minutes(elapsed_s)}", end="", file=sys.stderr, flush=True)
+            elif quarters_told < int(part * 4) < 4:
+                quarters_told = int(part * 4)
+                self.say(f"{label}: {part:.0%} of {expected:,} packages after {minutes(elapsed_s)}")
+
+        try:
+            yield show
+        finally:
+            if live:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that takes long."""
+
+    argv: list[str]
+    directory: Path
+    environment: Mapping[str, str]
+    stdin: str | None = None
+    lines: int = 0
+    """How many lines it prints at most, 0 if that is unknown."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A command that has been started. Its output goes into `log`."""
+
+    command: Command
+    process: subprocess.Popen[bytes]
+    log: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, command: Command) -> Iterator[_Running]:
         with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as given:
-            given.write((stdin or "").encode())
+            given.write((command.stdin or "").encode())
             given.seek(0)
-            command = dying_with_parent(argv, signal.SIGINT)  # which go answers by stopping cleanly
             process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env=environment,
+                dying_with_parent(command.argv, signal.SIGINT),  # which go answers by stopping cleanly
+                cwd=command.directory,
+                env=command.environment,
                 stdin=given,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # so that its compilers can be interrupted with it
             )
             try:
-                self._watch(process, label, begin)
-            except BaseException:
+                yield cls(command, process, log.fileno())
+            finally:
                 _interrupt(process)
-                raise
-            if process.returncode != 0:
-                raise BuildError(_failure_text(label, argv, process.returncode, log.fileno()))
-        self.say(f"{label}: done in {minutes(time.monotonic() - begin)}")
 
-    def _watch(self, process: subprocess.Popen[bytes], label: str, begin: float) -> None:
-        """Wait for a process and show that time passes: a counter on a terminal, now and then a line elsewhere."""
-        live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        interval_s = LIVE_PROGRESS_INTERVAL_S if live else PLAIN_PROGRESS_INTERVAL_S
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(interval_s)
-                    return
-                elapsed = minutes(time.monotonic() - begin)
-                if live:
-                    print(f"\r\033[K  {label} … {elapsed}", end="", file=sys.stderr, flush=True)
-                else:
-                    self.say(f"{label}: {elapsed} so far")
-        finally:
-            if live:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
+    def output(self) -> bytes:
+        return os.pread(self.log, os.fstat(self.log).st_size, 0)
+
+    def lines(self) -> int:
+        return min(self.output().count(b"\n"), self.command.lines)
+
+    def failure(self, label: str) -> str:
+        text = self.output().decode(errors="replace").splitlines()
+        lines = [line for line in text if not (self.command.lines and PACKAGE.fullmatch(line))]
+        return _failure_text(label, self.command.argv, self.process.returncode, lines)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
@@ -132,9 +198,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _failure_text(label: str, argv: list[str], code: int, log: int) -> str:
-    size = os.fstat(log).st_size
-    lines = os.pread(log, size, 0).decode(errors="replace").splitlines()
+def _failure_text(label: str, argv: list[str], code: int, lines: list[str]) -> str:
     reason = f"signal {-code}" if code < 0 else f"exit status {code}"
     output = "\n".join(f"    {line}" for line in lines[-FAILURE_TAIL_LINES:]) or "    (it printed nothing)"
     advice = "Try again; what was finished is kept."

@@ -7,7 +7,7 @@ green run means that they ran.
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,16 +119,3 @@ def gpu(gpu_node: GpuNode) -> Iterator[GpuNode]:
     gpu_node.wait_ready()
     yield gpu_node
     gpu_node.remove_all()
-
-
-@pytest.fixture
-def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Return what prints a sentence, a measurement say, whether or not the test passes."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-
-    def write(sentence: str) -> None:
-        with capture.global_and_fixture_disabled():
-            print(f"\n    {sentence}", flush=True)  # noqa: T201 - for whoever reads the run
-
-    return write

@@ -1,0 +1,42 @@
+"""Which tests share a process, and in which order they begin.
+
+`make test` runs several processes at once. Tests of one group run in one process, one after the other, and share
+control planes, nodes and browsers. A group is a file, if it is not named here.
+"""
+
+from pathlib import PurePath
+
+GROUPS = {  # file -> group
+    # Each group has a real node of its own.
+    "node/test_delivery.py": "node 1",
+    "node/test_agent_restarts.py": "node 1",
+    "node/test_node_truth.py": "node 1",
+    "node/test_daemonset.py": "node 2",
+    "node/test_isolation.py": "node 2",
+    "node/test_image.py": "node 2",
+    "node/test_node_box.py": "node 2",
+}
+BEGIN = (  # the longest first: whoever comes last has nobody to share the work with
+    "node/test_as_pods.py",
+    "node 1",
+    "node 2",
+    "cluster/test_preemption.py",
+    "cluster/test_audit.py",
+    "cluster/test_outages.py",
+    "cluster/test_crash_points.py",
+    "cluster/test_replicas.py",
+)
+THEN = ("node", "cluster", "browser", "manifests", "monitoring")
+"""Directories; what is computed without waiting comes after them, and fills the gaps."""
+
+
+def group_of(file: PurePath) -> str:
+    """Return the group of a file, whose path is below tests/."""
+    return GROUPS.get(file.as_posix(), file.as_posix())
+
+
+def in_order(group: str) -> tuple[int, int]:
+    """Return what groups are sorted by."""
+    begin = BEGIN.index(group) if group in BEGIN else len(BEGIN)
+    directory = group.partition("/")[0]
+    return begin, THEN.index(directory) if directory in THEN else len(THEN)
