@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from child_process import dying_with_parent
 
 FAILURE_TAIL_LINES = 25
 LIVE_PROGRESS_INTERVAL_S = 0.25
 BAR_WIDTH = 20
+UNNOTICED_S = 2.0
+"""Who only looks whether all is built holds the lock for milliseconds: no need to tell of that."""
+
 PACKAGE = re.compile(r"[\w.~/-]+")
 """A line of progress of `go build -v`: no error is one word."""
 
@@ -66,9 +70,7 @@ class Builder:
                 f"The build cache can't be written: {error}. Set XDG_CACHE_HOME to a writable place."
             ) from None
         with handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked_within(handle, UNNOTICED_S):
                 self.say(f"another process is building the {self._subject}; waiting for it")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -185,6 +187,19 @@ class _Running:
         text = self.output().decode(errors="replace").splitlines()
         lines = [line for line in text if not (self.command.lines and PACKAGE.fullmatch(line))]
         return _failure_text(label, self.command.argv, self.process.returncode, lines)
+
+
+def _locked_within(handle: TextIO, limit_s: float) -> bool:
+    end = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

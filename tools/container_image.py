@@ -94,7 +94,8 @@ def missing_requirements() -> list[str]:
 
 def _cached(directory: Path, name: str, command: Sequence[str], make: Callable[[list[str], Path, Path], None]) -> Path:
     """Return a layer that depends on a command and the locked packages, and make it unless it is there."""
-    inputs = [platform.machine(), Path(__file__).read_text(), *command]
+    what = [word for word in command if word != sys.executable]  # each checkout has a Python of its own
+    inputs = [platform.machine(), Path(__file__).read_text(), *what]
     key = hashlib.sha256("\0".join(inputs).encode() + LOCK.read_bytes()).hexdigest()[:12]
     layer = directory / f"{name}-{key}.tar"
     if not layer.exists():
