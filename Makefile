@@ -14,7 +14,7 @@ export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
 endif
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuledger
 BIN := .venv/bin
-DOCS := build/docs-tools
+DOCS := $(CACHE)/docs-tools-$(shell sha256sum requirements/docs.txt | cut -c 1-12)
 READY := .venv/.ready
 # Most tests wait most of the time, so there are more of them under way than cores. Each worker may run a control plane.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n + 1 : 8)))
@@ -171,7 +171,7 @@ $(READY): requirements/dev.txt pyproject.toml
 	touch $@
 
 # Sphinx has an environment of its own: who only runs tests of the program does not install it.
-$(DOCS)/.ready: requirements/docs.txt
+$(DOCS)/.ready:
 	@echo "==> Python packages, as pinned in requirements/docs.txt"
 	$(PYTHON) -m venv --clear $(DOCS)
 	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/docs.txt
