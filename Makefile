@@ -52,7 +52,7 @@ check: lint ## what to run while you work: lint, and the tests that need no cont
 	$(PYTEST) -q tests/unit tests/properties tests/simulation tests/house_rules tests/documents
 
 .PHONY: test
-test: $(READY) ## run all tests: pure ones, a real control plane, as root real nodes (TESTS=tests/cluster SEED=1 WORKERS=5)
+test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane, as root real nodes (TESTS=tests/cluster SEED=1 WORKERS=5)
 	@tools/system-packages
 	$(BIN)/python tools/prepare_tests.py
 	echo "==> tests"

@@ -34,6 +34,7 @@ def pytest_report_header() -> str:
     return f"seed: {RUN_SEED}; `make test SEED={RUN_SEED}` makes the same random choices"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is long, group the tests for pytest-xdist, and put the groups in order: the longest first."""
     long = [] if LONG else [item for item in items if item.get_closest_marker("long")]
