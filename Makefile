@@ -18,7 +18,7 @@ DOCS := $(CACHE)/docs-tools-$(shell sha256sum requirements/docs.txt | cut -c 1-1
 READY := .venv/.ready
 # Most tests wait most of the time, so there are more of them under way than cores. Each worker may run a control plane.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n + 1 : 8)))
-PYTEST = $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 COMPILE := $(CACHE)/uv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header $(if $(UPGRADE),--upgrade)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,7 +12,6 @@ from build_steps import cache_directory
 from effort import LONG, RUN_SEED
 from side_by_side import group_of, in_order
 
-HERE = Path(__file__).parent
 SAID = "said"
 
 settings.register_profile(
@@ -34,17 +33,26 @@ def pytest_report_header() -> str:
     return f"seed: {RUN_SEED}; `make test SEED={RUN_SEED}` makes the same random choices"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(trylast=True)  # after the conftest.py of tests/cluster and tests/node have set their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is long, group the tests for pytest-xdist, and put the groups in order: the longest first."""
+    """Leave out what is long, and put the groups of tests in order."""
     long = [] if LONG else [item for item in items if item.get_closest_marker("long")]
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    groups = {item: group_of(item.path.relative_to(HERE)) for item in items if item.path.is_relative_to(HERE)}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: in_order(groups.get(item, "")))
+    items.sort(key=lambda item: in_order(group_of(item.nodeid)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let pytest-xdist 3.8 give whole groups to its workers; with pytest 9.2, its own marker for that does nothing."""
+    from xdist.scheduler import LoadScopeScheduling  # only there on the side that hands out the work
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@
 control planes, nodes and browsers. A group is a file, if it is not named here.
 """
 
-from pathlib import PurePath
-
 GROUPS = {  # file -> group
     # Each group has a real node of its own.
     "node/test_delivery.py": "node 1",
@@ -30,9 +28,10 @@ THEN = ("node", "cluster", "browser", "manifests", "monitoring")
 """Directories; what is computed without waiting comes after them, and fills the gaps."""
 
 
-def group_of(file: PurePath) -> str:
-    """Return the group of a file, whose path is below tests/."""
-    return GROUPS.get(file.as_posix(), file.as_posix())
+def group_of(nodeid: str) -> str:
+    """Return the group of a test, by pytest's name for it: tests/unit/test_a.py::test_b[c]."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return GROUPS.get(file, file)
 
 
 def in_order(group: str) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """How the tests are shared out among processes."""
 
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from side_by_side import BEGIN, GROUPS, THEN, group_of, in_order
 
@@ -13,8 +13,8 @@ def test_the_files_and_directories_that_are_named_exist() -> None:
 
 
 def test_files_of_one_group_stay_together_and_any_other_is_alone() -> None:
-    assert group_of(PurePath("node/test_delivery.py")) == group_of(PurePath("node/test_node_truth.py"))
-    assert group_of(PurePath("unit/model/test_card.py")) == "unit/model/test_card.py"
+    assert group_of("tests/node/test_delivery.py::test_a[b::c]") == group_of("tests/node/test_node_truth.py::test_d")
+    assert group_of("tests/unit/model/test_card.py::TestA::test_b[@]") == "unit/model/test_card.py"
 
 
 def test_long_groups_begin_first_and_what_only_computes_last() -> None:
