@@ -78,7 +78,6 @@ lint: $(READY) ## check style, types and the direction of imports
 	$(BIN)/ruff format --check
 	echo "==> mypy"
 	$(BIN)/mypy
-	$(BIN)/mypy tools/*.py tools/benchmark
 	echo "==> import-linter"
 	$(BIN)/lint-imports
 

@@ -9,28 +9,26 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
 from page_screenshots import chromium
+from requirements import require
 
 HERE = Path(__file__).parent
-MISSING = "no Chromium on this machine: apt install chromium"
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     own = [item for item in items if item.path.is_relative_to(HERE)]
-    missing = bool(own) and chromium() is None and os.environ.get("CI") != "true"
     for item in own:
         item.add_marker(pytest.mark.browser)
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)  # they share a browser
-        if missing:
-            item.add_marker(pytest.mark.skip(reason=MISSING))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def program() -> AsyncIterator[Browser]:
     """Yield a browser without a window, which all tests share."""
     path = chromium()
-    if path is None:
-        pytest.fail(MISSING)
+    require(
+        "the page is looked at in a browser", "" if path else "there is no Chromium (on Debian: apt install chromium)"
+    )
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root it has none
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=sandbox)

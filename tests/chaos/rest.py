@@ -70,7 +70,7 @@ def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
 
 
 def _is_kept(card: Json, holder: Json, now: str) -> bool:
-    return holder["state"] == "reserved" and card["status"]["phase"] == "Unavailable" and now < holder["deadline"]
+    return bool(holder["state"] == "reserved" and card["status"]["phase"] == "Unavailable" and now < holder["deadline"])
 
 
 # Cards and registers.

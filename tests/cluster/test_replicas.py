@@ -13,6 +13,7 @@ from cluster.bursts import burst
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PERCENT, Cluster, pod
 from control_plane import ControlPlane, on_host
 from installation import NO_KUBELET, Installation
+from requirements import require
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
 FAIL_OVER_S = 25.0
@@ -57,7 +58,7 @@ def replicas() -> Iterator[Replicas]:
     try:
         subprocess.run([*on_host("another"), "/bin/true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a process can't have a host name of its own here: {error}")
+        require("a process can't have a host name of its own here", str(error))
     with two_installations(replicated=True) as running:
         yield running
 

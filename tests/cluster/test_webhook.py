@@ -172,7 +172,7 @@ def test_the_examples_are_accepted_with_their_scheduler_named_or_not(user: Conne
     for document in yaml.safe_load_all(file.read_text()):
         spec = document["spec"].get("template", document)["spec"]
         for scheduler in ("gpuledger", "default-scheduler"):
-            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "example"}, "spec": dict(spec)}
+            body: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "example"}, "spec": dict(spec)}
             body["spec"]["schedulerName"] = scheduler
             assert create(user, body)["spec"]["schedulerName"] == "gpuledger"
 

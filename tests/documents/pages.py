@@ -101,7 +101,7 @@ def runs(where: str) -> list[Run]:
     """Return the entries of a list in commands.yaml, `here` or `cluster`."""
     found = []
     for entry in _table()[where]:
-        given = {"run": entry} if isinstance(entry, str) else entry
+        given: dict[str, Any] = {"run": entry} if isinstance(entry, str) else entry
         command = given["run"]
         compared = "as" not in given and "varies" not in given
         found.append(Run(command, given.get("as", command), given.get("exit", 0), compared))

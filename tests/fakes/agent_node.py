@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class AgentNode:
     def bind(
         self,
         name: str,
-        given: dict[str, Sequence[int]],
+        given: Mapping[str, Sequence[int]],
         *,
         uid: str = "",
         init: Iterable[str] = (),
@@ -97,8 +97,8 @@ class AgentNode:
         return self.api.put_pod(pod)
 
     def hold(
-        self, uid: str, name: str, given: dict[str, Sequence[int]], state: HolderState = HolderState.ALLOCATED
-    ) -> list[Share]:
+        self, uid: str, name: str, given: Mapping[str, Sequence[int]], state: HolderState = HolderState.ALLOCATED
+    ) -> Sequence[Share]:
         """Have the ledger say so."""
         shares = []
         for card in self.cards:
@@ -113,7 +113,7 @@ class AgentNode:
                 )
         return shares
 
-    def holders(self, card: Card, but: str) -> list[Holder]:
+    def holders(self, card: Card, but: str) -> Sequence[Holder]:
         """Return who else holds a card."""
         return [holder for holder in self.api.card(card).holders or () if holder.pod.uid != but]
 
@@ -163,6 +163,6 @@ class AgentNode:
         """Return the cards' UUIDs."""
         return tuple(self.cards[index].uuid for index in indexes)
 
-    async def _allocate(self, resource: str, slots: list[str]) -> bytes:
+    async def _allocate(self, resource: str, slots: Sequence[str]) -> bytes:
         answer: messages.ContainerAllocateResponse = self.starts.allocate(resource, frozenset(slots))
         return answer.SerializeToString()

@@ -42,7 +42,7 @@ def a_lease(renewed: str = "2030-01-01T11:59:55.000000Z", holder: str = f"{HOST}
     return {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}}
 
 
-def our_pod(name: str, app: str, *, ready: bool = True, node: str = NODE.name, **status: object) -> Json:
+def our_pod(name: str, app: str, *, ready: bool = True, node: str = NODE.name, **status: Any) -> Json:
     """Return a pod of our namespace."""
     metadata = {"name": name, "namespace": "gpuledger-system", "labels": {"app.kubernetes.io/name": app}}
     conditions = [{"type": "Ready", "status": str(ready)}]
@@ -50,7 +50,7 @@ def our_pod(name: str, app: str, *, ready: bool = True, node: str = NODE.name, *
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": conditions, **status}}
 
 
-def an_agent(*, ready: bool = True, **status: object) -> Json:
+def an_agent(*, ready: bool = True, **status: Any) -> Json:
     """Return the pod of the node's agent."""
     return our_pod("agent-0", "gpuledger-agent", ready=ready, **status)
 

@@ -27,7 +27,7 @@ class Endpoint:
 
     def __init__(self, request: plugin.RegisterRequest, channel: grpc.aio.Channel) -> None:
         self.request, self.channel = request, channel
-        self.stub = plugin_services.DevicePluginStub(channel)
+        self.stub = plugin_services.DevicePluginStub(channel)  # type: ignore[no-untyped-call] # generated
         self.options = plugin.DevicePluginOptions()
         self.lists: list[list[tuple[str, str]]] = []
         """Every list of slots and their health that has come."""
@@ -134,7 +134,7 @@ class Kubelet(plugin_services.RegistrationServicer, resource_services.PodResourc
     async def _allocate(self, resource: str, slots: list[str]) -> bytes:
         request = plugin.AllocateRequest(container_requests=[plugin.ContainerAllocateRequest(devices_ids=slots)])
         answer = await self.endpoints[resource].stub.Allocate(request)
-        return answer.container_responses[0].SerializeToString()
+        return bytes(answer.container_responses[0].SerializeToString())
 
     async def _disconnect(self, endpoint: Endpoint) -> None:
         if endpoint.listening is not None:

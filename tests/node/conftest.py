@@ -5,7 +5,6 @@ green run means that they ran.
 """
 
 import contextlib
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from control_plane import ControlPlane, ControlPlaneError
 from local_node import Node, complaint, missing_requirements
 from node.gpu_node import GpuNode
 from node.pods import Pods
+from requirements import require
 
 HERE = Path(__file__).parent
 NODE = "node-1"
@@ -56,10 +56,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip here and not in a fixture: the summary then has one line for all tests."""
-    if missing := item.config.stash.get(MISSING, None):
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing, pytrace=False)
-        pytest.skip(missing)
+    require("tests of nodes", item.config.stash.get(MISSING, ""))
 
 
 @pytest.fixture(scope="session")

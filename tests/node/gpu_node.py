@@ -146,7 +146,8 @@ class GpuNode:
     def agent_memory_mib(self) -> float:
         """Return the memory of the agent's processes, what they share counted once."""
         sizes = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.agent_pids())
-        return sum(int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1]) for text in sizes) / 1024  # type: ignore[index]
+        found = (re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE) for text in sizes)
+        return sum(int(one) for (one,) in found) / 1024
 
     def pid_in_box(self, pod: str, container: str = "main") -> int:
         """Return the id of a container's first process, as the node sees it."""

@@ -404,7 +404,11 @@ def test_an_upgrade_and_its_rollback_lose_nothing_and_give_nothing_twice(
 ) -> None:
     previous, what = previous_release(tmp_path)
     cluster.bring_release(previous)
-    for name, change in (("back", lambda: release.upgrade(previous)), ("forth", release.rollback)):
+    changes: list[tuple[str, Callable[[], None]]] = [
+        ("back", lambda: release.upgrade(previous)),
+        ("forth", release.rollback),
+    ]
+    for name, change in changes:
         before = every_pod(cluster)
         with Stream(cluster, name) as stream:
             stream.wait_for(4)

@@ -27,6 +27,7 @@ from gpuledger.kube_api.client import KubeClient
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card
 from node.pods import a_pod
+from requirements import require
 
 NOT_READY = "GPU node agent is not ready"
 HANGS = "node starts no pods: its kubelet or GPU node agent hangs"
@@ -57,10 +58,7 @@ def operator_with(gpu: GpuNode, **settings: object) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
     """Yield the DaemonSet, made ready to run; no agent runs yet."""
-    if missing := missing_requirements():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no image can be built, for want of {missing[0]}", pytrace=False)
-        pytest.skip(f"no image can be built, for want of {missing[0]}")
+    require("no image can be built, for want of", next(iter(missing_requirements()), ""))
     gpu_node.kill_agent()
     with operator_with(gpu_node, start_timeout_s=LATE_S):
         agent = AgentPod(gpu_node)

@@ -44,10 +44,11 @@ def allocations(draw: st.DrawFn) -> list[Json]:
     found = []
     for number in range(draw(st.integers(0, 4))):
         card = draw(cards(number))
-        held = [draw(holders(card, f"uid-{number}-{place}")) for place in range(draw(st.integers(0, 4)))]
+        count = draw(st.integers(0, 4))
+        held = [draw(holders(card, f"uid-{number}-{place}")) for place in range(count)]
         allocation = new_allocation(card)
         allocation["metadata"]["resourceVersion"] = "7"
-        if held or draw(st.booleans()):  # else its first status is not written yet
+        if draw(st.booleans()) or held:  # else its first status is not written yet
             allocation["status"] = {
                 "phase": draw(st.sampled_from(CardPhase)).value,
                 "reason": "",

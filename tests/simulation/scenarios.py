@@ -13,7 +13,7 @@ ONE_CARD = {"node-a": 1}
 TWO_CARDS = {"node-a": 2}
 TWO_NODES = {"node-a": 1, "node-b": 1}
 
-SMALL = (
+SMALL: tuple[Scenario, ...] = (
     Scenario("one pod", ONE_CARD, (A,), (Crash(), Touch("a"))),
     Scenario("two pods for one card", ONE_CARD, (A, B), (Crash(), Delete("a"), ForceDelete("a"), Finish("a"))),
     Scenario("two pods on one card", ONE_CARD, (Wish("a", HALF_MIB), Wish("b", HALF_MIB)), (Crash(), Delete("a"))),

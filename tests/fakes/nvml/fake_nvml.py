@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Literal
 
 import pynvml
-import pytest
 
 from build_steps import cache_directory
+from requirements import require
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
@@ -222,10 +222,8 @@ def library_directory() -> Path:
     """Build the library if need be, and return its directory. Without a compiler, skip the test; in CI, fail it."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        reason = "the fake NVML is written in C, and there is no compiler (Debian: apt install gcc libc6-dev)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        require("the fake NVML is written in C", "there is no compiler (on Debian: apt install gcc libc6-dev)")
+        raise AssertionError
     key = hashlib.sha256(SOURCE.read_bytes() + repr(FLAGS).encode()).hexdigest()[:16]
     directory = cache_directory().parent / f"fake-nvml-{key}"
     if not (directory / LIBRARY).exists():

@@ -100,7 +100,7 @@ async def test_a_card_costs_one_read_where_the_annotation_is_right(node: AgentNo
     await node.start(pod, "main")
     assert len(node.api.called(Operation.READ_CARD)) == 1
     assert len(node.api.called(Operation.READ_POD)) == 1
-    assert node.api.called(Operation.LIST_PODS) == node.api.writes() == []
+    assert (node.api.called(Operation.LIST_PODS), node.api.writes()) == ([], [])
 
 
 async def test_a_pod_around_the_scheduler_is_refused_and_hurts_nobody(node: AgentNode) -> None:

@@ -11,7 +11,7 @@ from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
 from gpuledger.agent.node_register import LONGEST_PAUSE_S, NodeRegister
 from gpuledger.formats.node import REGISTER_ANNOTATION
-from gpuledger.model.errors import Denied, Unreachable
+from gpuledger.model.errors import ApiError, Denied, Unreachable
 
 
 class Shown:
@@ -160,7 +160,7 @@ async def test_a_fight_that_is_over_is_forgotten(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Denied("refused by a policy", 403)])
-async def test_a_server_that_fails_is_asked_again_with_a_pause(shown: Shown, error: Exception) -> None:
+async def test_a_server_that_fails_is_asked_again_with_a_pause(shown: Shown, error: ApiError) -> None:
     shown.api.queue(Operation.ANNOTATE_NODE, *[refuse(error)] * 1_000)
     shown.put(None)
     shown.register.want("[1]")

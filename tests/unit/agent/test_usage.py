@@ -55,7 +55,7 @@ async def test_memory_and_processes_of_a_pod_are_added_up_for_each_card(machine:
 
 async def test_what_a_grant_explains_is_not_asked_of_the_ledger(machine: Machine) -> None:
     await machine.usage.compare([machine.process(1, UID), machine.process(2)])
-    assert machine.asked == machine.told == []
+    assert (machine.asked, machine.told) == ([], [])
 
 
 async def test_a_share_that_only_the_ledger_knows_is_no_finding(machine: Machine) -> None:

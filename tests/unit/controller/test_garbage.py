@@ -20,7 +20,7 @@ def as_before() -> Iterator[None]:
 
 
 def test_what_is_there_is_left_out_of_later_collections() -> None:
-    kept = [[] for _ in range(1000)]
+    kept: list[list[object]] = [[] for _ in range(1000)]
     Garbage(lambda _: None).settle()
     assert gc.get_freeze_count() > len(kept)
     assert not any(kept is each for each in gc.get_objects())

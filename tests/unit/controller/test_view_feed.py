@@ -264,7 +264,8 @@ def test_there_are_two_messages_a_second_at_most_also_while_others_come(monkeypa
                 await feed.refresh()
                 await asyncio.sleep(0.01)
 
-        coming, times = asyncio.create_task(change_and_come()), []
+        times: list[float] = []
+        coming = asyncio.create_task(change_and_come())
         async with feed.watch():
             while len(times) < 10:
                 if await feed.next(feed.edition, 1):

@@ -17,7 +17,7 @@ Found = Callable[..., list[tuple[str, str]]]
 def found() -> Found:
     """Return what examines a healthy cluster with some facts changed: (id, where) of each finding."""
 
-    def look(**changes: object) -> list[tuple[str, str]]:
+    def look(**changes: Any) -> list[tuple[str, str]]:
         facts: Facts = healthy(**changes)
         return [(finding.kind.value, finding.where) for finding in examine(facts).findings]
 

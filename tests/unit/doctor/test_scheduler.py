@@ -50,7 +50,7 @@ def test_no_pod_of_the_operator_is_an_error(found: Found) -> None:
     ],
 )
 def test_a_pod_that_is_not_ready_says_why(kind: str, state: Json, words: str) -> None:
-    status = {kind: [{"name": "main", "ready": False, "state": state}]}
+    status: Json = {kind: [{"name": "main", "ready": False, "state": state}]}
     pods = [our_pod(HOST, "gpuledger", ready=False, **status), *agents()]
     findings = {each.kind.value: each.text for each in examine(healthy(our_pods=pods)).findings}
     assert findings.keys() == {"operator-not-ready", "leader-not-ready"}

@@ -48,7 +48,7 @@ def a_grant(**changes: Any) -> Grant:
     return Grant(**(fields | changes))
 
 
-def a_spec(kind: str = "nvidia.com/gpu", edits: object = None, **devices: object) -> dict[str, object]:
+def a_spec(kind: Any = "nvidia.com/gpu", edits: object = None, **devices: object) -> dict[str, object]:
     listed = [{"name": name, "containerEdits": own} for name, own in devices.items()]
     return {"cdiVersion": "0.6.0", "kind": kind, "containerEdits": edits, "devices": listed}
 

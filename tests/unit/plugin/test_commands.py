@@ -23,7 +23,7 @@ from gpuledger.reports.cards import by_node, report_of_stored
 
 Json = dict[str, Any]
 
-WEB = {
+WEB: dict[str, Any] = {
     "metadata": {
         "name": "web",
         "uid": "uid-web",

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,7 +32,12 @@ def test_however_it_is_cut_nothing_is_lost(texts: list[str], cuts: list[int]) ->
 def test_items_come_before_the_list_has_ended() -> None:
     whole, items = a_list(["a", "b", "c"])
     sent = whole.index(b'"c"')
-    coming = list_items(iter([whole[:sent], AssertionError]), ITEM_BEGIN)  # type: ignore[list-item]
+
+    def so_far() -> Iterator[bytes]:
+        yield whole[:sent]
+        raise AssertionError("nobody has to wait for the rest")
+
+    coming = list_items(so_far(), ITEM_BEGIN)
     assert [next(coming), next(coming)] == items[:2]
 
 

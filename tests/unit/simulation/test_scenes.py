@@ -291,7 +291,9 @@ def test_files_that_cannot_be_read_and_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kinds", [("NodeList", "PodList"), ("List", "List")])
 def test_lists_as_the_api_server_gives_them(kinds: tuple[str, str]) -> None:
-    lists = [{"kind": kind, "items": [each]} for kind, each in zip(kinds, (NODE_A, a_pod_object("a")), strict=True)]
+    lists: list[Json] = [
+        {"kind": kind, "items": [each]} for kind, each in zip(kinds, (NODE_A, a_pod_object("a")), strict=True)
+    ]
     for each in lists:
         if each["kind"] != "List":
             each["items"] = [{key: value for key, value in item.items() if key != "kind"} for item in each["items"]]
@@ -476,7 +478,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     for pod in examples.pods:
         name = pod.content["metadata"]["name"]
         api.put_pod({**pod.content, "metadata": {**pod.content["metadata"], "uid": f"uid-{name}"}})
-        chosen = parts.filter(name, *(node["metadata"]["name"] for node in nodes)).node_names
+        chosen = list(parts.filter(name, *(node["metadata"]["name"] for node in nodes)).node_names)
         if chosen:
             await parts.bind(name, chosen[0])
             devices = json.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])

@@ -193,7 +193,7 @@ def test_a_system_that_does_not_say_which_cpus_a_process_may_use(monkeypatch: py
 class Failing(ArrivalJob):
     """A job that fails."""
 
-    def run(self, *_: object) -> ArrivalRun:  # type: ignore[override]
+    def run(self, *_: object) -> ArrivalRun:
         raise ValueError("as it should")
 
 

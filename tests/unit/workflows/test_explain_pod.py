@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of, whole_share
-from fakes.api_server import ApiServer
+from fakes.api_server import ApiServer, Json
 from fakes.objects import GPU, MEMORY, a_pod_object
-from fakes.operator_parts import Json, OperatorParts, an_operator
+from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.pod import pod_identity
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Claim, Holder, HolderState

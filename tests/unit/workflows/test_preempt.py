@@ -53,8 +53,8 @@ async def run(api: ApiServer) -> AsyncIterator[OperatorParts]:
 
 
 def low(card: Card, **fields: Any) -> Json:
-    fields = {"priority": LOW, "phase": "Running", "started": True} | fields
-    pod = a_pod_object(f"low-{card.index}", WHOLE, node_name=card.node_name, **fields)
+    all_fields: dict[str, Any] = {"priority": LOW, "phase": "Running", "started": True} | fields
+    pod = a_pod_object(f"low-{card.index}", WHOLE, node_name=card.node_name, **all_fields)
     pod["metadata"]["labels"] = {"app": "low"}
     pod["metadata"]["annotations"] = {"gpuledger.dev/devices": f'{{"main": [{{"uuid": "{card.uuid}"}}]}}'}
     return pod

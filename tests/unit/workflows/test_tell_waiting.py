@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from builders import a_holder, cards_of, whole_share
-from fakes.api_server import ApiServer, Operation
+from fakes.api_server import ApiServer, Json, Operation
 from fakes.objects import GPU, MEMORY, a_pod_object
-from fakes.operator_parts import TELL_WAITING_AFTER_S, Json, OperatorParts, an_operator
+from fakes.operator_parts import TELL_WAITING_AFTER_S, OperatorParts, an_operator
 from gpuledger.formats.condition import ALLOCATED, condition_of
 from gpuledger.workflows.tell_waiting import PAUSE_S, WRITE_PAUSE_S
 

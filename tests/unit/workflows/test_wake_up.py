@@ -207,7 +207,12 @@ async def test_nothing_is_looked_at_again_and_again_while_nothing_happens(
 ) -> None:
     looks: list[float] = []
     expire_holds = parts.placer.expire_holds
-    monkeypatch.setattr(parts.placer, "expire_holds", lambda: (looks.append(now_s()), expire_holds()))
+
+    def counted() -> None:
+        looks.append(now_s())
+        expire_holds()
+
+    monkeypatch.setattr(parts.placer, "expire_holds", counted)
     wait_for_room(parts, "a", TWO_CARDS)
     await asyncio.sleep(3600)
     looks.clear()
