@@ -12,6 +12,8 @@ PYTHON ?= python3
 ifeq ($(strip $(HOME)),)
 export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
 endif
+# Who has this set would pay for it at each start of a program: nothing here is worth compiling twice.
+export PYTHONDONTWRITEBYTECODE :=
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpuledger
 BIN := .venv/bin
 DOCS := $(CACHE)/docs-tools-$(shell sha256sum requirements/docs.txt | cut -c 1-12)
@@ -19,8 +21,10 @@ READY := .venv/.ready
 # Most tests wait most of the time, so there are more of them under way than cores. Each worker may run a control plane.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n + 1 : 8)))
 PYTEST = $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
-PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
-COMPILE := $(CACHE)/uv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+# uv takes 4 s for what takes pip more than a minute. Where pip is told of an index or a certificate, it is for uv, too.
+UV := env UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null || true)}}" \
+	SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}" $(BIN)/uv --quiet --no-progress
+COMPILE := $(UV) pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-header $(if $(UPGRADE),--upgrade)
 
 .PHONY: help
@@ -128,12 +132,13 @@ generate: $(READY) ## write anew what comes from the code: CRD, policies, the ch
 	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto
 
 .PHONY: lock
-lock: $(CACHE)/uv/bin/uv ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)
-	@echo "==> requirements/runtime.txt, dev.txt, docs.txt, go.txt"
+lock: $(READY) ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)
+	@echo "==> requirements/runtime.txt, dev.txt, docs.txt, go.txt, uv.txt"
 	$(COMPILE) pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) -c requirements/runtime.txt --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --group pyproject.toml:docs -o requirements/docs.txt
 	$(COMPILE) requirements/go.in -o requirements/go.txt
+	$(COMPILE) requirements/uv.in -o requirements/uv.txt
 
 .PHONY: control-plane
 control-plane: $(READY) ## build etcd and Kubernetes into the cache, if they are not there
@@ -150,7 +155,7 @@ clean-cache: ## remove the built control plane (Go's own caches: go clean -cache
 	@rm -rf "$(CACHE)"
 
 # The stamp is newer than the lock when everything is installed.
-$(READY): requirements/dev.txt pyproject.toml
+$(READY): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
 		echo "error: $(PYTHON) is missing or older than 3.11 ($$($(PYTHON) --version 2>&1 || true))." >&2
 		echo "Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12 ..." >&2
@@ -165,18 +170,14 @@ $(READY): requirements/dev.txt pyproject.toml
 		$(PYTHON) -m venv .venv
 	fi
 	echo "==> Python packages, as pinned in requirements/dev.txt"
-	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
-	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/uv.txt
+	$(UV) pip install --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
 
 # Sphinx has an environment of its own: who only runs tests of the program does not install it.
-$(DOCS)/.ready:
+$(DOCS)/.ready: | $(READY)
 	@echo "==> Python packages, as pinned in requirements/docs.txt"
-	$(PYTHON) -m venv --clear $(DOCS)
-	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/docs.txt
+	$(PYTHON) -m venv --clear --without-pip $(DOCS)
+	$(UV) pip install --python $(DOCS)/bin/python --require-hashes -r requirements/docs.txt
 	touch $@
-
-$(CACHE)/uv/bin/uv:
-	@echo "==> uv, into $(CACHE)"
-	$(PYTHON) -m venv "$(CACHE)/uv"
-	"$(CACHE)/uv/bin/python" -m pip --disable-pip-version-check install --quiet uv

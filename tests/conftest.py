@@ -1,7 +1,5 @@
 """What holds for all tests: Hypothesis' profile, the run's seed, which tests are long, and which run side by side."""
 
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from build_steps import cache_directory
 from effort import LONG, RUN_SEED
 from side_by_side import group_of, in_order
 
-SAID = "said"
+pytest_plugins = ["reporting"]
 
 settings.register_profile(
     "gpuledger",
@@ -27,10 +25,6 @@ settings.load_profile("gpuledger")
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(RUN_SEED)
-
-
-def pytest_report_header() -> str:
-    return f"seed: {RUN_SEED}; `make test SEED={RUN_SEED}` makes the same random choices"
 
 
 @pytest.hookimpl(trylast=True)  # after the conftest.py of tests/cluster and tests/node have set their marks
@@ -53,37 +47,3 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(nodeid)
 
     return ByGroup(config, log)
-
-
-@pytest.fixture
-def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Return what keeps a sentence, a measurement say, for the end of the run, whether or not the test passes."""
-    return lambda sentence: record_property(SAID, sentence)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have measured, passed or not."""
-    reports = [each for kind in ("passed", "failed") for each in terminalreporter.stats.get(kind, ())]
-    said = [sentence for report in reports for name, sentence in report.user_properties if name == SAID]
-    if said:
-        terminalreporter.section("measured")
-        for sentence in said:
-            terminalreporter.write_line(str(sentence))
-
-
-@pytest.hookimpl(trylast=True)  # after pytest's own last line
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say in the last line what did not run, and why."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
-        return
-    reasons = Counter(_reason(report) for report in reporter.stats.get("skipped", ()))
-    if reasons:
-        told = "; ".join(f"{count} tests: {reason}" for reason, count in reasons.most_common())
-        reporter.write_line(f"did not run: {told}")
-
-
-def _reason(report: pytest.TestReport) -> str:
-    place_and_reason = report.longrepr
-    text = place_and_reason[2] if isinstance(place_and_reason, tuple) else str(place_and_reason)
-    return text.removeprefix("Skipped: ")

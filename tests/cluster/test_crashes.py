@@ -21,10 +21,10 @@ from cluster.cluster import (
     uuids,
 )
 
-KILLED_AT = (30, 100, 200)
+KILLED_AT = (BURST_PODS // 10, BURST_PODS // 3, BURST_PODS * 2 // 3)
 """Pods that are bound when the operator is killed: early, after a third, late."""
 
-AHEAD = 40
+AHEAD = BURST_PODS // 7
 """So many more pods have come by then, to be interrupted. The others are held back: a quick machine would bind all."""
 
 BURST_DEADLINE_S = 180.0

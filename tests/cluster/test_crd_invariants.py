@@ -6,7 +6,6 @@ Each test has a card of its own on a real API server. A capacity here is 40960 M
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from control_plane import ControlPlane, ControlPlaneError
+from cluster.cluster import ALLOCATIONS, Connection, RequestFailed
+from control_plane import ControlPlane
 
 Json = dict[str, Any]
 
 CRD = Path(__file__).parents[2] / "crds" / "gpuledger.dev_gpuallocations.yaml"
-RESOURCE = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 
 AMOUNTS = ("memoryMiB", "cores", "number")
 CAPACITY = {"memoryMiB": 40960, "cores": 100, "number": 10}
@@ -64,10 +63,11 @@ def a_status(*holders: Json, **lies: Any) -> Json:
 class Card:
     """One GPUAllocation, and the ways to write to it."""
 
-    def __init__(self, plane: ControlPlane, number: int) -> None:
-        self._plane = plane
+    def __init__(self, plane: ControlPlane, connection: Connection, number: int) -> None:
+        self._plane, self._connection = plane, connection
         self.uuid = f"GPU-{number:04}-A"
         self.name = self.uuid.lower()
+        self.path = f"{ALLOCATIONS}/{self.name}"
 
     def manifest(self, **spec: Any) -> Json:
         return {
@@ -89,7 +89,7 @@ class Card:
         }
 
     def create(self, manifest: Json | None = None) -> Card:
-        self._plane.kubectl("create", "-f", "-", stdin=json.dumps(manifest or self.manifest()))
+        self._connection.request("POST", ALLOCATIONS, manifest or self.manifest())
         return self
 
     def held_by(self, *holders: Json) -> Card:
@@ -97,9 +97,8 @@ class Card:
         self.create().write(a_status(*holders))
         return self
 
-    def read(self, *arguments: str) -> Json:
-        card: Json = json.loads(self._plane.kubectl("get", "gpua", self.name, "-o", "json", *arguments))
-        return card
+    def read(self) -> Json:
+        return self._connection.request("GET", self.path)
 
     def pods(self) -> list[str]:
         return [holder["pod"] for holder in self.read()["status"]["holders"]]
@@ -113,18 +112,13 @@ class Card:
         self.patch_status({"op": "add", "path": "/status", "value": status})
 
     def patch_status(self, *operations: Json) -> None:
-        self._patch("json", list(operations), "--subresource=status")
+        self._connection.request("PATCH", f"{self.path}/status", list(operations), "application/json-patch+json")
 
     def patch_spec(self, **spec: Any) -> None:
-        self._patch("merge", {"spec": spec})
+        self._connection.request("PATCH", self.path, {"spec": spec}, "application/merge-patch+json")
 
     def replace(self, card: Json, endpoint: str = "") -> None:
-        path = f"{RESOURCE}/{self.name}{endpoint}"
-        self._plane.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(card))
-
-    def _patch(self, kind: str, patch: Any, *arguments: str) -> None:
-        command = ("patch", "gpua", self.name, f"--type={kind}", "--patch-file=/dev/stdin", *arguments)
-        self._plane.kubectl(*command, stdin=json.dumps(patch))
+        self._connection.request("PUT", self.path + endpoint, card)
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +130,25 @@ def ledger() -> Iterator[ControlPlane]:
         yield plane
 
 
+@pytest.fixture(scope="module")
+def connection(ledger: ControlPlane) -> Iterator[Connection]:
+    opened = Connection(ledger)
+    yield opened
+    opened.close()
+
+
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def card(ledger: ControlPlane) -> Card:
+def card(ledger: ControlPlane, connection: Connection) -> Card:
     """Return a card that does not exist yet, with a name that no other test uses."""
-    return Card(ledger, next(_numbers))
+    return Card(ledger, connection, next(_numbers))
 
 
 @contextmanager
 def refused(field: str, message: str) -> Iterator[None]:
-    with pytest.raises(ControlPlaneError, match=re.escape(f"{field}: ") + ".*" + re.escape(message)):
+    with pytest.raises(RequestFailed, match=re.escape(f"{field}: ") + ".*" + re.escape(message)):
         yield
 
 
@@ -360,7 +361,7 @@ def test_a_uuid_that_can_never_be_a_name_is_refused(card: Card) -> None:
 def test_a_removal_with_the_wrong_index_is_refused_although_the_sums_are_right(card: Card) -> None:
     first, second = a_holder("a", 1024), a_holder("b", 1024)
     card.held_by(first, second)
-    with pytest.raises(ControlPlaneError, match="is invalid"):
+    with pytest.raises(RequestFailed, match="is invalid"):
         card.patch_status(
             {"op": "test", "path": "/status/holders/0/podUID", "value": second["podUID"]},
             {"op": "remove", "path": "/status/holders/0"},
@@ -415,7 +416,7 @@ def test_a_holder_with_64_containers_fits_256_times(card: Card) -> None:
 
 def test_managed_fields_do_not_grow_with_the_holders(card: Card) -> None:
     def fields() -> list[Json]:
-        return [manager["fieldsV1"] for manager in card.read("--show-managed-fields")["metadata"]["managedFields"]]
+        return [manager["fieldsV1"] for manager in card.read()["metadata"]["managedFields"]]
 
     card.held_by(a_holder("a"))
     with_one_holder = fields()

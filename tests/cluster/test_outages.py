@@ -15,6 +15,7 @@ import pytest
 from chaos.admin import Admin
 from cluster.bursts import burst
 from cluster.cluster import COUNT, DEADLINE_S, DEVICES, NODES, PERCENT, PODS, Cluster, Json, pod, uuids
+from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Drop, EndWatch, Hold, HoldEvents
 from faults.requests import BOUND, Match, binding, entering, listing, watching
@@ -26,12 +27,12 @@ BURST_NODES, BURST_PODS = 8, 120
 INTERRUPTED_AT = 30
 """Pods that are bound when the server is killed."""
 
-NAMESPACE_PODS = 500
+NAMESPACE_PODS = times(200, 500)
 REQUESTS_REFUSED = 5
 """How often an operator that starts finds the API server away."""
 
-AWAY_S = 20.0
-IDLE_S = 10.0
+AWAY_S = times(8, 20)
+IDLE_S = times(5, 10)
 KINDS = ("pods", "nodes", "gpuallocations")
 
 

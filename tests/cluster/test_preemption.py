@@ -18,6 +18,7 @@ import yaml
 
 from cluster.cluster import CORES, COUNT, DEADLINE_S, PERCENT, Cluster, container, uuids
 from control_plane import ControlPlane
+from effort import times
 from faults.kinds import Hold
 from faults.proxy import Proxy
 from faults.requests import Match
@@ -35,6 +36,7 @@ FOUR_WHOLE = {COUNT: 4}
 QUARTERS = {COUNT: 4, PERCENT: 25, CORES: 25}
 SIXTY_PERCENT = {COUNT: 4, PERCENT: 60, CORES: 60}
 PREEMPTION_TIMEOUT_S = 8.0
+MANY_CARDS, MANY_PREEMPTORS = times(16, 32), times(20, 50)
 RELEASE_DELAY_S = 1
 """After a test its pods are deleted by force."""
 
@@ -379,7 +381,7 @@ def test_a_setting_lets_a_pod_go_although_a_budget_forbids_it(cluster: Preemptin
     assert [(e.subresource or e.verb, e.code) for e in ours] == [("eviction", 429), ("delete", 200)]
 
 
-# Two at once, fifty at once, slow ones, dead ones.
+# Two at once, many at once, slow ones, dead ones.
 
 
 def test_two_preemptors_evict_each_victim_once(cluster: PreemptingCluster) -> None:
@@ -393,20 +395,20 @@ def test_two_preemptors_evict_each_victim_once(cluster: PreemptingCluster) -> No
     assert sorted(cluster.evictions(since)) == ["low-0", "low-1"]
 
 
-def test_fifty_preemptors_converge(cluster: PreemptingCluster) -> None:
-    cluster.add_nodes(4, gpus=8)
-    low = [a_pod(f"low-{number}", {COUNT: 1, PERCENT: 50, CORES: 50}, LOW) for number in range(64)]
+def test_many_preemptors_at_once_converge(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(4, gpus=MANY_CARDS // 4)
+    low = [a_pod(f"low-{number}", {COUNT: 1, PERCENT: 50, CORES: 50}, LOW) for number in range(2 * MANY_CARDS)]
     create(cluster, *low)
     cluster.wait_bound(*(pod["metadata"]["name"] for pod in low))
     since = cluster.plane.audit_offset()
     half = {COUNT: 1, PERCENT: 50, CORES: 50}
-    high = [a_pod(f"high-{number}", half) for number in range(50)]
+    high = [a_pod(f"high-{number}", half) for number in range(MANY_PREEMPTORS)]
     create(cluster, *high)
     cluster.wait_bound(*(pod["metadata"]["name"] for pod in high), timeout_s=2 * DEADLINE_S)
     cluster.at_rest()
     assert max(Counter(cluster.evictions(since)).values()) == 1
-    assert len(cluster.evictions(since)) == 50
-    assert len([name for name in cluster.pods() if name.startswith("low")]) == 14
+    assert len(cluster.evictions(since)) == MANY_PREEMPTORS
+    assert len([name for name in cluster.pods() if name.startswith("low")]) == 2 * MANY_CARDS - MANY_PREEMPTORS
 
 
 def test_a_slow_victim_is_waited_for_and_nobody_takes_the_place(cluster: PreemptingCluster) -> None:

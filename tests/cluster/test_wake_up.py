@@ -14,13 +14,14 @@ import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PODS, Cluster, pod
 from control_plane import ControlPlane
+from effort import times
 from faults.kinds import HoldEvents
 from faults.proxy import Proxy
 from faults.requests import BOUND, watching
 from installation import NO_KUBELET, Installation
 
 PRIORITIES = (5, 4, 3, 2, 1)
-WAITING_EACH = 40
+WAITING_EACH = times(12, 40)
 FREED_EACH = 8
 TAKEN_WITHIN_S = 2.0
 """What is promised for each share that is freed; on an idle machine it takes a quarter of that."""
@@ -39,7 +40,7 @@ class WatchedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[WatchedCluster]:
-    """Yield a full node of 24 shares, with 200 pods that wait for one, 40 of each priority."""
+    """Yield a full node of 24 shares, with dozens of pods of each priority that wait for one."""
     with ControlPlane.run() as plane, ExitStack() as stack:
         installation = Installation(plane, NO_KUBELET)
         installation.install()

@@ -15,6 +15,7 @@ from threading import Event, Thread
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, PODS, devices, uuids
+from effort import times
 from node.gpu_node import MIRRORED_CDI, GpuNode, gpu_container, gpu_pod, one_card
 
 SIZES = [
@@ -193,7 +194,7 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
 DELAYS_S = (0.0, 0.02, 0.05, 0.1, 0.5)
 """How late the runtime sees a change, one after the other: from before it looks to long after it has given up."""
 
-REUSES = 4 * len(DELAYS_S)
+REUSES = times(1, 4) * len(DELAYS_S)
 """How often a slot is used again: each takes about 5 s, most of it the kubelet's."""
 
 

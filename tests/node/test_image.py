@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
 from container_image import LOCK, build_image, ensure_layers, missing_requirements, write_bill_of_materials
@@ -33,6 +31,9 @@ def test_the_same_sources_make_the_same_image(tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_names_every_locked_wheel_and_the_python_that_runs_them(tmp_path: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # takes seconds, in each process that collects tests
+
     file = tmp_path / "image.cdx.json"
     write_bill_of_materials(file)
     text = file.read_text()
