@@ -497,8 +497,11 @@ async def test_entries_of_a_pod_that_turns_out_to_be_bound_there_stay(api: ApiSe
     assert api.holders_of(SECOND) == ["uid-both"]
 
 
-async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServer) -> None:
-    """Two Filters start two clean-ups; the second one's look at the pod is answered when the pod is being bound."""
+async def placed_before_the_second_clean_up(api: ApiServer) -> tuple[OperatorParts, asyncio.Event]:
+    """Let two Filters start two clean-ups, and a third place the pod before the second clean-up has seen the pod.
+
+    Returns the operator, and the event that lets the second clean-up go on.
+    """
     left_by_a_crash(api)
     parts = an_operator(api)
     slow = asyncio.Event()
@@ -508,6 +511,11 @@ async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServ
             parts.filter("both", "node-a")
     await settle()
     parts.filter("both", "node-a")
+    return parts, slow
+
+
+async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServer) -> None:
+    parts, slow = await placed_before_the_second_clean_up(api)
     gate = asyncio.Event()
     api.queue(BIND, hold_request(gate))
     binding = start(parts.bind("both", "node-a"))
@@ -520,15 +528,7 @@ async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServ
 
 
 async def test_a_clean_up_that_comes_late_leaves_a_newer_hold_alone(api: ApiServer) -> None:
-    left_by_a_crash(api)
-    parts = an_operator(api)
-    slow = asyncio.Event()
-    api.queue(READ_POD, None, hold_answer(slow))
-    for _ in range(2):
-        with pytest.raises(DoesNotFit):
-            parts.filter("both", "node-a")
-    await settle()
-    parts.filter("both", "node-a")
+    parts, slow = await placed_before_the_second_clean_up(api)
     slow.set()
     await settle()
     assert parts.ledger.hold_of("uid-both") is not None
