@@ -329,6 +329,14 @@ async def test_a_caller_that_goes_away_does_not_stop_the_bind(api: ApiServer, pa
     assert not parts.placer.is_binding("uid-a")
 
 
+def left_by_a_crash(api: ApiServer) -> None:
+    """Leave one of the two cards that pod `both` needs entered."""
+    pod = Pod("uid-both", "default", "both")
+    api.put_card(CARD)
+    api.put_card(SECOND, replace(a_holder("both", whole_share(SECOND)), pod=pod))
+    api.put_pod(a_pod_object("both", BOTH))
+
+
 # Bind without a hold: after a restart, or when volumes took long.
 
 
@@ -427,11 +435,7 @@ async def test_a_bind_without_a_hold_of_a_pod_that_is_not_as_expected_fails(
 
 
 async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses(api: ApiServer) -> None:
-    pod = Pod("uid-both", "default", "both")
-    left = replace(a_holder("both", replace(whole_share(SECOND))), pod=pod)
-    api.put_card(CARD)
-    api.put_card(SECOND, left)
-    api.put_pod(a_pod_object("both", BOTH))
+    left_by_a_crash(api)
     parts = an_operator(api)
     await parts.bind("both", "node-a")
     assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
@@ -441,14 +445,6 @@ async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses
 
 
 # Filter after a crash.
-
-
-def left_by_a_crash(api: ApiServer) -> None:
-    """Leave one of the two cards that pod `both` needs entered."""
-    pod = Pod("uid-both", "default", "both")
-    api.put_card(CARD)
-    api.put_card(SECOND, replace(a_holder("both", whole_share(SECOND)), pod=pod))
-    api.put_pod(a_pod_object("both", BOTH))
 
 
 async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_places_anew(api: ApiServer) -> None:
