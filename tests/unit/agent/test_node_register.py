@@ -131,12 +131,16 @@ async def test_somebody_who_fights_is_answered_later_and_later(shown: Shown) -> 
     assert len(shown.times) < 3_600 / LONGEST_PAUSE_S + 10
 
 
-async def test_a_broken_card_is_told_at_once_even_in_a_fight(shown: Shown) -> None:
+async def fight_for_half_an_hour(shown: Shown) -> None:
     shown.fights = True
     shown.put(None)
     shown.register.want("[1]")
     await asyncio.sleep(1_800)
     shown.fights = False
+
+
+async def test_a_broken_card_is_told_at_once_even_in_a_fight(shown: Shown) -> None:
+    await fight_for_half_an_hour(shown)
     begin_s = now_s()
     shown.register.want("[2]")
     await settle()
@@ -145,11 +149,7 @@ async def test_a_broken_card_is_told_at_once_even_in_a_fight(shown: Shown) -> No
 
 
 async def test_a_fight_that_is_over_is_forgotten(shown: Shown) -> None:
-    shown.fights = True
-    shown.put(None)
-    shown.register.want("[1]")
-    await asyncio.sleep(1_800)
-    shown.fights = False
+    await fight_for_half_an_hour(shown)
     await asyncio.sleep(1_800)
     shown.put(None)
     await settle()

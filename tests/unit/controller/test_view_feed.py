@@ -59,6 +59,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "INTERVAL_S", 0.0)
 
 
+async def fed(count: int) -> tuple[StubSource, Feed, int]:
+    """Return nodes, a feed that has looked at them once, and its edition."""
+    source = StubSource(count)
+    feed = Feed(source)
+    await feed.refresh()
+    return source, feed, feed.edition
+
+
 def read(feed: Feed, change: Change) -> Json:
     found: Json = orjson.loads(b"".join(feed.chunks(change)))
     return found
@@ -101,10 +109,7 @@ async def test_a_node_is_encoded_again_only_after_a_change() -> None:
 
 async def test_what_was_encoded_is_news_though_its_client_left_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "SLICE_S", 0.0)
-    source = StubSource(3)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    source, feed, edition = await fed(3)
     for name in source.reasons:
         source.change(name, "hot")
     leaving = asyncio.create_task(feed.refresh())
@@ -134,20 +139,14 @@ async def test_an_error_in_what_is_shown_does_not_end_the_page(
 
 
 async def test_a_change_that_shows_nothing_new_is_no_news() -> None:
-    source = StubSource(2)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    source, feed, edition = await fed(2)
     source.change("node-1", "")
     await feed.refresh()
     assert feed.edition == edition
 
 
 async def test_who_reads_slowly_gets_many_changes_as_one() -> None:
-    source = StubSource(3)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    source, feed, edition = await fed(3)
     for number in range(100):
         source.change("node-1", f"reason {number}")
         await feed.refresh()
@@ -168,10 +167,7 @@ async def test_a_node_that_goes_while_others_are_sent_is_left_out_and_named_next
 
 
 async def test_a_node_that_comes_back_is_not_gone() -> None:
-    source = StubSource(2)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    source, feed, edition = await fed(2)
     source.change("node-1", None)
     await feed.refresh()
     source.change("node-1", "back")
@@ -182,10 +178,7 @@ async def test_a_node_that_comes_back_is_not_gone() -> None:
 
 async def test_who_has_missed_too_many_that_are_gone_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "GONE_KNOWN", 2)
-    source = StubSource(5)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    source, feed, edition = await fed(5)
     for number in range(2):
         source.change(f"node-{number}", None)
         await feed.refresh()
@@ -198,10 +191,7 @@ async def test_who_has_missed_too_many_that_are_gone_gets_everything(monkeypatch
 
 async def test_the_memory_is_given_back_a_while_after_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "KEPT_S", 0.0)
-    source = StubSource(3)
-    feed = Feed(source)
-    await feed.refresh()
-    edition = feed.edition
+    _, feed, edition = await fed(3)
     while feed.since(None).nodes:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0)
     await feed.refresh()

@@ -90,19 +90,18 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
 
 
 @pytest.mark.usefixtures("kubectl")
-def test_settings_that_cannot_be_used_are_no_finding(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text("no_such_option: 1")
-    result = CliRunner().invoke(main, ["doctor", "--settings", str(file)])
-    assert (result.exit_code, "no_such_option" in result.stderr) == (2, True)
-
-
-@pytest.mark.usefixtures("kubectl")
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.yaml"
-    file.write_text("kind: Pod")
-    result = CliRunner().invoke(main, ["doctor", "--scheduler-config", str(file)])
-    assert (result.exit_code, f"{file} is no KubeSchedulerConfiguration" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("--settings", "no_such_option: 1", "no_such_option"),
+        ("--scheduler-config", "kind: Pod", "file.yaml is no KubeSchedulerConfiguration"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_no_finding(tmp_path: Path, option: str, text: str, told: str) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(main, ["doctor", option, str(file)])
+    assert (result.exit_code, told in result.stderr) == (2, True)
 
 
 def test_help_has_it_in_a_section() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fakes.grants import a_grant
 from gpuledger.formats.cdi import (
     Grant,
     VendorDevices,
@@ -31,21 +32,6 @@ ENV = st.lists(st.builds("{}={}".format, WORDS, WORDS), max_size=4)
 MOUNTS = st.lists(st.fixed_dictionaries({"hostPath": WORDS, "containerPath": WORDS}), max_size=3)
 GIDS = st.lists(st.integers(0, 9), max_size=3)
 EDITS = st.fixed_dictionaries({}, optional={"env": ENV, "mounts": MOUNTS, "additionalGids": GIDS})
-
-
-def a_grant(**changes: Any) -> Grant:
-    fields: dict[str, Any] = {
-        "name": "slot-1-0a1b",
-        "pod_uid": "uid-a",
-        "namespace": "default",
-        "pod": "a",
-        "container": "main",
-        "resource": "nvidia.com/gpu",
-        "slots": frozenset({"slot-1"}),
-        "uuids": ("GPU-1",),
-        "edits": {"env": ["A=1"]},
-    }
-    return Grant(**(fields | changes))
 
 
 def a_spec(kind: Any = "nvidia.com/gpu", edits: object = None, **devices: object) -> dict[str, object]:

@@ -241,33 +241,28 @@ def test_the_count_of_one_system_goes_with_the_amounts_of_another() -> None:
 # Memory and percentage together.
 
 
-def test_of_hamis_memory_and_percentage_memory_counts_and_this_is_said() -> None:
-    limits = {GPU: "1", MEMORY: "4k", PERCENTAGE: "50"}
-    assert demand_of(limits) == Demand(1, 4_000)
-    assert warnings_of(limits) == (
-        "container main says nvidia.com/gpumem and nvidia.com/gpumem-percentage: the former counts, as with hami",
-    )
-
-
-def test_of_volcanos_memory_and_percentage_the_percentage_counts_and_this_is_said() -> None:
-    limits = {VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4k", VOLCANO_PERCENTAGE: "50"}
-    assert demand_of(limits) == Demand(1, None, 50)
-    assert warnings_of(limits) == (
-        "container main says volcano.sh/vgpu-memory-percentage and volcano.sh/vgpu-memory: "
-        "the former counts, as with volcano",
-    )
-
-
 @pytest.mark.parametrize(
-    ("limits", "demand"),
+    ("limits", "demand", "warned_of"),
     [
-        ({VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4k", VOLCANO_PERCENTAGE: "0"}, Demand(1, 4_000, at_most_card=True)),
-        ({GPU: "1", MEMORY: "0", PERCENTAGE: "50"}, Demand(1, None, 50)),
+        ({GPU: "1", MEMORY: "4k", PERCENTAGE: "50"}, Demand(1, 4_000), [(MEMORY, PERCENTAGE, "hami")]),
+        (
+            {VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4k", VOLCANO_PERCENTAGE: "50"},
+            Demand(1, None, 50),
+            [(VOLCANO_PERCENTAGE, VOLCANO_MEMORY, "volcano")],
+        ),
+        # A zero is not said beside an amount.
+        ({VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4k", VOLCANO_PERCENTAGE: "0"}, Demand(1, 4_000, at_most_card=True), []),
+        ({GPU: "1", MEMORY: "0", PERCENTAGE: "50"}, Demand(1, None, 50), []),
     ],
 )
-def test_a_zero_is_not_said_beside_an_amount(limits: Mapping[str, object], demand: Demand) -> None:
+def test_of_memory_and_percentage_the_one_that_counts_in_its_system_counts_and_this_is_said(
+    limits: Mapping[str, object], demand: Demand, warned_of: list[tuple[str, str, str]]
+) -> None:
     assert demand_of(limits) == demand
-    assert warnings_of(limits) == ()
+    assert list(warnings_of(limits)) == [
+        f"container main says {counts} and {other}: the former counts, as with {system}"
+        for counts, other, system in warned_of
+    ]
 
 
 def test_a_request_that_says_one_thing_has_no_warnings() -> None:

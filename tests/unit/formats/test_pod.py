@@ -50,49 +50,40 @@ def demand(limits: Mapping[str, object], said: Words = WORDS) -> Demand:
     return replace(found, resource="")
 
 
-def test_a_number_alone_means_whole_cards() -> None:
-    assert demand({GPU: "2"}) == Demand(cards=2, exclusive=True)
-    assert demand({GPU: "2"}).whole
-
-
-def test_memory_is_in_mib_and_shares_the_card() -> None:
-    assert demand({GPU: "1", MEMORY: "4000"}) == Demand(cards=1, memory_mib=4_000)
+@pytest.mark.parametrize(
+    ("limits", "asked", "whole"),
+    [
+        pytest.param({GPU: "2"}, Demand(cards=2, exclusive=True), True, id="a number alone: whole cards"),
+        pytest.param({GPU: "1", MEMORY: "4000"}, Demand(cards=1, memory_mib=4_000), False, id="memory: MiB of each"),
+        pytest.param({GPU: "1", PERCENTAGE: "50"}, Demand(cards=1, memory_percent=50), False, id="or percent"),
+        pytest.param({GPU: "1", PERCENTAGE: "100"}, Demand(cards=1, exclusive=True), True, id="all memory: whole"),
+        pytest.param(
+            {GPU: "1", PERCENTAGE: "100", CORES: "50"}, Demand(cards=1, cores=50), False, id="but not beside cores"
+        ),
+        pytest.param(
+            {GPU: "1", MEMORY: "4k", CORES: "100"},
+            Demand(cards=1, memory_mib=4_000, cores=100, exclusive=True),
+            False,
+            id="all cores: alone on the card",
+        ),
+        pytest.param({GPU: "1", CORES: "30"}, Demand(cards=1, cores=30), False, id="cores alone: all memory, shared"),
+        pytest.param({GPU: "1", CORES: "0"}, Demand(cards=1), False, id="who writes 0 cores shares all memory"),
+        pytest.param(
+            {GPU: "1", MEMORY: "4k", PERCENTAGE: "50"}, Demand(1, 4_000), False, id="MiB go before a percentage"
+        ),
+        pytest.param(
+            {GPU: "1", MEMORY: "1k", "nvidia.com/priority": "1"}, Demand(1, 1_000), False, id="a priority says nothing"
+        ),
+    ],
+)
+def test_what_a_containers_words_ask_for(limits: Json, asked: Demand, whole: bool) -> None:
+    assert demand(limits) == asked
+    assert demand(limits).whole == whole
 
 
 @pytest.mark.parametrize("text", ["4k", "4000", 4000, "4e3", "4000000m"])
 def test_amounts_are_read_as_the_api_server_spells_them(text: object) -> None:
     assert demand({GPU: "1", MEMORY: text}).memory_mib == 4_000
-
-
-def test_a_percentage_shares_the_card() -> None:
-    assert demand({GPU: "1", PERCENTAGE: "50"}) == Demand(cards=1, memory_percent=50)
-
-
-def test_all_of_the_memory_in_percent_is_a_whole_card() -> None:
-    assert demand({GPU: "1", PERCENTAGE: "100"}).whole
-
-
-def test_all_of_the_memory_with_named_cores_is_no_whole_card() -> None:
-    found = demand({GPU: "1", PERCENTAGE: "100", CORES: "50"})
-    assert (found.whole, found.exclusive, found.cores) == (False, False, 50)
-
-
-def test_all_cores_mean_alone_on_the_card() -> None:
-    found = demand({GPU: "1", MEMORY: "4k", CORES: "100"})
-    assert (found.exclusive, found.whole, found.memory_mib) == (True, False, 4_000)
-
-
-def test_cores_alone_ask_for_all_memory_beside_others() -> None:
-    assert demand({GPU: "1", CORES: "30"}) == Demand(cards=1, cores=30)
-
-
-def test_no_cores_is_said_too() -> None:
-    """Who writes 0 cores shares the card, though all of its memory is asked for."""
-    assert demand({GPU: "1", CORES: "0"}) == Demand(cards=1)
-
-
-def test_memory_in_mib_goes_before_a_percentage() -> None:
-    assert demand({GPU: "1", MEMORY: "4k", PERCENTAGE: "50"}) == Demand(cards=1, memory_mib=4_000)
 
 
 @pytest.mark.parametrize("limits", [{MEMORY: "1k"}, {PERCENTAGE: "10"}, {CORES: "10"}])
@@ -117,10 +108,6 @@ def test_the_default_cores_are_for_those_that_name_none() -> None:
 @pytest.mark.parametrize("limits", [{}, {"cpu": "4"}, {GPU: "0"}, {"nvidia.com/priority": "1"}])
 def test_who_asks_for_no_card_is_not_our_business(limits: dict[str, str]) -> None:
     assert request_of(a_container("main", limits)) is None
-
-
-def test_a_priority_says_nothing_about_placement() -> None:
-    assert demand({GPU: "1", MEMORY: "1k", "nvidia.com/priority": "1"}) == Demand(cards=1, memory_mib=1_000)
 
 
 def test_limits_count_and_requests_where_there_is_no_limit() -> None:

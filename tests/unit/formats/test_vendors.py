@@ -72,76 +72,56 @@ def test_nvidia_is_cut_by_one_mib_and_one_percent_and_several_cards_are_cut_too(
     assert demand_of({GPU: "2", MEMORY: "1"}) == Demand(2, 1)
 
 
-def check_ascend(model: str, steps: list[tuple[int, int, int]], card_mib: int) -> None:
-    """Check every template: what is asked for, what is given of memory and of cores; and what is beyond them."""
-    for asked, memory_mib, cores in steps:
-        assert cut(ascend(model, asked)) == (memory_mib, cores)
-    largest = steps[-1][1]
+@pytest.mark.parametrize(
+    ("model", "card_mib", "templates"),  # memory and cores of each template, ascending
+    [
+        ("Ascend910A", 32_768, [(2_184, 6), (4_369, 13), (8_738, 26), (17_476, 53)]),
+        ("Ascend910B2", 65_536, [(8_192, 12), (16_384, 25), (32_768, 50)]),
+        ("Ascend910B3", 65_536, [(16_384, 25), (32_768, 50)]),
+        ("Ascend310P", 24_576, [(3_072, 12), (6_144, 25), (12_288, 50)]),
+    ],
+)
+def test_ascend_is_cut_by_its_templates(model: str, card_mib: int, templates: list[tuple[int, int]]) -> None:
+    smaller_mib = 0
+    for memory_mib, cores in templates:
+        assert cut(ascend(model, smaller_mib + 1)) == cut(ascend(model, memory_mib)) == (memory_mib, cores)
+        smaller_mib = memory_mib
     assert is_whole(ascend(model))
-    assert is_whole(ascend(model, largest + 1))
+    assert is_whole(ascend(model, smaller_mib + 1))
     assert is_whole(ascend(model, card_mib))
     with pytest.raises(BadInput, match=f"{card_mib + 1} is more than a card has, {card_mib} MiB"):
         demand_of(ascend(model, card_mib + 1))
     with pytest.raises(BadInput, match=f"a share of each of several {model}: several are given whole"):
-        demand_of(ascend(model, steps[0][0], cards=2))
+        demand_of(ascend(model, 1, cards=2))
     assert is_whole(ascend(model, cards=2), cards=2)
     assert is_whole(ascend(model, card_mib, cards=2), cards=2)
 
 
-def test_ascend_910a_is_cut_by_its_templates() -> None:
-    steps = [
-        (1, 2_184, 6),
-        (2_184, 2_184, 6),
-        (2_185, 4_369, 13),
-        (4_369, 4_369, 13),
-        (4_370, 8_738, 26),
-        (8_738, 8_738, 26),
-        (8_739, 17_476, 53),
-        (17_476, 17_476, 53),
-    ]
-    check_ascend("Ascend910A", steps, 32_768)
-
-
-def test_ascend_910b2_is_cut_by_its_templates() -> None:
-    steps = [
-        (1, 8_192, 12),
-        (8_192, 8_192, 12),
-        (8_193, 16_384, 25),
-        (16_384, 16_384, 25),
-        (16_385, 32_768, 50),
-        (32_768, 32_768, 50),
-    ]
-    check_ascend("Ascend910B2", steps, 65_536)
-
-
-def test_ascend_910b3_is_cut_by_its_templates() -> None:
-    steps = [(1, 16_384, 25), (16_384, 16_384, 25), (16_385, 32_768, 50), (32_768, 32_768, 50)]
-    check_ascend("Ascend910B3", steps, 65_536)
-
-
-def test_ascend_310p_is_cut_by_its_templates() -> None:
-    steps = [
-        (1, 3_072, 12),
-        (3_072, 3_072, 12),
-        (3_073, 6_144, 25),
-        (6_144, 6_144, 25),
-        (6_145, 12_288, 50),
-        (12_288, 12_288, 50),
-    ]
-    check_ascend("Ascend310P", steps, 24_576)
-
-
-def test_hygon_is_cut_by_one_mib_and_one_percent_and_several_are_whole() -> None:
-    assert cut({"hygon.com/dcunum": "1", "hygon.com/dcumem": "2001", "hygon.com/dcucores": "61"}) == (2_001, 61)
-    assert is_whole({"hygon.com/dcunum": "1"})
-    assert is_whole({"hygon.com/dcunum": "2", "hygon.com/dcumem": "2000"}, cards=2)
-
-
-def test_cambricon_is_cut_by_256_mib_and_one_percent_and_several_are_whole() -> None:
-    name = "cambricon.com/mlu.smlu"
-    assert cut({"cambricon.com/vmlu": "1", f"{name}.vmemory": "4", f"{name}.vcore": "10"}) == (1_024, 10)
-    assert is_whole({"cambricon.com/vmlu": "1"})
-    assert is_whole({"cambricon.com/vmlu": "2", f"{name}.vmemory": "4"}, cards=2)
+@pytest.mark.parametrize(
+    ("count", "memory", "cores", "asked", "given"),
+    [
+        ("hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores", (2_001, 61), (2_001, 61)),
+        ("cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore", (4, 10), (1_024, 10)),
+        *(
+            (
+                f"iluvatar.ai/{model}-vgpu",
+                f"iluvatar.ai/{model}.vMem",
+                f"iluvatar.ai/{model}.vCore",
+                (64, 50),
+                (16_384, 50),
+            )
+            for model in ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
+        ),
+    ],
+)
+def test_cards_are_cut_in_the_vendors_units_and_by_one_percent_and_several_are_whole(
+    count: str, memory: str, cores: str, asked: tuple[int, int], given: tuple[int, int]
+) -> None:
+    amounts = {memory: str(asked[0]), cores: str(asked[1])}
+    assert cut({count: "1", **amounts}) == given
+    assert is_whole({count: "1"})
+    assert is_whole({count: "2", memory: str(asked[0])}, cards=2)
+    assert is_whole({count: "2", **amounts}, cards=2)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +131,6 @@ def test_who_names_no_cores_of_a_hygon_or_cambricon_card_has_all_of_them(vendor:
     count, memory = vendor.split()
     found = demand_of({count: "1", memory: "8"})
     assert (found.cores, found.exclusive, found.whole) == (100, True, False)
-
-
-@pytest.mark.parametrize("model", ["MR-V100", "MR-V50", "BI-V150", "BI-V100"])
-def test_iluvatar_is_cut_by_256_mib_and_one_percent_and_several_are_whole(model: str) -> None:
-    count, memory, cores = (f"iluvatar.ai/{model}{word}" for word in ("-vgpu", ".vMem", ".vCore"))
-    assert cut({count: "1", memory: "64", cores: "50"}) == (16_384, 50)
-    assert is_whole({count: "1"})
-    assert is_whole({count: "2", memory: "64", cores: "50"}, cards=2)
 
 
 MTHREADS, SGPU_MEMORY, SGPU_CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"

@@ -65,18 +65,12 @@ def test_a_hold_for_which_there_is_no_room_is_refused(share: Share) -> None:
     assert ledger.hold_of("second") is None
 
 
-def test_a_whole_card_beside_a_share_is_refused() -> None:
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_whole_card_and_a_share_refuse_each_other(whole_first: bool) -> None:
     ledger = a_ledger(CARD)
-    occupy(ledger, "share", a_share(CARD, 1, 0))
+    occupy(ledger, "first", a_share(CARD, 1, 0, exclusive=whole_first))
     with pytest.raises(DoesNotFit):
-        occupy(ledger, "whole", a_share(CARD, 1, 0, exclusive=True))
-
-
-def test_a_share_beside_a_whole_card_is_refused() -> None:
-    ledger = a_ledger(CARD)
-    occupy(ledger, "whole", a_share(CARD, 1, 0, exclusive=True))
-    with pytest.raises(DoesNotFit):
-        occupy(ledger, "share", a_share(CARD, 1, 0))
+        occupy(ledger, "second", a_share(CARD, 1, 0, exclusive=not whole_first))
 
 
 def test_a_hold_on_several_cards_is_refused_as_a_whole() -> None:

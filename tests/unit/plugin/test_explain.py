@@ -38,10 +38,7 @@ def test_nodes_with_equal_reasons_are_one_row_though_what_helps_differs() -> Non
     rows = [line for line in lines if "like" in line]
     assert len(rows) == 2
     assert rows[0].startswith("37 nodes like gpu-node-1   offers    ")
-    assert (
-        "no card with 8000 MiB free   on gpu-node-1: would fit if 2,000 MiB more were free on GPU-gpu-node-1-0"
-        in rows[0]
-    )
+    assert "no card with 8000 MiB free   on gpu-node-1: would fit if 2,000 MiB more" in rows[0]
     assert rows[1].split()[:5] == ["3", "nodes", "like", "cpu-node-1", "refuses"]
 
 

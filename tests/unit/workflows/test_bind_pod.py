@@ -18,7 +18,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.extender import FilterArguments
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BindFailed, Conflict, Denied, Unreachable
+from gpuledger.model.errors import ApiError, BindFailed, Conflict, Denied, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS, MANY_CARDS_AT_ONCE
 
@@ -144,6 +144,16 @@ async def test_a_card_that_has_gone_since_the_filter_fails_the_bind(api: ApiServ
 # It can't be bound.
 
 
+async def check_that_it_is_given_up(
+    api: ApiServer, parts: OperatorParts, why: str | None = None, bindings: int = 1
+) -> None:
+    """Check that pod `a` can't be bound, that so many Bindings were tried, and that nothing is left of it."""
+    with pytest.raises(BindFailed, match=why):
+        await parts.bind("a", "node-a")
+    assert len(api.called(BIND)) == bindings
+    assert parts.shares_left("uid-a") == []
+
+
 def bound_elsewhere(api: ApiServer) -> None:
     api.put_pod(a_pod_object("a", node_name="node-b"))
 
@@ -176,19 +186,17 @@ async def test_a_pod_that_cannot_be_bound_any_more_gives_everything_back(
     parts.filter("a", "node-a")
     what_happened(api)
     before = dict(api.pods)
-    with pytest.raises(BindFailed):
-        await parts.bind("a", "node-a")
+    await check_that_it_is_given_up(api, parts)
     assert api.pods == before
-    assert len(api.called(BIND)) == 1
-    assert parts.shares_left("uid-a") == []
 
 
-async def test_who_may_not_bind_gives_everything_back(api: ApiServer, parts: OperatorParts) -> None:
+@pytest.mark.parametrize("refusal", [Denied("who may not", 403), Conflict("for another reason", 409)])
+async def test_a_refusal_of_a_pod_that_has_not_changed_is_final_and_gives_everything_back(
+    api: ApiServer, parts: OperatorParts, refusal: ApiError
+) -> None:
     parts.filter("a", "node-a")
-    api.queue(BIND, refuse_with(Denied("forbidden", 403)))
-    with pytest.raises(BindFailed, match="forbidden"):
-        await parts.bind("a", "node-a")
-    assert parts.shares_left("uid-a") == []
+    api.queue(BIND, refuse_with(refusal))
+    await check_that_it_is_given_up(api, parts, str(refusal))
 
 
 # No answer.
@@ -261,10 +269,7 @@ async def test_after_several_bindings_without_an_answer_the_pod_is_given_up(
 ) -> None:
     parts.filter("a", "node-a")
     api.queue(BIND, *[lose_request()] * BINDING_ATTEMPTS)
-    with pytest.raises(BindFailed, match="connection reset"):
-        await parts.bind("a", "node-a")
-    assert len(api.called(BIND)) == BINDING_ATTEMPTS
-    assert parts.shares_left("uid-a") == []
+    await check_that_it_is_given_up(api, parts, "connection reset", BINDING_ATTEMPTS)
 
 
 async def test_an_entry_that_is_not_written_in_time_gives_everything_back(api: ApiServer, parts: OperatorParts) -> None:
@@ -399,15 +404,6 @@ async def test_a_pod_that_changes_again_and_again_is_given_up(api: ApiServer, pa
     assert parts.shares_left("uid-a") == []
 
 
-async def test_a_refusal_of_a_pod_that_has_not_changed_is_final(api: ApiServer, parts: OperatorParts) -> None:
-    parts.filter("a", "node-a")
-    api.queue(BIND, refuse_with(Conflict("for another reason", 409)))
-    with pytest.raises(BindFailed, match="for another reason"):
-        await parts.bind("a", "node-a")
-    assert len(api.called(BIND)) == 1
-    assert parts.shares_left("uid-a") == []
-
-
 async def test_a_pod_that_another_operator_has_bound_with_these_cards_counts_as_bound(
     api: ApiServer, parts: OperatorParts
 ) -> None:
@@ -463,10 +459,7 @@ async def test_a_pod_that_is_being_deleted_is_given_up_at_once_even_without_an_a
     parts.filter("a", "node-a")
     being_deleted(api)
     api.queue(BIND, lose_request())
-    with pytest.raises(BindFailed):
-        await parts.bind("a", "node-a")
-    assert len(api.called(BIND)) == 1
-    assert parts.shares_left("uid-a") == []
+    await check_that_it_is_given_up(api, parts)
 
 
 async def test_shares_of_a_pod_that_may_have_run_before_it_was_gone_stay_for_a_while(

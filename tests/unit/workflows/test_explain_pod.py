@@ -42,10 +42,9 @@ async def test_a_pod_that_waits_is_told_per_card_what_is_missing_and_who_has_it(
     assert not parts.filter("late", "node-a", "node-b").node_names
     found = await explained(parts, "late")
     assert found["state"] == "waiting"
-    assert found["summary"] == (
-        "0 of 2 GPU nodes take it: no card with 12000 MiB free (1), no card as large as 12000 MiB (1). "
-        "node-a would fit if 3,000 MiB more were free on GPU-node-a-0 (index 0)"
-    )
+    for words in ("0 of 2 GPU nodes", "12000 MiB free (1)", "as large as 12000 MiB (1)"):
+        assert words in found["summary"]
+    assert found["summary"].endswith("node-a would fit if 3,000 MiB more were free on GPU-node-a-0 (index 0)")
     nearest, small = found["nodes"]
     assert nearest["wouldHaveToLeave"] == ["default/tenant-0"]
     assert [(card["short"], card["by"], card["reason"]) for card in nearest["cards"]] == [

@@ -329,6 +329,14 @@ async def test_a_caller_that_goes_away_does_not_stop_the_bind(api: ApiServer, pa
     assert not parts.placer.is_binding("uid-a")
 
 
+def left_by_a_crash(api: ApiServer) -> None:
+    """Leave one of the two cards that pod `both` needs entered."""
+    pod = Pod("uid-both", "default", "both")
+    api.put_card(CARD)
+    api.put_card(SECOND, replace(a_holder("both", whole_share(SECOND)), pod=pod))
+    api.put_pod(a_pod_object("both", BOTH))
+
+
 # Bind without a hold: after a restart, or when volumes took long.
 
 
@@ -427,11 +435,7 @@ async def test_a_bind_without_a_hold_of_a_pod_that_is_not_as_expected_fails(
 
 
 async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses(api: ApiServer) -> None:
-    pod = Pod("uid-both", "default", "both")
-    left = replace(a_holder("both", replace(whole_share(SECOND))), pod=pod)
-    api.put_card(CARD)
-    api.put_card(SECOND, left)
-    api.put_pod(a_pod_object("both", BOTH))
+    left_by_a_crash(api)
     parts = an_operator(api)
     await parts.bind("both", "node-a")
     assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
@@ -441,14 +445,6 @@ async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses
 
 
 # Filter after a crash.
-
-
-def left_by_a_crash(api: ApiServer) -> None:
-    """Leave one of the two cards that pod `both` needs entered."""
-    pod = Pod("uid-both", "default", "both")
-    api.put_card(CARD)
-    api.put_card(SECOND, replace(a_holder("both", whole_share(SECOND)), pod=pod))
-    api.put_pod(a_pod_object("both", BOTH))
 
 
 async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_places_anew(api: ApiServer) -> None:
@@ -497,8 +493,11 @@ async def test_entries_of_a_pod_that_turns_out_to_be_bound_there_stay(api: ApiSe
     assert api.holders_of(SECOND) == ["uid-both"]
 
 
-async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServer) -> None:
-    """Two Filters start two clean-ups; the second one's look at the pod is answered when the pod is being bound."""
+async def placed_before_the_second_clean_up(api: ApiServer) -> tuple[OperatorParts, asyncio.Event]:
+    """Let two Filters start two clean-ups, and a third place the pod before the second clean-up has seen the pod.
+
+    Returns the operator, and the event that lets the second clean-up go on.
+    """
     left_by_a_crash(api)
     parts = an_operator(api)
     slow = asyncio.Event()
@@ -508,6 +507,11 @@ async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServ
             parts.filter("both", "node-a")
     await settle()
     parts.filter("both", "node-a")
+    return parts, slow
+
+
+async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServer) -> None:
+    parts, slow = await placed_before_the_second_clean_up(api)
     gate = asyncio.Event()
     api.queue(BIND, hold_request(gate))
     binding = start(parts.bind("both", "node-a"))
@@ -520,15 +524,7 @@ async def test_a_clean_up_that_comes_late_leaves_a_newer_bind_alone(api: ApiServ
 
 
 async def test_a_clean_up_that_comes_late_leaves_a_newer_hold_alone(api: ApiServer) -> None:
-    left_by_a_crash(api)
-    parts = an_operator(api)
-    slow = asyncio.Event()
-    api.queue(READ_POD, None, hold_answer(slow))
-    for _ in range(2):
-        with pytest.raises(DoesNotFit):
-            parts.filter("both", "node-a")
-    await settle()
-    parts.filter("both", "node-a")
+    parts, slow = await placed_before_the_second_clean_up(api)
     slow.set()
     await settle()
     assert parts.ledger.hold_of("uid-both") is not None

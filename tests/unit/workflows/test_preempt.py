@@ -18,7 +18,7 @@ from gpuledger.formats.extender import PreemptArguments
 from gpuledger.formats.pod import pod_identity
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, Unreachable
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import Holder
 from gpuledger.workflows.preempt import FORBIDDEN_PAUSE_S, FRESH_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)
@@ -609,22 +609,30 @@ async def test_a_later_kube_scheduler_is_told_who_has_to_leave(api: ApiServer) -
     assert answer.refused == {}
     answered = await preempt(parts, "high", {"node-a": ()})
     assert len(answered["node-a"]) == 2
-    assert HolderState.RESERVED.value == "reserved"
 
 
-async def test_three_of_four_leave_for_sixty_percent_of_four_cards(api: ApiServer) -> None:
-    cards = cards_of("node-a", 4)
+async def an_operator_over(api: ApiServer, cards: Sequence[Card]) -> OperatorParts:
+    """Return an operator without its loops, over a node with these cards, which are free."""
     api.put_node(a_node_object("node-a", cards))
     for card in cards:
         api.put_card(card)
     parts = an_operator(api)
     await parts.observer.take_over()
-    quarter = {GPU: "4", PERCENTAGE: "25", CORES: "25"}
+    return parts
+
+
+async def place(parts: OperatorParts, name: str, limits: Mapping[str, object]) -> None:
+    """Let a pod of low priority come, and bind it."""
+    parts.api.put_pod(a_pod_object(name, limits, priority=LOW))
+    assert await ask(parts, name)
+    await parts.bind(name, "node-a")
+    await parts.idle()
+
+
+async def test_three_of_four_leave_for_sixty_percent_of_four_cards(api: ApiServer) -> None:
+    parts = await an_operator_over(api, cards_of("node-a", 4))
     for number in range(4):
-        api.put_pod(a_pod_object(f"low-{number}", quarter, priority=LOW))
-        assert await ask(parts, f"low-{number}")
-        await parts.bind(f"low-{number}", "node-a")
-        await parts.idle()
+        await place(parts, f"low-{number}", {GPU: "4", PERCENTAGE: "25", CORES: "25"})
     loop = asyncio.create_task(startup._preempt(parts.as_operator()))
     await want(parts, "high", {GPU: "4", PERCENTAGE: "60", CORES: "60"})
     assert len(evicted(api)) == 3
@@ -634,16 +642,9 @@ async def test_three_of_four_leave_for_sixty_percent_of_four_cards(api: ApiServe
 async def test_nobody_leaves_a_card_where_another_pod_has_made_room(api: ApiServer) -> None:
     """It ends while one of the cards is still being reserved, since the API server is slow."""
     cards = cards_of("node-a", 2)
-    api.put_node(a_node_object("node-a", cards))
-    for card in cards:
-        api.put_card(card)
-    parts = an_operator(api)
-    await parts.observer.take_over()
-    for name, count in (("wide", 2), ("narrow", 1)):
-        api.put_pod(a_pod_object(name, {GPU: str(count), PERCENTAGE: "50"}, priority=LOW))
-        assert await ask(parts, name)
-        await parts.bind(name, "node-a")
-        await parts.idle()
+    parts = await an_operator_over(api, cards)
+    await place(parts, "wide", {GPU: "2", PERCENTAGE: "50"})
+    await place(parts, "narrow", {GPU: "1", PERCENTAGE: "50"})
     loop = asyncio.create_task(startup._preempt(parts.as_operator()))
     reserved = await begin_to_reserve(parts, {GPU: "2", PERCENTAGE: "25"})
     [victim] = {uid for card in cards for claim in api.card(card).claims for uid in claim.victims}

@@ -359,13 +359,18 @@ async def test_the_late_answer_to_a_call_takes_nothing_from_a_pod_that_has_come(
     assert kept(parts) == ["a"]
 
 
-async def test_nobody_is_called_again_who_has_come_while_the_api_server_was_away(
-    api: ApiServer, parts: OperatorParts
-) -> None:
+async def called_in_vain(api: ApiServer, parts: OperatorParts) -> None:
+    """Let there be room for pod `a`, and the call that tells it get lost."""
     wait_for_room(parts, "a")
     await free(parts, CARD)
     api.queue(ANNOTATE, lose_request())
     await asyncio.sleep(GRACE_S + 0.01)
+
+
+async def test_nobody_is_called_again_who_has_come_while_the_api_server_was_away(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await called_in_vain(api, parts)
     assert ask(parts, "a")
     await asyncio.sleep(2 * EARMARK_S)
     assert called(api) == ["a"]
@@ -374,10 +379,7 @@ async def test_nobody_is_called_again_who_has_come_while_the_api_server_was_away
 async def test_a_pod_whose_room_is_taken_while_its_call_is_lost_is_called_when_there_is_room_again(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    wait_for_room(parts, "a")
-    await free(parts, CARD)
-    api.queue(ANNOTATE, lose_request())
-    await asyncio.sleep(GRACE_S + 0.01)
+    await called_in_vain(api, parts)
     assert ask(parts, "high", priority=1)
     api.delete_pod("high")
     await parts.idle()

@@ -71,9 +71,12 @@ async def test_a_pod_created_anew_under_its_name_is_told_from_the_old_one(node: 
         await owner_of(node, old)
 
 
-async def test_a_pod_that_is_gone_is_refused(node: AgentNode) -> None:
+@pytest.mark.parametrize("readable", [True, False])
+async def test_a_pod_that_is_gone_is_refused_with_the_checkpoint_and_without(node: AgentNode, readable: bool) -> None:
     pod = node.bind("a", {"main": [0]})
     await node.admit(pod)
+    if not readable:
+        lose_checkpoint(node)
     node.api.delete_pod("a")
     with pytest.raises(StartRefused, match="gone"):
         await owner_of(node, pod)
@@ -173,15 +176,6 @@ async def test_without_the_checkpoint_an_agent_that_started_anew_does_not_guess(
     lose_checkpoint(node)
     node.start_agent()
     with pytest.raises(NotYet, match="checkpoint"):
-        await owner_of(node, pod)
-
-
-async def test_without_the_checkpoint_a_pod_that_is_gone_is_refused(node: AgentNode) -> None:
-    pod = node.bind("a", {"main": [0]})
-    await node.admit(pod)
-    lose_checkpoint(node)
-    node.api.delete_pod("a")
-    with pytest.raises(StartRefused, match="gone"):
         await owner_of(node, pod)
 
 
