@@ -361,7 +361,7 @@ def test_a_uuid_that_can_never_be_a_name_is_refused(card: Card) -> None:
 def test_a_removal_with_the_wrong_index_is_refused_although_the_sums_are_right(card: Card) -> None:
     first, second = a_holder("a", 1024), a_holder("b", 1024)
     card.held_by(first, second)
-    with pytest.raises(RequestFailed, match="^422: "):
+    with pytest.raises(RequestFailed, match=r"^422: "):
         card.patch_status(
             {"op": "test", "path": "/status/holders/0/podUID", "value": second["podUID"]},
             {"op": "remove", "path": "/status/holders/0"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from build_control_plane import ensure_binaries
 from cluster.cluster import Cluster, pod
 from cluster.kubernetes import FILLS_IN, MINOR
 from control_plane import ControlPlane, free_port
-from documents.pages import ROOT, Run, runs
+from documents.pages import ROOT, Run, runs, shown
 from installation import Installation
 
 CARDS, PODS_BOUND = 24, 9
@@ -90,4 +91,15 @@ def test_a_command_ends_as_the_documents_say(shell: Shell, run: Run) -> None:
     if "admission" in run.command and not FILLS_IN:
         pytest.skip(f"all policies together need a newer Kubernetes than {MINOR}")
     done = shell.run(run.run_as)
-    assert done.returncode == run.status, done.stdout + done.stderr
+    printed = done.stdout + done.stderr
+    assert done.returncode == run.status, printed
+    shapes = {shape(line) for line in printed.splitlines()}
+    shown_as = [command.output.splitlines()[0] for command in shown()[run.command] if command.output]
+    if run.compared and shown_as:
+        assert shapes & set(map(shape, shown_as)), f"the documents show {shown_as}, and it prints\n{printed}"
+
+
+def shape(line: str) -> str:
+    """Return what of a line is the same in each run: the names of generated pods and all numbers are not."""
+    named = re.sub(r"\b(train-\d)-[a-z0-9]{5}\b", r"\1", line)
+    return " ".join(re.sub(r"[\d,.]+", "0", re.sub(r"(?i)GPU-[0-9a-f-]{20,}", "GPU-UUID", named)).split())

@@ -49,6 +49,14 @@ def commands() -> Iterator[Command]:
                 yield from (Command(name, " ".join(text.split()), None) for text in texts if text.strip())
 
 
+def shown() -> dict[str, list[Command]]:
+    """Return the text of each command -> where it is shown."""
+    found: dict[str, list[Command]] = {}
+    for command in commands():
+        found.setdefault(command.text, []).append(command)
+    return found
+
+
 def _prompted(name: str, lines: list[str]) -> Iterator[Command]:
     command, output = "", list[str]()
     for line in [*lines, PROMPT]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from documents.pages import ROOT, Command, Run, commands, reasons, run_elsewhere, runs
+from documents.pages import ROOT, Run, commands, reasons, run_elsewhere, runs, shown
 from fakes.objects import a_node_object
 from gpuledger.agent.fake_nodes import fake_nodes
 
@@ -18,14 +18,6 @@ PODS_CSV = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"
     "a,4000,8192,1,500,,0,3600\nb,4000,8192,1,1000,,600,4000\nc,8000,16384,2,1000,,900,7200\nd,2000,4096,1,250,,1200,2400\n"
 )
-
-
-def shown() -> dict[str, list[Command]]:
-    """Return the text of each command -> where it is shown."""
-    found: dict[str, list[Command]] = {}
-    for command in commands():
-        found.setdefault(command.text, []).append(command)
-    return found
 
 
 def test_every_command_is_run_by_a_test_or_has_a_reason_why_not() -> None:

@@ -56,21 +56,23 @@ OURS = Release(NAME, PACKAGE, MANIFESTS)
 
 
 def previous_release(directory: Path) -> tuple[Release, str]:
-    """Return the release before this one, written into a directory, and what it is in words: the commit before.
+    """Return the product before its last change, written into a directory, and that commit's name.
 
-    Where there is none, as in a checkout without history, or its chart can't be told where the fake driver is, it is
-    this one under another name.
+    The commit before this one may have the same product. Skips the test in a checkout without that history.
     """
-    archive = ["git", "-C", str(REPOSITORY), "archive", "HEAD~1", "--", "operator/gpuledger", "manifests", "crds"]
-    found = subprocess.run(archive, capture_output=True, check=False)
-    if found.returncode != 0:
-        return Release("gpuledger:previous", PACKAGE, MANIFESTS), "this commit, for want of a history"
-    subprocess.run(["tar", "--extract", "--directory", directory], input=found.stdout, check=True)
-    values = directory / "manifests" / "chart" / "values.yaml"
-    if not values.exists() or "volumeMounts" not in yaml.safe_load(values.read_text())["agent"]:
-        return Release("gpuledger:previous", PACKAGE, MANIFESTS), "this commit, since the one before has another chart"
-    release = Release("gpuledger:previous", directory / "operator" / "gpuledger", directory / "manifests")
-    return release, "the commit before this one"
+
+    def git(*arguments: str) -> bytes:
+        done = subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, check=False)
+        require("nothing to upgrade from", done.stderr.decode().strip() if done.returncode else "")
+        return done.stdout
+
+    product = ("operator/gpuledger", "manifests", "crds")
+    changed = git("rev-list", "--max-count=1", "HEAD", "--", *product).decode().strip()
+    require("nothing to upgrade from", "" if changed else "no commit of the product")
+    before = git("rev-parse", "--short", f"{changed}~1").decode().strip()
+    archive = git("archive", before, "--", *product)
+    subprocess.run(["tar", "--extract", "--directory", directory], input=archive, check=True)
+    return Release("gpuledger:previous", directory / "operator" / "gpuledger", directory / "manifests"), before
 
 
 def missing_requirements() -> list[str]:
