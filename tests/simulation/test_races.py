@@ -57,7 +57,9 @@ def normal_form(steps: Iterable[Step]) -> tuple[str, ...]:
     [
         (BY_NAME["bind and bind"], 0),
         (Race("bind and delete", (A,), (Bind("a"),), (ForceDelete("a"),)), 2),
-        (Race("bind, bind, delete", (A, B), (Bind("a"), Bind("b")), (ForceDelete("b"),)), 1),
+        pytest.param(
+            Race("bind, bind, delete", (A, B), (Bind("a"), Bind("b")), (ForceDelete("b"),)), 1, marks=pytest.mark.long
+        ),
     ],
     ids=lambda of: getattr(of, "name", of),
 )
