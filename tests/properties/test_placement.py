@@ -446,4 +446,4 @@ class LargeClusterMachine(ChooserMachine):
 TestChooser = ChooserMachine.TestCase
 TestChooser.settings = settings(max_examples=times(20, 50), stateful_step_count=30)
 TestLargeCluster = LargeClusterMachine.TestCase
-TestLargeCluster.settings = settings(max_examples=times(20, 50), stateful_step_count=30)
+TestLargeCluster.settings = settings(max_examples=times(10, 50), stateful_step_count=30)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
     with process.stderr:
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(number)
         process.communicate(timeout=30)
     assert process.returncode == (143 if number == signal.SIGTERM else 130)
