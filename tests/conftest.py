@@ -7,13 +7,14 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from build_steps import cache_directory
-from effort import LONG, RUN_SEED
+from effort import LONG, RUN_SEED, times
 from side_by_side import group_of, in_order
 
 pytest_plugins = ["reporting"]
 
 settings.register_profile(
     "gpuledger",
+    max_examples=times(50, 200),  # others in each run
     deadline=None,  # a busy machine must not fail a property
     database=DirectoryBasedExampleDatabase(cache_directory().parent / "hypothesis"),  # a failure is tried again first
     print_blob=True,

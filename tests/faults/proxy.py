@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import socket
 import ssl
 import threading
 import time
@@ -45,6 +46,7 @@ LOOK_AGAIN_S = 0.5
 BUFFER_BYTES = 4 * 1024 * 1024
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 KEEP_ALIVE_S = 3600.0
+BACKLOG = 128
 LOG_LINES = 20_000
 OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"})
 
@@ -123,6 +125,20 @@ class Exchange:
         )
 
 
+def listening_socket() -> socket.socket:
+    """Return a socket that listens at a free port, which so nobody else can take any more."""
+    while True:
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(("127.0.0.1", free_port()))
+            found.listen(BACKLOG)
+        except OSError:  # somebody was faster
+            found.close()
+            continue
+        return found
+
+
 @dataclass(eq=False)
 class _Watch:
     """A watch that runs: events, then what is to happen to it, in one queue, so that all stays in order."""
@@ -141,7 +157,8 @@ class Proxy:
         The token is for clients that send theirs by TLS only, such as all that are written in Go.
         """
         self.upstream = upstream.rstrip("/")
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self._socket = listening_socket()
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.weather: Weather | None = None
         self.exchanges: deque[Exchange] = deque(maxlen=LOG_LINES)
         self._credentials = [("Authorization", f"Bearer {token}")] if token else []
@@ -226,7 +243,7 @@ class Proxy:
         )
         async with self._session:
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", URL(self.url).port).start()
+            await web.SockSite(runner, self._socket).start()
             self._started.set()
             await self._stopping.wait()
             self.disarm()

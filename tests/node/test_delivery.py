@@ -40,7 +40,7 @@ def test_twenty_pods_of_mixed_sizes_created_at_once_get_what_the_ledger_says(gpu
     assert gpu.identities(*kept) == before
 
 
-def test_equal_pods_at_once_are_not_swapped_and_start_as_fast_as_pods_without_gpus(
+def test_equal_pods_at_once_are_not_swapped_and_take_less_than_a_second_and_three_times_what_pods_without_gpus_take(
     gpu: GpuNode, say: Callable[[str], None]
 ) -> None:
     """Whole cards, so that each pod has a card of its own, and a mistake would show."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import OFFER, a_card, a_holder, a_share
+from effort import fresh_seeds, times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -24,11 +25,19 @@ from gpuledger.placement.preemption.card_needs import need_on
 from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, joined
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction, cost_of, node_without
 
-CLUSTERS = 1_000
+AT_ONCE = 100
+"""Clusters of one test."""
+
 CAPACITIES = [Amounts(8, 100, 4), Amounts(8, 100, 10), Amounts(12, 100, 10), Amounts(8, 50, 3)]
 PRIORITIES = [LOWEST_PRIORITY, -10, 0, 0, 5, 100]
 LEAVING, FIXED = 0.05, 0.1
 """Chances that a pod leaves anyway, and that it must stay."""
+
+
+@pytest.fixture(params=fresh_seeds("clusters", times(1, 20)))
+def seeds(request: pytest.FixtureRequest) -> range:
+    """Return the seeds of some clusters; a test's name has the first of them."""
+    return range(request.param, request.param + AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -161,9 +170,9 @@ def a_demand(chance: random.Random, numa: bool) -> Demand:
     return Demand(cards, memory_mib, percent, cores, whole or cores == 100, lifetime, one_numa_node=bound)
 
 
-@pytest.mark.parametrize("part", range(10))
-def test_no_other_set_of_pods_on_any_node_is_cheaper(part: int) -> None:
-    for seed in range(part * CLUSTERS // 10, (part + 1) * CLUSTERS // 10):
+@pytest.mark.parametrize("first", fresh_seeds("the cheapest victims", times(5, 50)))
+def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
         scene = a_scene(seed)
         found = scene.found(scene.ledger())
         assert (found and found.cost) == scene.brute_force(), seed
@@ -177,11 +186,11 @@ def test_no_other_set_of_pods_on_any_node_is_cheaper(part: int) -> None:
 
 @pytest.mark.parametrize("limit", [0, 5, 50])
 def test_with_too_little_time_the_victims_are_still_enough_and_none_too_many(
-    limit: int, monkeypatch: pytest.MonkeyPatch
+    limit: int, seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "LOOKS_LIMIT", limit)
     monkeypatch.setattr(sets, "STEPS_LIMIT", limit)
-    for seed in range(150):
+    for seed in seeds:
         scene = a_scene(seed)
         ledger = scene.ledger()
         for name in scene.cards:
@@ -193,15 +202,15 @@ def test_with_too_little_time_the_victims_are_still_enough_and_none_too_many(
                 assert not any(scene.fits(name, uids) for uids in fewer), seed
 
 
-def test_who_is_no_tenant_or_leaves_anyway_is_never_a_victim() -> None:
-    for seed in range(1_000, 1_200):
+def test_who_is_no_tenant_or_leaves_anyway_is_never_a_victim(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed)
         found = scene.found(scene.ledger())
         assert set(found.victims if found else ()) <= set(scene.on_node(found.node_name) if found else ()), seed
 
 
-def test_nothing_is_found_that_costs_as_much_as_what_is_known() -> None:
-    for seed in range(200):
+def test_nothing_is_found_that_costs_as_much_as_what_is_known(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed, nodes=1)
         ledger = scene.ledger()
         found = scene.asked(ledger, "node-0")
@@ -211,15 +220,15 @@ def test_nothing_is_found_that_costs_as_much_as_what_is_known() -> None:
             assert scene.asked(ledger, "node-0", below=dearer) == found, seed
 
 
-def test_the_order_in_which_pods_became_known_makes_no_difference() -> None:
-    for seed in range(200):
+def test_the_order_in_which_pods_became_known_makes_no_difference(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed, nodes=1)
         turned = replace(scene, holders={uuid: here[::-1] for uuid, here in scene.holders.items()})
         assert scene.asked(scene.ledger(), "node-0") == turned.asked(turned.ledger(), "node-0"), seed
 
 
-def test_what_is_on_hold_counts_like_what_is_stored() -> None:
-    for seed in range(100):
+def test_what_is_on_hold_counts_like_what_is_stored(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed, nodes=1)
         ledger = replace(scene, holders={uuid: [] for uuid in scene.holders}).ledger()
         shares: dict[str, list[Holder]] = {}
@@ -231,16 +240,16 @@ def test_what_is_on_hold_counts_like_what_is_stored() -> None:
         assert scene.asked(ledger, "node-0") == scene.asked(scene.ledger(), "node-0"), seed
 
 
-def test_a_node_without_some_pods_is_what_a_ledger_without_them_shows() -> None:
-    for seed in range(200):
+def test_a_node_without_some_pods_is_what_a_ledger_without_them_shows(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed, nodes=1)
         ledger, uids = scene.ledger(), scene.on_node("node-0")[::2]
         without = node_without(ledger.node_room("node-0"), ledger.entries_of_node("node-0"), uids)
         assert without == scene.ledger(uids).node_room("node-0"), seed
 
 
-def test_what_a_container_needs_of_a_card_says_the_same_as_placement() -> None:
-    for seed in range(300):
+def test_what_a_container_needs_of_a_card_says_the_same_as_placement(seeds: range) -> None:
+    for seed in seeds:
         scene = a_scene(seed)
         ledger = scene.ledger()
         rooms = [room for name in scene.cards for room in ledger.node_room(name).rooms]

@@ -1,6 +1,7 @@
 """The bind protocol under every order of events that these explorers can think of.
 
-`SIMULATION_LIVES` multiplies the random lives; for long runs there is `python -m simulation`.
+Random lives are others in each run, as many as `make test` has time for, and thousands by `make test-long`; for more of
+them there is `python -m simulation`. What fails tells the command that repeats it.
 """
 
 import os
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import fresh_seeds, times
 from fakes.card_rules import check_card
 from gpuledger.model.errors import Invalid
 from simulation.api_server import ApiServer, Change, Json
@@ -21,7 +23,15 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import BY_NAME, SMALL, random_scenario
 
-TIMES = int(os.environ.get("SIMULATION_LIVES", "1"))
+LIVES = times(20, 200)
+"""Random lives of each small scenario."""
+
+RANDOM_SCENARIOS_AT_ONCE = 10
+
+FOUND = {
+    ("the Lease moves", 700_000_250): "nobody woke a pod whose refusal a scheduler that was to stop had written over",
+}
+"""Scenario and seed of a random life -> what was wrong in it. It is lived again in each run."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +51,23 @@ def test_no_single_deviation_does_harm(scenario: Scenario) -> None:
     nothing_goes_wrong(all_lives(scenario, 1))
 
 
-@pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
-def test_no_random_life_does_harm(scenario: Scenario) -> None:
-    nothing_goes_wrong(random_lives(scenario, range(25 * TIMES)))
+@pytest.mark.parametrize(
+    ("scenario", "seed"),
+    list(zip(SMALL, fresh_seeds("lives", len(SMALL)), strict=True)),
+    ids=lambda of: getattr(of, "name", of),
+)
+def test_no_random_life_does_harm(scenario: Scenario, seed: int) -> None:
+    nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES)))
 
 
-def test_no_random_life_of_a_random_scenario_does_harm() -> None:
-    for seed in range(60 * TIMES):
+@pytest.mark.parametrize(("name", "seed"), FOUND)
+def test_what_random_lives_have_found_does_no_harm_any_more(name: str, seed: int) -> None:
+    nothing_goes_wrong(random_lives(BY_NAME[name], range(seed, seed + 1)))
+
+
+@pytest.mark.parametrize("first", fresh_seeds("random scenarios", times(5, 200)))
+def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
+    for seed in range(first, first + RANDOM_SCENARIOS_AT_ONCE):
         nothing_goes_wrong(random_lives(random_scenario(seed), range(2)))
 
 
@@ -80,7 +100,8 @@ def test_a_life_is_the_same_whenever_it_is_repeated_even_by_another_process() ->
     assert "operator 1" in told.pop()
 
 
-def test_nobody_changes_an_object_that_was_given_to_him(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", fresh_seeds("given objects", 1))
+def test_nobody_changes_an_object_that_was_given_to_him(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All share the API server's objects; a change in place would be one that nobody has sent."""
     told: list[tuple[Change, str]] = []
     tell = ApiServer._tell
@@ -90,12 +111,13 @@ def test_nobody_changes_an_object_that_was_given_to_him(monkeypatch: pytest.Monk
         tell(self, change)
 
     monkeypatch.setattr(ApiServer, "_tell", remember)
-    for _ in random_lives(BY_NAME["the Lease moves"], range(10)):
+    for _ in random_lives(BY_NAME["the Lease moves"], range(seed, seed + 10)):
         assert [repr(change) for change, _ in told] == [before for _, before in told]
         told.clear()
 
 
-def test_the_rules_of_the_crd_agree_at_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", fresh_seeds("rules of the CRD", 1))
+def test_the_rules_of_the_crd_agree_at_every_write(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def both(new: Json, old: Json | None) -> str | None:
         try:
             check_card(new, old)
@@ -106,7 +128,7 @@ def test_the_rules_of_the_crd_agree_at_every_write(monkeypatch: pytest.MonkeyPat
         return None
 
     monkeypatch.setattr("simulation.api_server.broken_rule", both)
-    nothing_goes_wrong(random_lives(BY_NAME["equal pods come and go"], range(15)))
+    nothing_goes_wrong(random_lives(BY_NAME["equal pods come and go"], range(seed, seed + 15)))
 
 
 def test_a_failure_is_told_with_what_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,17 @@ def scheduler_of(pod: Json) -> str:
 
 def is_unschedulable(pod: Json) -> bool:
     """Tell whether a scheduler has tried the pod and found no node for it."""
+    return _not_scheduled_because(pod) == "Unschedulable"
+
+
+def was_tried(pod: Json) -> bool:
+    """Tell whether a scheduler has tried the pod in vain: it found no node, or could not carry out what it decided."""
+    return _not_scheduled_because(pod) in ("Unschedulable", "SchedulerError")
+
+
+def _not_scheduled_because(pod: Json) -> str:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "PodScheduled" and c.get("reason") == "Unschedulable" for c in conditions)
+    return next((str(c.get("reason") or "") for c in conditions if c.get("type") == "PodScheduled"), "")
 
 
 def scheduler_says(pod: Json) -> str | None:

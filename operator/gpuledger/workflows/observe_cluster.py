@@ -14,9 +14,9 @@ from gpuledger.formats.pod import (
     bound_node,
     created_at,
     is_finished,
-    is_unschedulable,
     pod_identity,
     scheduler_of,
+    was_tried,
 )
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.formats.words import Words
@@ -215,7 +215,7 @@ class ClusterObserver:
         self._learner.came(pod)
         self.on_pending(pod)
         self._preemption.pending(pod)
-        if is_unschedulable(pod) and (uid in self._maybe_refused or self._takes_over):
+        if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
 
@@ -262,7 +262,7 @@ class ClusterObserver:
 
     def _take_over_pending(self, pod: Json) -> None:
         self._preemption.pending(pod)
-        if is_unschedulable(pod):
+        if was_tried(pod):  # whoever failed last may have written over the refusal of a scheduler that sleeps on it
             self._remember(pod)
         else:  # it may have been refused already, and the scheduler has not written it down yet
             self._maybe_refused.add(pod["metadata"]["uid"])

@@ -19,7 +19,7 @@ def serve(pipe: int) -> int:
     """Write our process id into a file of its own, then do as we are told."""
     kind, directory = sys.argv[1], Path(sys.argv[2])
     unfinished = directory / f".{os.getpid()}"
-    unfinished.write_text(repr(time.time()))
+    unfinished.write_text(repr(time.monotonic()))
     if kind == "fails":
         unfinished.rename(directory / str(os.getpid()))
         return 3
@@ -37,9 +37,12 @@ def serve(pipe: int) -> int:
     if kind == "orphans":  # a grandchild that ends after its parent is left to the supervisor
         subprocess.Popen(["sh", "-c", 'sleep 0.3 & echo $! > "$0"', str(directory / "orphan")]).wait()
     unfinished.rename(directory / str(os.getpid()))
+    beats = directory / "beats"
     while not stop or kind == "ignores":
         with contextlib.suppress(BlockingIOError):
             os.write(pipe, b".")
+        with beats.open("ab") as file:
+            file.write(b".")
         time.sleep(BEAT_S)
     if kind == "slow":  # closes down without a sign of life
         time.sleep(1.5)
@@ -52,11 +55,11 @@ def serve(pipe: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig()
-    supervisor.START_S = 5.0
-    supervisor.STOP_GRACE_S = 2.0
+    supervisor.START_S = 3_600.0  # so that who is killed has fallen silent
+    supervisor.STOP_GRACE_S = 2.0 if sys.argv[1] == "ignores" else 60.0
     supervisor.PAUSE_S = float(sys.argv[3])
     if sys.argv[1] == "orphans":  # as process 1 of a container does by nature
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    sys.exit(Supervisor(serve, silence_s=0.5).run())
+    sys.exit(Supervisor(serve, silence_s=float(sys.argv[4])).run())

@@ -62,11 +62,10 @@ async def test_a_card_that_changes_between_slices_is_shown_as_it_was_at_one_mome
     for card in cards:
         smaller = replace(card, capacity=replace(card.capacity, memory_mib=2_000))
         shown.ledger.load(stored(smaller, a_holder("a", a_share(card, 1_000)), version=2))
-    text = await look
-    seen = {
-        (value(text, "gpuledger_card_memory_capacity_bytes", **labels), value(text, "gpuledger_card_holders", **labels))
-        for labels in ({"node": "node-a", "uuid": card.uuid, "index": str(card.index), "model": ""} for card in cards)
-    }
+    found = samples(await look)
+    labels = [(("index", str(card.index)), ("model", ""), ("node", "node-a"), ("uuid", card.uuid)) for card in cards]
+    names = ("gpuledger_card_memory_capacity_bytes", "gpuledger_card_holders")
+    seen = {tuple(found[name, each] for name in names) for each in labels}
     assert seen == {(16_000 * 2**20, 0.0), (2_000 * 2**20, 1.0)}
 
 

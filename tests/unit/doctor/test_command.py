@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from fakes import interrupts
 from fakes.doctor_facts import a_gpu_node, a_lease, healthy
 from fakes.kubectl import FakeKubectl
 from gpuledger.command_line import main
@@ -76,13 +78,13 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
     told = kubectl.program.read_text().replace('print("Starting to serve on nothing", flush=True)', "")
     kubectl.program.write_text(told)  # so that it is waited for
     argv = [sys.executable, "-m", "gpuledger", "doctor"]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's jobs ignore
-    process = subprocess.Popen(argv, env={**os.environ, "PATH": str(tmp_path)}, stderr=subprocess.PIPE)
-    signal.signal(signal.SIGINT, before)
+    with interrupts.heeded():
+        process = subprocess.Popen(argv, env={**os.environ, "PATH": str(tmp_path)}, stderr=subprocess.PIPE)
     assert process.stderr
     with process.stderr:
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(number)
         process.communicate(timeout=30)
     assert process.returncode == (143 if number == signal.SIGTERM else 130)

@@ -21,6 +21,7 @@ from gpuledger.formats.pod import (
     is_unschedulable,
     pod_identity,
     resource_version,
+    was_tried,
 )
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
@@ -221,20 +222,21 @@ def test_a_pod_says_which_state_of_it_this_is_when_it_was_created_and_whether_it
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "unschedulable"),
+    ("kind", "reason", "unschedulable", "tried"),
     [
-        ("PodScheduled", "Unschedulable", True),
-        ("PodScheduled", "SchedulingGated", False),
-        ("Ready", "Unschedulable", False),
-        ("PodScheduled", None, False),
+        ("PodScheduled", "Unschedulable", True, True),
+        ("PodScheduled", "SchedulerError", False, True),
+        ("PodScheduled", "SchedulingGated", False, False),
+        ("Ready", "Unschedulable", False, False),
+        ("PodScheduled", None, False, False),
     ],
 )
 def test_a_pod_is_unschedulable_when_a_scheduler_has_found_no_node(
-    kind: str, reason: str | None, unschedulable: bool
+    kind: str, reason: str | None, unschedulable: bool, tried: bool
 ) -> None:
     pod = a_pod_object()
     pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}, {"type": kind, "reason": reason}]
-    assert is_unschedulable(pod) is unschedulable
+    assert (is_unschedulable(pod), was_tried(pod)) == (unschedulable, tried)
 
 
 def test_the_annotated_cards_are_those_of_all_containers() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import linked_cards
+from effort import times
 from gpuledger.model.topology import Topology, topology_of
 from gpuledger.placement import topology as module
 from gpuledger.placement.topology import best_set, connectivity
@@ -112,7 +113,7 @@ def best_by_trying_all(known: Topology, candidates: Sequence[int], count: int, f
     return max(combinations(candidates, count), key=value)
 
 
-@settings(max_examples=3_000)
+@settings(max_examples=times(1_000, 3_000))
 @given(searches(range(2, 11)))
 def test_no_set_is_better(search: Search) -> None:
     known, candidates, count, fixed = search

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from fakes import interrupts
 from fakes.allocations import a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
 from gpuledger.command_line import main
@@ -110,13 +111,15 @@ def test_without_kubectl_a_context_cannot_be_chosen(monkeypatch: pytest.MonkeyPa
 def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
     """Run the program on a terminal that wide and return what it prints there."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpuledger", *arguments],
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env={**os.environ, "COLUMNS": str(columns), "LINES": "20", "TERM": "xterm", "LANG": "C.UTF-8", **environment},
-    )
+    variables = {"COLUMNS": str(columns), "LINES": "20", "TERM": "xterm", "LANG": "C.UTF-8", **environment}
+    with interrupts.heeded():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuledger", *arguments],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env={**os.environ, **variables},
+        )
     os.close(follower)
     read, interrupted = b"", False
     while True:

@@ -256,6 +256,17 @@ async def test_who_takes_over_remembers_the_pods_that_others_have_refused_and_no
     assert parts.waiting.waiting() == {"uid-waits"}
 
 
+async def test_who_takes_over_remembers_a_pod_whose_refusal_another_scheduler_has_written_over(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Ours sleeps on it; the other one, which was to stop, has still tried to bind it, and says that it failed."""
+    pod = a_pod_object("waits")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}
+    api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})
+    await parts.observer.take_over()
+    assert parts.waiting.waiting() == {"uid-waits"}
+
+
 async def test_who_takes_over_keeps_what_is_known_of_a_pod(api: ApiServer, parts: OperatorParts) -> None:
     api.put_pod(refused(a_pod_object("waits")))
     assert parts.filter("waits", "full").node_names == []

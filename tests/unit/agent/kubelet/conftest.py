@@ -21,10 +21,24 @@ def root() -> Iterator[Path]:
 async def kubelet(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kubelet]:
     """Return a kubelet that is not started yet; plugins look round quickly."""
     monkeypatch.setattr(plugin_server, "LOOK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 0.2)
+    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 60.0)  # the machine may be busy
     found = Kubelet(root)
     yield found
     await found.stop()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the sockets that plugins have looked for, in order; it grows."""
+    found: list[Path] = []
+    identity = plugin_server._identity
+
+    def look(socket: Path) -> tuple[int, int] | None:
+        found.append(socket)
+        return identity(socket)
+
+    monkeypatch.setattr(plugin_server, "_identity", look)
+    return found
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from fakes.kubelet import Kubelet
 from fakes.objects import GPU, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
+from gpuledger.agent.kubelet import plugin_server
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.slots import Slots
@@ -90,10 +91,10 @@ async def test_several_resources_have_a_plugin_each(kubelet: Kubelet, until: Unt
         await until(lambda: {GPU, "volcano.sh/vgpu-number"} <= set(kubelet.endpoints))
 
 
-async def test_a_kubelet_that_comes_later_is_found(kubelet: Kubelet, until: Until) -> None:
+async def test_a_kubelet_that_comes_later_is_found(kubelet: Kubelet, until: Until, looks: list[Path]) -> None:
     node = Node(kubelet)
     async with serving(node.server):
-        await asyncio.sleep(0.1)
+        await until(lambda: len(looks) > 10)
         assert not node.server.connected
         await kubelet.start()
         await until(offers(kubelet, 3))
@@ -127,9 +128,11 @@ async def test_a_socket_that_an_earlier_agent_left_is_no_obstacle(kubelet: Kubel
         await until(offers(kubelet, 3))
 
 
-async def test_a_registered_plugin_stays_as_it_is(kubelet: Kubelet, node: Node, until: Until) -> None:
+async def test_a_registered_plugin_stays_as_it_is(
+    kubelet: Kubelet, node: Node, until: Until, looks: list[Path]
+) -> None:
     before = (kubelet.plugins / "gpuledger-nvidia.com_gpu.sock").stat().st_ino
-    await asyncio.sleep(0.5)
+    await until(lambda: len(looks) > 40)
     assert (kubelet.plugins / "gpuledger-nvidia.com_gpu.sock").stat().st_ino == before
     assert kubelet.registrations[GPU] == 1
     assert len(kubelet.endpoints[GPU].lists) == 1
@@ -146,14 +149,16 @@ async def test_a_kubelet_that_refuses_is_asked_again(kubelet: Kubelet, node: Nod
 
 
 async def test_a_kubelet_that_takes_us_and_does_not_listen_is_told_again(
-    kubelet: Kubelet, node: Node, until: Until
+    kubelet: Kubelet, node: Node, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 0.2)
     kubelet.listens = False
     await kubelet.stop()
     await kubelet.start()
     await until(lambda: kubelet.registrations[GPU] >= 3)
     assert not node.server.connected
     kubelet.listens = True
+    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 60.0)
     await until(offers(kubelet, 3))
     assert node.server.connected
 

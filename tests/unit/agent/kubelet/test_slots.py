@@ -15,7 +15,8 @@ async def now(states: AsyncIterator[State]) -> State:
 
 async def nothing_comes(states: AsyncIterator[State]) -> None:
     waiting = asyncio.ensure_future(anext(states))
-    await asyncio.sleep(0.01)
+    for _ in range(10):
+        await asyncio.sleep(0)
     assert not waiting.done()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
