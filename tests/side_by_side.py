@@ -13,6 +13,9 @@ GROUPS = {  # file -> group
     "node/test_isolation.py": "node 2",
     "node/test_image.py": "node 2",
     "node/test_node_box.py": "node 2",
+    # An API server without gpuledger.
+    "cluster/test_crd_invariants.py": "cluster/cards",
+    "cluster/test_fake_rules.py": "cluster/cards",
 }
 BEGIN = (  # the longest first: whoever comes last has nobody to share the work with
     "node/test_as_pods.py",

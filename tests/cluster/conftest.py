@@ -16,6 +16,7 @@ from control_plane import ControlPlane, ControlPlaneError
 from installation import NO_KUBELET, Installation
 
 HERE = Path(__file__).parent
+CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
 BUILD_PROBLEM = pytest.StashKey[str]()
 RELEASE_DELAY_S = 8
 """Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
@@ -58,6 +59,15 @@ def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
         yield shared
     finally:
         shared.stop()
+
+
+@pytest.fixture(scope="session")
+def ledger() -> Iterator[ControlPlane]:
+    """Yield a control plane that knows cards. gpuledger does not run: it would take care of those that tests make."""
+    with ControlPlane.run() as plane:
+        plane.kubectl("apply", "-f", str(CRD))
+        plane.kubectl("wait", "--for=condition=Established", "-f", str(CRD))
+        yield plane
 
 
 @pytest.fixture

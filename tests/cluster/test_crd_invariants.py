@@ -9,7 +9,6 @@ import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from control_plane import ControlPlane
 
 Json = dict[str, Any]
 
-CRD = Path(__file__).parents[2] / "crds" / "gpuledger.dev_gpuallocations.yaml"
 
 AMOUNTS = ("memoryMiB", "cores", "number")
 CAPACITY = {"memoryMiB": 40960, "cores": 100, "number": 10}
@@ -119,15 +117,6 @@ class Card:
 
     def replace(self, card: Json, endpoint: str = "") -> None:
         self._connection.request("PUT", self.path + endpoint, card)
-
-
-@pytest.fixture(scope="module")
-def ledger() -> Iterator[ControlPlane]:
-    """Yield a control plane of its own: where gpuledger runs, it would take care of the cards that are made here."""
-    with ControlPlane.run() as plane:
-        plane.kubectl("apply", "-f", str(CRD))
-        plane.kubectl("wait", "--for=condition=Established", "-f", str(CRD))
-        yield plane
 
 
 @pytest.fixture(scope="module")

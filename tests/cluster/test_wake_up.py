@@ -25,7 +25,7 @@ PRIORITIES = (5, 4, 3, 2, 1)
 WAITING_EACH = times(5, 40)
 FREED_EACH = times(4, 8)
 TAKEN_WITHIN_S = 5.0
-"""On an idle machine it takes half a second. A pod that nobody wakes waits for minutes, until kube-scheduler flushes."""
+"""On an idle machine it takes half a second. A pod that nobody wakes waits for minutes: kube-scheduler looks seldom."""
 
 SHARE = {COUNT: 1, MEMORY: 1000}
 FILTERS = "gpuledger_filters_total"
