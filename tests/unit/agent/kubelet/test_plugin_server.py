@@ -158,7 +158,6 @@ async def test_a_kubelet_that_takes_us_and_does_not_listen_is_told_again(
     await until(lambda: kubelet.registrations[GPU] >= 3)
     assert not node.server.connected
     kubelet.listens = True
-    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 60.0)
     await until(offers(kubelet, 3))
     assert node.server.connected
 
