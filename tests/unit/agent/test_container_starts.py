@@ -8,6 +8,7 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
+from fakes.grants import a_grant
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
 from gpuledger.agent.container_starts import PATIENCE_S, NodeWays
@@ -276,6 +277,16 @@ async def test_the_file_of_a_slots_former_owner_goes(node: AgentNode) -> None:
     assert node.given(new, "main").slots == slots
     await node.start(new, "main")
     assert {grant.pod_uid for grant in node.grants.all()} == {"uid-other", "uid-new"}
+
+
+async def test_a_slot_of_the_same_name_of_another_resource_is_another_slot(node: AgentNode) -> None:
+    """A node with cards of two vendors has a slot-0 of each."""
+    pod = node.bind("a", {"main": [0]})
+    await node.admit(pod)
+    slots = node.given(pod, "main").slots
+    node.grants.write(a_grant("slot-0-other", "living", resource="amd.com/gpu", slots=slots))
+    await node.start(pod, "main")
+    assert {grant.pod_uid for grant in node.grants.all()} == {"uid-living", "uid-a"}
 
 
 async def test_the_file_of_a_pod_that_was_created_anew_goes(node: AgentNode) -> None:

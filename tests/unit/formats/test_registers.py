@@ -329,6 +329,10 @@ def test_a_card_has_no_link_to_itself() -> None:
     assert read_scores('[{"uuid":"gpu0","score":{"gpu0":7,"gpu1":8}}]') == {"gpu0": {"gpu1": 8}}
 
 
+def test_the_highest_score_is_read() -> None:
+    assert read_scores('[{"uuid":"gpu0","score":{"gpu1":1000000}}]') == {"gpu0": {"gpu1": 1_000_000}}
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -341,6 +345,7 @@ def test_a_card_has_no_link_to_itself() -> None:
         ('[{"uuid":"gpu0","score":{"gpu1":true}}]', "the score of gpu0 to gpu1 is no number"),
         ('[{"uuid":"gpu0","score":{"gpu1":1.5}}]', "the score of gpu0 to gpu1 is no number"),
         ('[{"uuid":"gpu0","score":{"gpu1":"1e3"}}]', "the score of gpu0 to gpu1 is no number"),
+        ('[{"uuid":"gpu0","score":{"gpu1":1000001}}]', "the score of gpu0 to gpu1 is no number"),
         ('[{"uuid":"gpu0","score":{"gpu1":9999999}}]', "the score of gpu0 to gpu1 is no number"),
     ],
 )

@@ -1,5 +1,7 @@
 """The ledger: what counts on a card, what survives, and which nodes are worth another look."""
 
+from dataclasses import replace
+
 import pytest
 
 from builders import OFFER, a_card, a_holder, a_ledger, a_share, commit, occupy, stored, whole_share
@@ -8,7 +10,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
-from gpuledger.model.share import Placement, Share
+from gpuledger.model.share import Claim, Placement, Share
 from gpuledger.model.stored_card import StoredCard
 
 CARD = a_card()
@@ -237,3 +239,38 @@ def test_an_update_that_changes_nothing_touches_nothing() -> None:
     ledger.drop_hold("nobody")
     ledger.expire_holds(100.0)
     assert ledger.changes == seen
+
+
+def test_after_one_hold_has_ended_the_others_still_end() -> None:
+    ledger = a_ledger(CARD)
+    for uid, deadline_s in (("early", 1.0), ("late", 3.0)):
+        ledger.hold(uid, Placement("node-a", (a_share(CARD),)), deadline_s)
+    assert ledger.expire_holds(1.0) == ["early"]
+    assert ledger.first_deadline_s == 3.0
+    assert ledger.expire_holds(3.0) == ["late"]
+
+
+def test_news_with_the_version_of_a_deletion_bring_no_card_back() -> None:
+    ledger = a_ledger(CARD)
+    assert ledger.unload(CARD.uuid, 7)
+    assert not ledger.load(stored(CARD, version=7))
+    assert ledger.entry(CARD.uuid) is None
+    assert ledger.load(stored(CARD, version=8))
+
+
+def test_what_is_promised_to_a_pod_and_on_hold_for_it_counts_once() -> None:
+    ledger = a_ledger(CARD)
+    share = a_share(CARD, 4_000)
+    occupy(ledger, "p", share)
+    ledger.promises.make("p", Placement("node-a", (share,)))
+    assert line(ledger).used() == Amounts(4_000, 0, 1)
+    ledger.drop_hold("p")
+    assert line(ledger).used() == Amounts(4_000, 0, 1)
+
+
+def test_what_is_on_hold_for_a_pod_does_not_stand_in_the_way_of_its_own_claim() -> None:
+    ledger = a_ledger(CARD)
+    occupy(ledger, "p", whole_share(CARD))
+    claim = Claim(a_holder("p", whole_share(CARD)), cards=1, victims=())
+    assert line(ledger).takes_now(claim)
+    assert not line(ledger).takes_now(replace(claim, holder=a_holder("other", whole_share(CARD))))
