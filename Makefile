@@ -66,6 +66,10 @@ test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane,
 test-long: export GPULEDGER_TEST_LONG = 1
 test-long: test ## the same with thousands of random lives, large crowds and soak
 
+.PHONY: mutants
+mutants: $(READY) ## make small faults in the code, and see whether the unit tests notice (COUNT=40 SEED=1)
+	@$(BIN)/python tools/mutants.py --count $(or $(COUNT),40) $(if $(SEED),--seed $(SEED))
+
 .PHONY: chaos
 chaos: $(READY) control-plane ## try to break it, seed after seed (SEED=1 MINUTES=30; MINUTES=0: that seed only; AGAIN=1)
 	@PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}tests:tools" $(BIN)/python -m chaos --seed $(or $(SEED),1) \
