@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from build_control_plane import ensure_binaries
-from cluster.cluster import ALLOCATIONS, MEMORY, Cluster, pod
+from cluster.cluster import ALLOCATIONS, MEMORY, Cluster, phase, pod
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.reports.cards import by_node, report_of_stored
 
@@ -114,6 +114,7 @@ def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster
     (node,) = cluster.add_nodes(1, gpus=2)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("takes no new pods") == 2
     assert _cordons(cluster) == ["fan is loud", "fan is loud"]
+    cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Cordoned"}, "the operator has written it, too")
     versions = _versions(cluster)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("is cordoned already") == 2
     assert _versions(cluster) == versions
