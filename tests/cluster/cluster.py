@@ -9,6 +9,7 @@ import json
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -65,7 +66,10 @@ class Connection:
         trust = ssl.create_default_context(cafile=config["clusters"][0]["cluster"]["certificate-authority"])
         self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}", **self.identity}
         address = urlsplit(self.plane.server)
-        return http.client.HTTPSConnection(str(address.hostname), address.port, context=trust, timeout=self.timeout_s)
+        opened = http.client.HTTPSConnection(str(address.hostname), address.port, context=trust, timeout=self.timeout_s)
+        # A socket that is left to the garbage collector would fail whatever test runs then.
+        weakref.finalize(self, opened.close)
+        return opened
 
     def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
         """Send a request. Raises RequestFailed."""
@@ -246,7 +250,11 @@ class Cluster:
             found.update(self.pods())
             return all(found[name]["spec"].get("nodeName") for name in names)
 
-        self.wait(all_bound, f"{names} are bound", timeout_s)
+        try:
+            self.wait(all_bound, f"{names} are bound", timeout_s)
+        except AssertionError as error:
+            late = {name: self.messages(name) for name in names if not self.pod(name)["spec"].get("nodeName")}
+            raise AssertionError(f"{error}\nthose that are not: {late}") from None
         return [found[name] for name in names]
 
     def wait_refused(self, name: str, text: str) -> str:

@@ -117,7 +117,9 @@ class Stream:
     def wait_for(self, count: int) -> None:
         """Wait until so many more pods were created."""
         wanted = len(self.names) + count
-        self._cluster.wait(lambda: len(self.names) >= wanted, f"{count} more pods are created")
+        self._cluster.wait(
+            lambda: len(self.names) >= wanted, f"{count} more pods are created", count * 2 * self._pause_s() + 60
+        )
 
     def story(self) -> str:
         """Return how many pods there were, and the longest time between two Bindings, by the API server's audit log."""

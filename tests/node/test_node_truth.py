@@ -127,5 +127,9 @@ def test_being_idle_costs_no_write_and_next_to_no_cpu_and_files_of_pods_that_are
     )
     assert writes == []
     assert spent < 0.005
-    names = {file["devices"][0]["annotations"]["gpuledger.dev/pod"] for file in gpu.grant_files().values()}
-    assert names == {f"default/{name}" for name in kept}
+    wanted = {f"default/{name}" for name in kept}
+    gpu.cluster.wait(lambda: _pods_with_files(gpu) == wanted, "files of pods that are gone go", timeout_s=120)
+
+
+def _pods_with_files(gpu: GpuNode) -> set[str]:
+    return {file["devices"][0]["annotations"]["gpuledger.dev/pod"] for file in gpu.grant_files().values()}
