@@ -91,6 +91,14 @@ def cluster(webhook: Webhook) -> Iterator[Cluster]:
     running.close()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_stays(cluster: Cluster) -> Iterator[None]:
+    """Leave no pods to the next test, however this one ends."""
+    yield
+    if cluster.pods():
+        cluster.clear()
+
+
 def wait_until_in_force(cluster: Cluster) -> None:
     user = as_user(cluster.plane, "user")
     cluster.wait(lambda: "labels" in attempt(user, bare({COUNT: 1})).get("metadata", {}), "pods are filled in")
