@@ -31,7 +31,7 @@ class Promises:
             if entry is not None:
                 entry.promises[pod_uid] = share
                 entry.known_room = None
-        self._touch(placement.node_name)
+                self._touch(entry.card.node_name)
 
     def withdraw(self, pod_uid: str) -> None:
         """Forget what is promised to a pod in memory alone. What the API server lists stays. Idempotent."""
@@ -43,7 +43,7 @@ class Promises:
             if entry is not None and pod_uid in entry.promises:
                 del entry.promises[pod_uid]
                 entry.known_room = None
-        self._touch(placement.node_name)
+                self._touch(entry.card.node_name)  # where the card is now: it may have moved since
 
     def listed(self, entry: CardEntry, claims: Iterable[Claim]) -> None:
         """Take over the claims that the API server lists on a card."""

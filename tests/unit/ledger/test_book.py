@@ -274,3 +274,14 @@ def test_what_is_on_hold_for_a_pod_does_not_stand_in_the_way_of_its_own_claim() 
     claim = Claim(a_holder("p", whole_share(CARD)), cards=1, victims=())
     assert line(ledger).takes_now(claim)
     assert not line(ledger).takes_now(replace(claim, holder=a_holder("other", whole_share(CARD))))
+
+
+def test_a_promise_that_is_withdrawn_frees_its_card_where_the_card_is_now() -> None:
+    ledger = a_ledger(CARD)
+    ledger.promises.make("p", Placement("node-a", (a_share(CARD, 4_000),)))
+    ledger.load(stored(replace(CARD, node_name="node-b"), version=2))
+    assert ledger.node_room("node-b").rooms[0].free != CARD.capacity
+    seen = ledger.changes
+    ledger.promises.withdraw("p")
+    assert ledger.node_room("node-b").rooms[0].free == CARD.capacity
+    assert list(ledger.touched_since(seen)) == ["node-b"]

@@ -1,0 +1,24 @@
+"""The machine of test_ledger_machine.py says something about holds only if it makes many, some of them side by side."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from properties.test_ledger_machine import LedgerMachine
+
+
+def test_the_machine_makes_many_holds_and_some_expire_while_others_stay() -> None:
+    """The choices are the same in every run."""
+    happened: Counter[str] = Counter()
+
+    class Counted(LedgerMachine):
+        def teardown(self) -> None:
+            happened.update(self.happened)
+
+    run_state_machine_as_test(
+        Counted, settings=settings(max_examples=40, stateful_step_count=30, derandomize=True, database=None)
+    )
+    assert happened["holds that were made"] > happened["holds that were tried"] / 2
+    assert happened["made beside another"] >= 70
+    assert happened["expired while another stayed"] >= 30
