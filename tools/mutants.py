@@ -71,6 +71,7 @@ class Mutant:
     end_line: int
     end_column: int
     before: str
+    """The first line of what is replaced, for a person."""
     text: str
 
     def of(self, source: str) -> str:
@@ -93,12 +94,13 @@ class Mutant:
 
 def mutants_of(source: str, file: Path) -> list[Mutant]:
     """Return every change that is known for a file, in the order of the text."""
-    found = []
+    found, lines = [], source.encode().splitlines(keepends=True)
     for node in _nodes(ast.parse(source)):
         for changed in _changes(node):
             assert isinstance(node, ast.expr | ast.stmt)
-            before = ast.get_source_segment(source, node) or ""
             place = (node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+            first = lines[node.lineno - 1][: place[3] if place[2] == node.lineno else None][node.col_offset :]
+            before = first.decode(errors="replace")
             text = changed if isinstance(changed, str) else ast.unparse(changed)
             found.append(Mutant(file, *place, before, f"({text})" if isinstance(node, ast.expr) else text))
     return sorted(found, key=lambda mutant: (mutant.line, mutant.column, mutant.text))
