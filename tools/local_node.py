@@ -39,6 +39,7 @@ from node_image import BUSYBOX_IMAGE, PAUSE, PAUSE_IMAGE, busybox_layer, static_
 from pod_network import node_address, pod_network_config
 
 NETWORK_PLUGIN_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
+EXECUTIONS = 3
 DEBIAN_PACKAGES = "runc busybox-static containernetworking-plugins"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEVICE_PLUGINS_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
@@ -336,9 +337,17 @@ class Node:
         return "".join(line.sub("", file.read_text()) for file in files)
 
     def container_execute(self, namespace: str, pod: str, container: str, *argv: str) -> str:
-        """Run a command in a running container and return its standard output. Raises ControlPlaneError."""
+        """Run a command in a running container and return its standard output. Raises ControlPlaneError.
+
+        On a busy machine, ctr may lose what a command prints that ends at once. One that has printed nothing is
+        therefore run again, so it should do no harm twice.
+        """
         identity = self.container_id(namespace, pod, container)
-        return self._ctr("tasks", "exec", "--exec-id", f"exec-{time.monotonic_ns()}", identity, *argv)
+        for _ in range(EXECUTIONS):
+            printed = self._ctr("tasks", "exec", "--exec-id", f"exec-{time.monotonic_ns()}", identity, *argv)
+            if printed:
+                return printed
+        return ""
 
     # ---- how ----
 
