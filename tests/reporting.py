@@ -18,6 +18,9 @@ from effort import RUN_SEED
 MEASURED = "measured"
 """Name of the property of a report that carries a sentence."""
 
+LINES_AT_ONCE = 8
+"""How much of a failure's message is shown when it happens; all of it comes at the end."""
+
 TIMES = pytest.StashKey["Times"]()
 
 
@@ -78,6 +81,9 @@ class Telling:
             self._terminal.ensure_newline()
             where = "" if report.when == "call" else f" ({report.when})"
             self._terminal.write_line(f"FAILED{where}: {report.nodeid}", red=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            for line in (crash.message if crash else report.longreprtext).splitlines()[:LINES_AT_ONCE]:
+                self._terminal.write_line(f"    {line[:200]}")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
