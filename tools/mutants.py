@@ -175,13 +175,10 @@ class Copy:
 
     def passes(self, package: str, first: Path | None, limit_s: float) -> bool:
         """Tell whether the tests of a package pass; `first` is a module whose own tests come first."""
-        mirrored = self._root / "tests" / "unit" / first.relative_to(SOURCES).parent if first else None
-        own = (
-            [mirrored / f"test_{first.name}"]
-            if first and mirrored and (mirrored / f"test_{first.name}").exists()
-            else []
-        )
-        tests = [*map(str, own), f"tests/unit/{package}", *MORE_TESTS.get(package, ())]
+        tests = [f"tests/unit/{package}", *MORE_TESTS.get(package, ())]
+        if first:
+            own = Path("tests/unit") / first.relative_to(SOURCES).with_name(f"test_{first.name}")
+            tests[:0] = [str(own)] if (self._root / own).exists() else []
         environment = {**os.environ, "PYTHONPATH": str(self._root / "operator"), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
         try:

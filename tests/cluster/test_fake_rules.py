@@ -22,8 +22,7 @@ CHANGES = times(300, 3_000)
 INVALID = 422
 AMOUNTS = ("memoryMiB", "cores", "number")
 CAPACITY = {"memoryMiB": 8, "cores": 10, "number": 3}
-FIELDS = ("uuid", "nodeName", "index", "vendor", "model", "mode", "numaNode", "healthy")
-"""Of a card's spec, in the order of the values in `a_card`."""
+CARD = {"uuid": "GPU-A", "nodeName": "node-1", "index": 0, "vendor": "nvidia", "model": "A100", "mode": "none"}
 
 
 @pytest.fixture
@@ -34,13 +33,12 @@ def server(ledger: ControlPlane) -> Iterator[Connection]:
 
 
 def a_card(rng: random.Random) -> Json:
-    spec = dict(zip(FIELDS, ("GPU-A", "node-1", 0, "nvidia", "A100", "none", 0, True), strict=True))
     holders = [a_holder(rng, str(n)) for n in range(rng.randrange(3))]
     return {
         "apiVersion": "gpuledger.dev/v1alpha1",
         "kind": "GPUAllocation",
         "metadata": {"name": "gpu-a"},
-        "spec": {**spec, "capacity": dict(CAPACITY)},
+        "spec": {**CARD, "numaNode": 0, "healthy": True, "capacity": dict(CAPACITY)},
         "status": {"phase": "Ready", "holders": holders, "used": total(holders)},
     }
 

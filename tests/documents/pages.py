@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ def commands() -> Iterator[Command]:
                 yield from (Command(name, " ".join(text.split()), None) for text in texts if text.strip())
 
 
+@functools.cache
 def shown() -> dict[str, list[Command]]:
     """Return the text of each command -> where it is shown."""
     found: dict[str, list[Command]] = {}

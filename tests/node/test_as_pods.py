@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 pytestmark = pytest.mark.timeout(900)
 STREAM_PAUSE_S = 0.4
 RUN_S = 330.0
-"""On a busy machine a container may not start at first, and the kubelet then waits for up to five minutes."""
+"""The kubelet's longest pause between two tries to start a container is five minutes."""
 
 SLOTS = len(NODES) * CARDS_PER_NODE * NodeConfig().split_count
 AGENT = "gpuledger-agent"
@@ -134,11 +134,7 @@ class Stream:
 
 def all_placed_once(cluster: PodCluster, stream: Stream) -> None:
     """Check that no pod of a stream was lost, and no card given twice."""
-    try:
-        pods = cluster.wait_bound(*stream.names)
-    except AssertionError as error:
-        late = [name for name, pod in cluster.pods().items() if not pod["spec"].get("nodeName")]
-        raise AssertionError(f"{error}\n{ {name: cluster.messages(name) for name in late} }") from None
+    pods = cluster.wait_bound(*stream.names)
     assert all(len(devices(pod)["main"]) == 1 for pod in pods)
     try:
         cluster.wait(lambda: cluster.runs(*stream.names), "all of them run", timeout_s=RUN_S)
