@@ -19,9 +19,9 @@ import yaml
 from cluster.cluster import CORES, COUNT, DEADLINE_S, PERCENT, Cluster, container, uuids
 from control_plane import ControlPlane
 from effort import times
-from faults.kinds import Hold
+from faults.kinds import Hold, HoldEvents
 from faults.proxy import Proxy
-from faults.requests import Match
+from faults.requests import BOUND, Match, watching
 from gpuledger.agent.fake_nodes import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
 from installation import NO_KUBELET, USER, Installation
@@ -330,6 +330,23 @@ def test_cpu_and_cards_are_freed_together(cluster: PreemptingCluster) -> None:
     create(cluster, hog, a_pod("low", WHOLE, LOW))
     cluster.wait_bound("cpu-hog", "low")
     create(cluster, needs_cpu_too("high"))
+    cluster.wait_bound("high")
+    cluster.at_rest()
+    assert set(cluster.pods()) == {"high"}
+
+
+def test_cpu_and_cards_are_freed_though_the_operator_has_not_seen_the_victim_run(cluster: PreemptingCluster) -> None:
+    """kube-scheduler asks once: what happens to cards is nothing for which it would try the pod again."""
+    cluster.add_nodes(1, gpus=1)
+    hog = a_pod("cpu-hog", {}, LOW, container={"resources": {"requests": {"cpu": "120"}}})
+    create(cluster, hog)
+    cluster.wait_bound("cpu-hog")
+    unseen = cluster.proxy.arm(watching("pods", BOUND), HoldEvents())
+    create(cluster, a_pod("low", WHOLE, LOW))
+    cluster.wait_bound("low")
+    create(cluster, needs_cpu_too("high"))
+    cluster.wait_placed("low", 0)
+    cluster.proxy.disarm(unseen)
     cluster.wait_bound("high")
     cluster.at_rest()
     assert set(cluster.pods()) == {"high"}

@@ -92,21 +92,23 @@ class VictimFinder:
     ) -> Victims | None:
         """Return the cheapest victims on any of these nodes, the first among equals; None if none help.
 
-        `leaving` are pods, by the name of the node, that somebody else makes leave: they cost nothing here. True at the
-        moment of returning. Raises what the API server says when budgets are read.
+        `leaving` is for kube-scheduler, which evicts by itself: pods, by the name of the node, that it makes leave and
+        that cost nothing here. Those that are just being bound can be added to them: it knows these on their nodes, and
+        does not ask again once they are seen there. True at the moment of returning. Raises what the API server says
+        when budgets are read.
         """
-        budgets, gone = Budgets(), leaving or {}
+        budgets = Budgets()
         while True:
-            best = await self._best(pod, request, node_names, budgets, gone)
+            best = await self._best(pod, request, node_names, budgets, leaving)
             if best is None:
                 return None
             for namespace in {victim.namespace for victim in self._pods(best)} - budgets.namespaces:
                 await budgets.read(self._reader, namespace)
                 best = None
             if best is not None:
-                others = gone.get(best.node_name, ())
+                others = _on(best.node_name, leaving)
                 if self._on_node(pod, request, best.node_name, budgets, others) == best:
-                    return self._victims(pod, request, best, budgets, others)
+                    return self._victims(pod, request, best, budgets, others or ())
 
     def leaves_by_s(self, placement: Placement) -> int:
         """Return when those must have ended that leave some cards anyway, in Unix seconds; 0 if there are none."""
@@ -119,10 +121,10 @@ class VictimFinder:
         request: PodRequest,
         node_name: str,
         budgets: Budgets,
-        leaving: Collection[str],
+        leaving: Collection[str] | None,
         below: Cost | None = None,
     ) -> Eviction | None:
-        """Return the cheapest victims on one node, None if none help; these pods are leaving anyway."""
+        """Return the cheapest victims on one node, None if none help; kube-scheduler makes these pods leave anyway."""
         tenants = self._tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
@@ -142,30 +144,34 @@ class VictimFinder:
         request: PodRequest,
         names: Sequence[str],
         budgets: Budgets,
-        leaving: Mapping[str, Collection[str]],
+        leaving: Mapping[str, Collection[str]] | None,
     ) -> Eviction | None:
         best: Eviction | None = None
         for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             below = best.cost if best else None
-            best = self._on_node(pod, request, name, budgets, leaving.get(name, ()), below) or best
+            best = self._on_node(pod, request, name, budgets, _on(name, leaving), below) or best
         return best
 
-    def _tenants(self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str]) -> Mapping[str, Tenant]:
+    def _tenants(
+        self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str] | None
+    ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
-        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays: an
-        eviction would delete it before it has begun. So does one that should have ended long ago.
+        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays,
+        unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
+        One that should have ended long ago stays.
         """
         tenants: dict[str, Tenant] = {}
         for entry in self._ledger.entries_of_node(node_name):
             for uid, holder in entry.holders.items():
-                goes = holder.state is HolderState.RELEASING or uid in leaving or self._lives.is_leaving(uid)
+                goes = holder.state is HolderState.RELEASING or uid in (leaving or ()) or self._lives.is_leaving(uid)
                 waits = holder.state is HolderState.RESERVED
                 if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
                     continue
-                if not (goes or waits or self._lives.is_bound(uid)) or self._lives.refuses_to_go(uid):
+                may_go = goes or waits or leaving is not None or self._lives.is_bound(uid)
+                if not may_go or self._lives.refuses_to_go(uid):
                     continue
                 goes = goes or waits
                 covering = budgets.covering.get(uid, ())
@@ -230,3 +236,8 @@ class VictimFinder:
 def _has_to_yield(other: Pod, pod: Pod) -> bool:
     """Tell whether one pod may have to leave for another. So far priority is the only reason there is."""
     return other.priority < pod.priority
+
+
+def _on(node_name: str, leaving: Mapping[str, Collection[str]] | None) -> Collection[str] | None:
+    """Return whom kube-scheduler makes leave one node; None if it is not kube-scheduler that asks."""
+    return None if leaving is None else leaving.get(node_name, ())

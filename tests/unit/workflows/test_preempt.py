@@ -556,6 +556,16 @@ async def test_victims_for_cpu_are_completed_by_those_for_cards(parts: OperatorP
     assert evicted(api) == [], "kube-scheduler does that"
 
 
+async def test_a_pod_that_was_not_yet_seen_bound_is_added_to_the_victims_for_cpu(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """kube-scheduler knows it on its node, and asks no second time."""
+    parts.lives.forget("uid-low-0")
+    api.put_pod(a_pod_object("high", {GPU: "3"}, priority=HIGH))
+    answer = await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)})
+    assert set(answer["node-a"]) == {"uid-cpu-hog", "uid-low-0", "uid-low-1", "uid-low-2"}
+
+
 async def test_a_protected_pod_is_not_added_to_the_victims_for_cpu(parts: OperatorParts, api: ApiServer) -> None:
     for index in (0, 2):
         protect(api, f"low-{index}", allowed=0)
