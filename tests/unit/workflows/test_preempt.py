@@ -531,6 +531,16 @@ async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: 
     assert datetime.fromisoformat(str(claim.holder.deadline)) > LoopDatetime.now(UTC) + timedelta(seconds=300)
 
 
+async def test_a_pod_leaves_for_one_that_waits_as_soon_as_it_was_seen_bound(parts: OperatorParts, api: ApiServer) -> None:
+    for card in CARDS:
+        parts.lives.forget(f"uid-low-{card.index}")
+    await want(parts, "high")
+    assert evicted(api) == []
+    parts.observer.pod(api.pods["default", "low-1"], gone=False)
+    await pass_time(parts, 2 * SETTLE_S)
+    assert evicted(api) == ["low-1"]
+
+
 # kube-scheduler's own preemption, for want of CPU.
 
 
