@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 pytestmark = pytest.mark.timeout(900)
 STREAM_PAUSE_S = 0.4
 LEASE_S = 15.0
-"""After this time kube-scheduler's Lease runs out. A replica that is asked to end gives it back: nobody waits so long."""
+"""After this time kube-scheduler's Lease runs out. A replica that is asked to end gives it back before."""
 RUN_S = 330.0
 """The kubelet's longest pause between two tries to start a container is five minutes."""
 

@@ -531,7 +531,7 @@ async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: 
     assert datetime.fromisoformat(str(claim.holder.deadline)) > LoopDatetime.now(UTC) + timedelta(seconds=300)
 
 
-async def test_a_pod_leaves_for_one_that_waits_as_soon_as_it_was_seen_bound(parts: OperatorParts, api: ApiServer) -> None:
+async def test_a_pod_leaves_for_one_that_waits_once_it_was_seen_bound(parts: OperatorParts, api: ApiServer) -> None:
     for card in CARDS:
         parts.lives.forget(f"uid-low-{card.index}")
     await want(parts, "high")
