@@ -8,7 +8,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from build_steps import cache_directory
 from effort import LONG, RUN_SEED, times
-from side_by_side import group_of, in_order
+from side_by_side import group_of, in_order, is_computed
 
 pytest_plugins = ["reporting"]
 
@@ -46,5 +46,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """Have one process compute from the start, while the others wait: else all compute at once in the end."""
+            if node is self.nodes[-1]:
+                computed = next(filter(is_computed, self.workqueue), None)
+                if computed is not None:
+                    self.workqueue.move_to_end(computed, last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log)

@@ -27,8 +27,8 @@ BEGIN = (  # the longest first: whoever comes last has nobody to share the work 
     "cluster/test_crash_points.py",
     "cluster/test_replicas.py",
 )
-THEN = ("node", "cluster", "browser", "manifests", "monitoring")
-"""Directories; what is computed without waiting comes after them, and fills the gaps."""
+WAITING = ("node", "cluster", "browser", "manifests", "monitoring")
+"""Directories of tests that mostly wait for other programs. What is computed comes after them, and fills the gaps."""
 
 
 def group_of(nodeid: str) -> str:
@@ -37,8 +37,13 @@ def group_of(nodeid: str) -> str:
     return GROUPS.get(file, file)
 
 
+def is_computed(group: str) -> bool:
+    """Tell whether a group's tests need nothing but a processor."""
+    return group not in BEGIN and group.partition("/")[0] not in WAITING
+
+
 def in_order(group: str) -> tuple[int, int]:
     """Return what groups are sorted by."""
     begin = BEGIN.index(group) if group in BEGIN else len(BEGIN)
     directory = group.partition("/")[0]
-    return begin, THEN.index(directory) if directory in THEN else len(THEN)
+    return begin, WAITING.index(directory) if directory in WAITING else len(WAITING)

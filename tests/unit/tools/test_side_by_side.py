@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from side_by_side import BEGIN, GROUPS, THEN, group_of, in_order
+from side_by_side import BEGIN, GROUPS, WAITING, group_of, in_order
 
 TESTS = Path(__file__).parents[2]
 
 
 def test_the_files_and_directories_that_are_named_exist() -> None:
-    named = [*GROUPS, *(name for name in BEGIN if name not in GROUPS.values()), *THEN]
+    named = [*GROUPS, *(name for name in BEGIN if name not in GROUPS.values()), *WAITING]
     assert [name for name in named if not (TESTS / name).exists()] == []
 
 
