@@ -165,6 +165,7 @@ class OperatorParts:
             settings.request,
             WORDS,
             ("gpuledger",),
+            self.counts,
         )
         self.explainer = PodExplainer(
             self.ledger,

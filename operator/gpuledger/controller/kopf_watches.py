@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 
 from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.kube_api.lines import whole_lines
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +62,12 @@ class _UntilError:
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """Yield whole lines, as many as there are."""
-        rest = b""
-        async for chunk in self._content.iter_chunked(size):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if _is_fatal(line):
-                    logger.warning("watch of %s: %s; watching again", self._kind, line[:300].decode(errors="replace"))
-                    await asyncio.sleep(PAUSE_S)
-                    return
-                yield line + b"\n"
+        async for line in whole_lines(self._content.iter_chunked(size), f"watch of {self._kind}"):
+            if _is_fatal(line):
+                logger.warning("watch of %s: %s; watching again", self._kind, line[:300].decode(errors="replace"))
+                await asyncio.sleep(PAUSE_S)
+                return
+            yield line + b"\n"
 
 
 def _is_fatal(line: bytes) -> bool:

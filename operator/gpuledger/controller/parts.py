@@ -140,6 +140,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         placement.request,
         placement.words,
         settings.scheduler_names,
+        counts,
     )
     explainer = PodExplainer(
         ledger, waiting, store, placement.request, settings.scheduler_names, placer.held_pod, lives

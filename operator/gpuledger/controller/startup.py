@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import kopf
@@ -20,14 +21,15 @@ from gpuledger.controller.view_access import access_for
 from gpuledger.controller.view_server import ViewServer
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
-from gpuledger.model.errors import ApiError, BadInput, Unreachable
+from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.settings import Settings
 from gpuledger.workflows.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preempt import SETTLE_S
+from gpuledger.workflows.restart import started_again
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +46,10 @@ AGENTS_WAIT_S = 5.0
 
 
 async def run(settings: Settings, kubeconfig: Path | None, host: str | None = None) -> None:
-    """Run until a signal, or until a part fails: then the process ends, and whoever runs it starts it again.
+    """Run until a signal. A part that fails is started again.
 
-    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease.
+    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease. Raises WentBack when
+    nothing that is remembered can be trusted: whoever runs the process starts it again.
     """
     client = await KubeClient.connect(kubeconfig)
     try:
@@ -67,11 +70,10 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             sites.push_async_callback(operator.preemption.stop)
             sites.push_async_callback(operator.waiting_teller.stop)
             sites.enter_context(trail_written(operator.trail, settings.trail_file))
-            parts = [_keep_in_sync(operator), _watch(operator), _follow_pending_pods(operator), _give_room(operator)]
-            parts += [_follow_cards(operator), _follow_agents(operator), _preempt(operator)]
+            parts = [_keep_in_sync, _watch, _follow_pending_pods, _give_room, _follow_cards, _follow_agents, _preempt]
             if host is not None:
-                parts.append(_follow_lease(operator))
-            await _first_to_end(*parts)
+                parts.append(_follow_lease)
+            await _first_to_end(*(started_again(part.__name__, partial(part, operator)) for part in parts))
     finally:
         await client.close()
 
@@ -130,14 +132,7 @@ async def _follow_pending_pods(operator: Operator) -> None:
 
 
 async def _follow_cards(operator: Operator) -> None:
-    def take_in(allocation: Json, gone: bool) -> None:
-        try:
-            operator.observer.allocation(allocation, gone)
-        except BadInput as error:
-            operator.counts.bad_input["allocation"] += 1
-            logger.error("%s", error)
-
-    await follow(operator.client, ALLOCATIONS, {}, take_in, operator.kopf_lists.listing)
+    await follow(operator.client, ALLOCATIONS, {}, operator.observer.allocation, operator.kopf_lists.listing)
 
 
 async def _follow_agents(operator: Operator) -> None:

@@ -19,6 +19,7 @@ from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
+from gpuledger.kube_api.lines import whole_lines
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
 
 PAGE_SIZE = 200
@@ -28,9 +29,6 @@ REQUEST_TIMEOUT_S = 10.0
 
 LONGEST_WAIT_S = 30.0
 """However long a server asks to be left alone."""
-
-READ_BUFFER_BYTES = 2 * 1024 * 1024
-"""A watch event is one line, and etcd stores objects of up to 1.5 MiB."""
 
 Json = dict[str, Any]
 
@@ -48,7 +46,6 @@ class KubeClient:
         self._session = aiohttp.ClientSession(
             connector=own_connector or rest.pool_manager.connector,
             connector_owner=False,
-            read_bufsize=READ_BUFFER_BYTES,
             headers={"User-Agent": f"gpuledger/{__version__}"},  # the name in metadata.managedFields, too
         )
 
@@ -144,7 +141,7 @@ class KubeClient:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch: an iterator over its events, one JSON text each, that ends when the server closes it.
 
-        When nothing comes for `silence_s`, the connection counts as dead.
+        When nothing comes for `silence_s`, the connection counts as dead. An event beyond all measure is skipped.
         """
         async with self._session.get(
             f"{self.configuration.host}{path}",
@@ -155,7 +152,7 @@ class KubeClient:
         ) as response:
             if response.status != 200:
                 raise _error(f"WATCH {path}", response.status, await response.read(), None)
-            yield aiter(response.content)
+            yield whole_lines(response.content.iter_any(), f"WATCH {path}")
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
         """Yield the items of a list, page by page, all from one moment of the cluster."""

@@ -17,6 +17,9 @@ from gpuledger.model.errors import ApiError, GpuledgerError
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+"""Pauses double after each failure that is not the network's or the API server's."""
+
 WATCH_S = 290
 """The server ends a watch after this; the next one goes on from there."""
 
@@ -56,10 +59,11 @@ async def follow(
 ) -> None:
     """Show every object, and every change of one, until cancelled.
 
-    `changed(object, gone)` is called for each. `listing()` is called before a list is read, and what it returns
-    after that, with the UIDs that were in it: so that what went unseen can be told from what came meanwhile.
+    `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
+    list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen can be told
+    from what came meanwhile.
     """
-    version = ""
+    version, pause_s = "", PAUSE_S
     while True:
         try:
             if not version:
@@ -68,14 +72,22 @@ async def follow(
             version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed, silence_s)
             if asyncio.get_running_loop().time() < begin_s + PAUSE_S:  # a server that ends each watch at once
                 await asyncio.sleep(PAUSE_S)
+            pause_s = PAUSE_S
         except _TooOld:
             version = ""
             await asyncio.sleep(PAUSE_S)
-        except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             if isinstance(error, ApiError) and error.status == 410:
                 version = ""
             logger.info("watching %s is tried again: %r", path, error)
             await asyncio.sleep(PAUSE_S)
+        except Exception:
+            version = ""
+            logger.exception(
+                "watching %s failed, which is a defect of this program; listing anew in %g s", path, pause_s
+            )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 async def _list(
@@ -91,11 +103,19 @@ async def _list(
         page = await client.request("GET", path, parameters=query)
         for found in page.get("items") or ():
             uids.add(found["metadata"]["uid"])
-            changed(found, False)
+            _show(changed, found, False)
         if not page["metadata"].get("continue"):
             listed(uids)
             return str(page["metadata"]["resourceVersion"])
         query["continue"] = page["metadata"]["continue"]
+
+
+def _show(changed: Callable[[Json, bool], None], found: Json, gone: bool) -> None:
+    try:
+        changed(found, gone)
+    except Exception:
+        name = found["metadata"].get("name")
+        logger.exception("%s %s is left out: it can't be taken in", found.get("kind") or "object", name)
 
 
 async def _watch(
@@ -121,7 +141,7 @@ async def _watch(
                     raise _TooOld(str(found.get("message")))
                 version = str(found["metadata"]["resourceVersion"])
                 if event["type"] != "BOOKMARK":
-                    changed(found, event["type"] == "DELETED")
+                    _show(changed, found, event["type"] == "DELETED")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         logger.info("the watch of %s broke, going on: %r", path, error)
         await asyncio.sleep(PAUSE_S)

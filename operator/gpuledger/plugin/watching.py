@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from gpuledger.formats.stored_card import stored_card
-from gpuledger.kube_api.client import READ_BUFFER_BYTES, KubeClient
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, BadInput, Unreachable
 from gpuledger.model.stored_card import StoredCard
@@ -79,7 +80,7 @@ class KubectlApi:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            limit=READ_BUFFER_BYTES,
+            limit=LONGEST_LINE_BYTES,
         )
         try:
             yield self._lines(process, silence_s)

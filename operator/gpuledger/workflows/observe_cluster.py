@@ -1,4 +1,7 @@
-"""What the cluster shows, from Kopf's watches or a full list, into the ledger. Every call can be repeated."""
+"""What the cluster shows, from Kopf's watches or a full list, into the ledger. Every call can be repeated.
+
+No object's content is an error of these calls: one that can't be taken in is left out by itself (`apart`).
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, WentBack
 from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
+from gpuledger.workflows.apart import apart
+from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.learn import Learner
@@ -111,6 +116,7 @@ class ClusterObserver:
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
         scheduler_names: Sequence[str],
+        counts: Counts,
     ) -> None:
         self._ledger = ledger
         self._inventory = inventory
@@ -127,6 +133,7 @@ class ClusterObserver:
         self._read_request = read_request
         self._words = words
         self._scheduler_names = scheduler_names
+        self._counts = counts
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = _ShownMeanwhile()  # names
@@ -151,14 +158,18 @@ class ClusterObserver:
         self._take_node(node, gone)
 
     def _take_node(self, node: Json, gone: bool) -> None:
-        facts = node_facts(node, self._words)
-        if gone:
-            self._inventory.forget(facts.name)
-        else:
-            self._inventory.observe(facts)
+        with apart("node", node, self._counts):
+            if gone:
+                self._inventory.forget(node["metadata"]["name"])
+            else:
+                self._inventory.observe(node_facts(node, self._words))
 
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
+        with apart("allocation", allocation, self._counts):
+            self._take_allocation(allocation, gone)
+
+    def _take_allocation(self, allocation: Json, gone: bool) -> None:
         stored = stored_card(allocation)
         uuid, node_name = stored.card.uuid, stored.card.node_name
         if gone:
@@ -186,6 +197,10 @@ class ClusterObserver:
         self._take_pod(pod, gone)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
+        with apart("pod", pod, self._counts):
+            self._take_readable_pod(pod, gone)
+
+    def _take_readable_pod(self, pod: Json, gone: bool) -> None:
         uid = pod["metadata"]["uid"]
         self._turns.observe(pod, uid, gone)
         if self._lives.observe(pod, gone):
@@ -205,6 +220,10 @@ class ClusterObserver:
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
+        with apart("pod", pod, self._counts):
+            self._take_pending_pod(pod, gone)
+
+    def _take_pending_pod(self, pod: Json, gone: bool) -> None:
         if scheduler_of(pod) not in self._scheduler_names:
             return
         uid = pod["metadata"]["uid"]
@@ -256,8 +275,9 @@ class ClusterObserver:
                         continue
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in gone:
-                        take(pod)
-                        self.on_pending(pod)
+                        with apart("pod", pod, self._counts):
+                            take(pod)
+                            self.on_pending(pod)
         listed(uids)
 
     def _take_over_pending(self, pod: Json) -> None:
@@ -313,8 +333,9 @@ class ClusterObserver:
         known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}
         async for page in self._reader.allocations():
             for allocation in page:
-                _check_age(allocation["metadata"], known.pop(allocation["spec"]["uuid"], 0))
-                self.allocation(allocation, gone=False)
+                with apart("allocation", allocation, self._counts):
+                    _check_age(allocation["metadata"], known.pop(allocation["spec"]["uuid"], 0))
+                    self._take_allocation(allocation, gone=False)
         for uuid, resource_version in known.items():
             entry = self._ledger.entry(uuid)
             if entry is not None and self._ledger.unload(uuid, resource_version):
@@ -348,7 +369,8 @@ class ClusterObserver:
                             unlisted.discard(uid)
                         if uid not in shown:
                             self._take_pod(pod, gone=False)
-                        self._adopter.observe(pod)
+                        with apart("pod", pod, self._counts):
+                            self._adopter.observe(pod)
         self._adopter.listed()
         for uid in suspects:
             self._releaser.not_listed(uid)

@@ -64,6 +64,28 @@ async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: flo
     assert (await refusal(429, headers={"Retry-After": header})).retry_after_s == wait_s
 
 
+async def test_an_event_as_long_as_an_object_can_be_is_read_and_a_longer_one_is_skipped() -> None:
+    """etcd stores 1.5 MiB, and Go's JSON writes `<` in six bytes."""
+    longest = b"x" * 6 * 1536 * 1024
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in (longest, 2 * longest, b"next"):
+            await response.write(line + b"\n")
+        return response
+
+    application = web.Application()
+    application.router.add_get("/api", answer)
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            async with client.stream("/api", {"watch": "1"}, silence_s=60.0) as lines:
+                assert [len(line) async for line in lines] == [len(longest), len(b"next")]
+        finally:
+            await client.close()
+
+
 @pytest.mark.parametrize(
     ("date", "time"),
     [("Sat, 21 Nov 2026 07:28:00 GMT", datetime(2026, 11, 21, 7, 28, tzinfo=UTC)), ("yesterday", None)],

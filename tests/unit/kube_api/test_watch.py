@@ -110,9 +110,9 @@ class Follower:
         return self.listings.append
 
 
-async def follow_for(seconds: float, *answers: Answer) -> tuple[Server, Follower]:
+async def follow_for(seconds: float, *answers: Answer, follower: Follower | None = None) -> tuple[Server, Follower]:
     """Follow a server that answers like this, for a while."""
-    server, follower = Server(*answers), Follower()
+    server, follower = Server(*answers), follower or Follower()
     task = asyncio.create_task(follow(cast(KubeClient, server), PATH, SELECTOR, follower.changed, follower.listing))
     await asyncio.sleep(seconds)
     task.cancel()
@@ -189,6 +189,40 @@ async def test_a_line_that_was_cut_off_is_read_again() -> None:
     assert server.asked[2][0] == "watch"
     assert int(server.asked[2][1]) <= 8
     assert follower.shown == [("a", False)]
+
+
+class Choosy(Follower):
+    """Cannot take in one of the objects."""
+
+    def changed(self, of: Json, gone: bool) -> None:
+        if of["metadata"]["name"] == "odd":
+            raise TypeError("an odd object")
+        super().changed(of, gone)
+
+
+async def test_an_object_that_cannot_be_taken_in_is_left_out_and_named_and_the_watch_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, follower = await follow_for(
+        60.0,
+        page(7, found("odd", 3), found("a", 4)),
+        [event("MODIFIED", found("odd", 8)), event("ADDED", found("b", 9))],
+        follower=Choosy(),
+    )
+    assert follower.shown == [("a", False), ("b", False)]
+    assert follower.listings == [{"uid-odd", "uid-a"}]
+    assert server.asked == [("list", ""), ("watch", "7")]
+    assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
+        "object odd is left out: it can't be taken in"
+    ] * 2
+
+
+async def test_an_event_without_sense_makes_everything_be_listed_again_after_growing_pauses() -> None:
+    senseless: list[Answer] = [page(7, found("a", 3)), [b'{"type": "MODIFIED", "object": 5}\n']]
+    server, follower = await follow_for(PAUSE_S * 6.5, *senseless * 3, page(9, found("b", 9)), [])
+    assert [asked for asked, _ in server.asked] == ["list", "watch"] * 3
+    assert [time_s - server.times_s[0] for time_s in server.times_s[::2]] == [0.0, PAUSE_S, 3 * PAUSE_S]
+    assert follower.shown == [("a", False)] * 3
 
 
 async def test_following_ends_when_it_is_cancelled() -> None:

@@ -1,0 +1,33 @@
+"""Parts of the process that go on for ever: what fails in one of them ends neither it nor the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from gpuledger.model.errors import WentBack
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+"""Pauses double up to this; a part that has run for so long begins with short ones again."""
+
+
+async def started_again(name: str, part: Callable[[], Awaitable[None]]) -> None:
+    """Run a part until it ends by itself; when it fails, start it again after a pause. Raises WentBack."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        begin_s = asyncio.get_running_loop().time()
+        try:
+            await part()
+            return
+        except WentBack:
+            raise
+        except Exception:
+            if asyncio.get_running_loop().time() > begin_s + LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            logger.exception("%s failed, which is a defect of this program; it is started again in %g s", name, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
