@@ -51,7 +51,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
 """Option -> all its values, where they are words."""
 
 MOST: Final = {"default_cores": 100, "nodes_offered": 10}
-LEAST: Final = {"nodes_offered": 1, "resource_memory_unit_mib": 1, "volcano_memory_unit_mib": 1}
+LEAST: Final = {"most_containers": 1, "nodes_offered": 1, "resource_memory_unit_mib": 1, "volcano_memory_unit_mib": 1}
 """Option -> its bounds; no number is below 0."""
 
 FORMS: Final = {

@@ -62,6 +62,10 @@ class Settings:
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
     default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.")
 
+    most_containers: int = option(
+        8, "Containers of one pod that may ask for cards; the search for a place takes longer with each."
+    )
+
     node_policy: str = option(
         "binpack",
         "Which fitting node to prefer: binpack (fullest first), spread, topology (smallest first), fragmentation (what "
@@ -179,6 +183,8 @@ class Settings:
             raise ValueError(f"settings: preemption must be one of {', '.join(PREEMPTION)}, not {self.preemption!r}")
         if not 1 <= self.nodes_offered <= 10:
             raise ValueError("settings: nodes_offered is 1 at least and 10 at most, as many as there are scores")
+        if self.most_containers < 1:
+            raise ValueError("settings: most_containers is 1 at least")
         if self.default_cores > 100:
             raise ValueError("settings: default_cores is a percentage of a card, 100 at most")
         if self.bind_timeout_s >= self.extender_timeout_s:

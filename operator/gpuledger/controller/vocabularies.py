@@ -46,7 +46,9 @@ def words_of(settings: Settings) -> Words:
     check_names("settings", [("NVIDIA", ours), *((each.name, each.resources) for each in others)])
     assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
     key, _, value = settings.node_label.partition("=")
-    return Words((*nvidia, *others), tuple(_registers(settings, rows)), assignments, (key, value) if key else None)
+    label = (key, value) if key else None
+    registers = tuple(_registers(settings, rows))
+    return Words((*nvidia, *others), registers, assignments, label, settings.most_containers)
 
 
 def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:

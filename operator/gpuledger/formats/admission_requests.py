@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuledger.formats.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.gpu_allocation import MAX_MEMORY_MIB
-from gpuledger.formats.request import MAX_CARDS
+from gpuledger.formats.request import MAX_CARDS, too_many_containers
 from gpuledger.formats.words import Vocabulary, Words
 from gpuledger.model.card import ALL_CORES
 
@@ -67,6 +67,8 @@ def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json
             f"      !variables.choices[n].exists(s, quantity(s).compareTo(quantity({AMOUNT})) == 0)",
             f"{AMOUNT} + ' can\\'t be cut; choose one of ' + variables.choices[n].join(', ')",
         ),
+        "too_many": f"variables.containers.filter(c,\n  {asks('variables.words', 'variables.counts')})"
+        f".size() <= {words.most_containers} ? ''\n  : {literal(too_many_containers(words.most_containers))}",
         "none": _each_container(
             f"c.resources.limits.exists(n, n in variables.counts && {is_zero(AMOUNT)}) &&\n"
             "    c.resources.limits.exists(n, n in variables.words && !(n in variables.counts)"
@@ -81,7 +83,7 @@ def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json
 
 def request_validations() -> list[Json]:
     """Return the rules on new pods. The first that is broken is what the user reads."""
-    rules = ("bytes", "counted_twice", "several_kinds", "mixed", "none", "too_much", "not_cut")
+    rules = ("too_many", "bytes", "counted_twice", "several_kinds", "mixed", "none", "too_much", "not_cut")
     return [
         *({"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"} for name in rules),
         {

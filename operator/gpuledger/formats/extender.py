@@ -26,6 +26,8 @@ class FilterArguments:
 
     pod: Mapping[str, Any]
     node_names: Collection[str]
+    pod_bytes: int = 0
+    """How long the pod is as JSON, or a little less."""
 
 
 class NodeNames(Collection[str]):
@@ -92,13 +94,13 @@ def filter_arguments(text: bytes) -> FilterArguments:
         except (orjson.JSONDecodeError, KeyError):
             pod = None
         if isinstance(pod, dict):
-            return FilterArguments(pod, NodeNames(text, begin + len(NAMES_KEY) - 1))
+            return FilterArguments(pod, NodeNames(text, begin + len(NAMES_KEY) - 1), begin)
     body = _json(text)
     pod = body.get("Pod") if isinstance(body, dict) else None
     names = body.get("NodeNames") if isinstance(body, dict) else None
     if not isinstance(pod, dict) or not isinstance(names, list):
         raise BadInput("the request has no Pod or no NodeNames: set nodeCacheCapable: true for this extender")
-    return FilterArguments(pod, names)
+    return FilterArguments(pod, names, len(orjson.dumps(pod)))
 
 
 def preempt_arguments(text: bytes) -> PreemptArguments:

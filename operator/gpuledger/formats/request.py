@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from gpuledger.formats.gpu_allocation import MAX_MEMORY_MIB
@@ -39,9 +40,12 @@ def pod_request(pod: Json, words: Words) -> PodRequest | None:
 
     Raises BadInput, naming the container, the resource, and what to write instead.
     """
-    found = [each for each in container_requests(pod, words) if each is not None]
+    asking = (each for each in container_requests(pod, words) if each is not None)
+    found = list(islice(asking, words.most_containers + 1))
     if not found:
         return None
+    if len(found) > words.most_containers:
+        raise BadInput(too_many_containers(words.most_containers))
     chosen = selection(pod)
     return PodRequest(
         names=tuple(each.name for each in found),
@@ -53,6 +57,11 @@ def pod_request(pod: Json, words: Words) -> PodRequest | None:
         host=host_request(pod),
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
     )
+
+
+def too_many_containers(most: int) -> str:
+    """Return what a user is told whose pod has more containers with cards than that."""
+    return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
 
 
 def container_requests(pod: Json, words: Words) -> Iterator[ContainerRequest | None]:

@@ -44,6 +44,9 @@ POLICIES = {
 
 TOPOLOGY = "topology"
 
+MAX_CHARACTERS = 16_384
+"""Of one annotation: a list of as many UUIDs as that is shorter."""
+
 OTHER_POLICIES = {
     "mutex": "to have a card alone, ask for all of its cores",
     "numa": "to have all cards on one NUMA node, set numa-bind",
@@ -108,6 +111,8 @@ def _entries(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple
     for name in names:
         value = annotations.get(name)
         if isinstance(value, str):
+            if len(value) > MAX_CHARACTERS:
+                raise BadInput(f"annotation {name} is longer than {MAX_CHARACTERS:,} characters")
             found |= dict.fromkeys(entry.strip() for entry in value.split(",") if entry.strip())
             if len(found) > MAX_ENTRIES:
                 raise BadInput(f"annotation {name} has more than {MAX_ENTRIES} entries")

@@ -112,6 +112,9 @@ class AssignmentWords:
     templates: tuple[Template, ...] = ()
 
 
+MOST_CONTAINERS = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """All vocabularies that are understood, and the registers of nodes.
@@ -125,6 +128,8 @@ class Words:
     """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
     node_label: tuple[str, str] | None = None
     """Key and value of the label without which a node's cards are not ours."""
+    most_containers: int = MOST_CONTAINERS
+    """Of one pod that ask for cards: a search takes time that grows steeply with their number."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
     """Name of a resource that asks for cards -> the vocabularies that have it."""
 

@@ -55,6 +55,12 @@ Json = dict[str, Any]
 
 TEXT = attrgetter("text")
 
+MAX_POD_BYTES = 1_000_000
+"""Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
+its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
+
+TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: put what is long in it into a ConfigMap"
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
@@ -160,6 +166,9 @@ class PodPlacer:
             return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, str(error)))
         if request is None:
             return FilterResult(arguments.node_names, {})
+        if arguments.pod_bytes > MAX_POD_BYTES:
+            self._counts.bad_input["pod"] += 1
+            return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, TOO_LONG))
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)

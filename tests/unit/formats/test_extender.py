@@ -26,6 +26,16 @@ def test_a_filter_request_has_a_pod_and_node_names() -> None:
     assert (arguments.pod, list(arguments.node_names)) == ({"metadata": {}}, ["n"])
 
 
+def test_it_is_known_how_long_the_pod_is_whatever_names_come_with_it() -> None:
+    pod = {"metadata": {"name": "a", "annotations": {"note": "x" * 1_000}}}
+    length = len(orjson.dumps(pod))
+    names = [f"node-{number}" for number in range(500)]
+    from_scheduler = filter_arguments(orjson.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}))
+    from_elsewhere = filter_arguments(orjson.dumps({"NodeNames": names, "Pod": pod}))
+    assert from_elsewhere.pod_bytes == length
+    assert length <= from_scheduler.pod_bytes < length + 30
+
+
 def test_other_spellings_of_the_same_are_understood() -> None:
     for text in (b'{"NodeNames":["n"], "Nodes": null, "Pod": {"a": 1}}', b' {"Pod": {"a": 1}, "NodeNames": [ "n" ] } '):
         arguments = filter_arguments(text)

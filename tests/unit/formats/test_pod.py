@@ -10,6 +10,7 @@ import pytest
 from builders import a_card, a_share
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
 from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats import request as request_format
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.pod import (
     annotated_cards,
@@ -257,3 +258,32 @@ def test_an_annotation_that_makes_no_sense_names_no_cards(text: str | None) -> N
 def test_a_pod_has_started_when_a_kubelet_took_it_up() -> None:
     assert has_started(a_pod_object(started=True, node_name="node-a"))
     assert not has_started(a_pod_object(node_name="node-a"))
+
+
+def test_so_many_containers_of_a_pod_may_ask_for_cards_and_no_more() -> None:
+    asking = [a_container(f"c{number}", {GPU: "1"}) for number in range(9)]
+    others = [a_container(f"other{number}", {}) for number in range(20)]
+    found = request_of(*others, *asking[:8])
+    assert found is not None
+    assert len(found.shape) == 8
+    with pytest.raises(
+        BadInput, match="more than 8 containers of this pod ask for GPUs: spread them over several pods"
+    ):
+        request_of(*others, *asking[1:], initContainers=[asking[0]])
+    assert request_of(*asking, said=words(most_containers=9))
+
+
+def test_of_a_pod_with_thousands_of_containers_no_more_are_read_than_it_takes_to_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    whole_number = request_format.whole_number
+
+    def counting(text: object) -> int:
+        read.append(str(text))
+        return whole_number(text)
+
+    monkeypatch.setattr(request_format, "whole_number", counting)
+    with pytest.raises(BadInput):
+        request_of(*(a_container(f"c{number}", {GPU: "1"}) for number in range(2_000)))
+    assert len(read) == 9

@@ -8,7 +8,7 @@ from fakes.dialects import an_annotated_pod, request_of
 from fakes.objects import GPU, WORDS, a_container, a_pod_object
 from gpuledger.formats.pod import pod_facts
 from gpuledger.formats.request import pod_request
-from gpuledger.formats.selection import MAX_ENTRIES, NOTHING_CHOSEN, PREFIXES, Selection, selection
+from gpuledger.formats.selection import MAX_CHARACTERS, MAX_ENTRIES, NOTHING_CHOSEN, PREFIXES, Selection, selection
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
 
@@ -131,6 +131,11 @@ def test_more_entries_than_anybody_means_are_refused(name: str) -> None:
     selecting({f"nvidia.com/{name}": ",".join([*entries, *entries])})
     with pytest.raises(BadInput, match=f"annotation nvidia.com/{name} has more than {MAX_ENTRIES} entries"):
         selecting({f"nvidia.com/{name}": ",".join([*entries, "GPU-x"])})
+
+
+def test_a_longer_annotation_than_anybody_means_is_refused() -> None:
+    with pytest.raises(BadInput, match="annotation nvidia.com/use-gputype is longer than 16,384 characters"):
+        selecting({"nvidia.com/use-gputype": "A" * (MAX_CHARACTERS + 1)})
 
 
 def test_what_is_chosen_holds_for_every_container_and_each_keeps_its_kind() -> None:

@@ -65,7 +65,7 @@ async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: flo
 
 
 async def test_an_event_as_long_as_an_object_can_be_is_read_and_a_longer_one_is_skipped() -> None:
-    """etcd stores 1.5 MiB, and Go's JSON writes `<` in six bytes."""
+    """Etcd stores 1.5 MiB, and Go's JSON writes `<` in six bytes."""
     longest = b"x" * 6 * 1536 * 1024
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -20,6 +20,7 @@ from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unre
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.bind_failures import FAILURES_FREE
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
+from gpuledger.workflows.place_pod import MAX_POD_BYTES, TOO_LONG
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
@@ -107,6 +108,17 @@ async def test_a_request_that_makes_no_sense_refuses_every_node_with_its_sentenc
     assert set(result.refused) == {"node-a", "node-b"}
     assert "container main, nvidia.com/gpumem: 4Gi has a unit of bytes" in result.refused["node-a"]
     assert (parts.counts.bad_input, parts.counts.refusals) == ({"pod": 1}, {"bad-request": 1})
+
+
+async def test_a_pod_of_such_length_that_nobody_could_write_to_it_any_more_gets_no_cards(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """The kubelet could not say that it has started, nor could its Binding be taken back."""
+    pod, names = a_pod_object("long", {GPU: "1"}), ["node-a", "node-b"]
+    result = parts.placer.filter(FilterArguments(pod, names, pod_bytes=MAX_POD_BYTES + 1))
+    assert set(result.refused.values()) == {TOO_LONG}
+    assert parts.counts.bad_input == {"pod": 1}
+    assert parts.placer.filter(FilterArguments(pod, names, pod_bytes=MAX_POD_BYTES)).node_names
 
 
 async def test_something_that_is_no_pod_refuses_every_node(parts: OperatorParts) -> None:
