@@ -290,11 +290,9 @@ def test_a_pod_with_more_containers_with_gpus_than_a_search_should_take_is_refus
     asking = [container({COUNT: 1}, f"c{number}") for number in range(9)]
     others = [container({}, f"other{number}") for number in range(9)]
     none = [container({COUNT: 0}, f"none{number}") for number in range(9)]
-    create(user, pod("eight", {}, containers=[*asking[:8], *others, *none]))
-    with refused(
-        "gpuledger-requests", "more than 8 containers of this pod ask for GPUs: spread them over several pods"
-    ):
-        create(user, pod("nine", {}, containers=asking[:8], initContainers=asking[8:]))
+    create(user, pod("eight", *asking[:8], *others, *none))
+    with refused("gpuledger-requests", "more than 8 containers of this pod ask for GPUs: spread them"):
+        create(user, pod("nine", *asking[:8], initContainers=asking[8:]))
 
 
 def test_another_scheduler_is_refused_for_pods_that_ask_for_gpus(user: Connection) -> None:

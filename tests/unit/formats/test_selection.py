@@ -134,7 +134,7 @@ def test_more_entries_than_anybody_means_are_refused(name: str) -> None:
 
 
 def test_a_longer_annotation_than_anybody_means_is_refused() -> None:
-    with pytest.raises(BadInput, match="annotation nvidia.com/use-gputype is longer than 16,384 characters"):
+    with pytest.raises(BadInput, match=r"annotation nvidia\.com/use-gputype is longer than 16,384 characters"):
         selecting({"nvidia.com/use-gputype": "A" * (MAX_CHARACTERS + 1)})
 
 
