@@ -21,6 +21,9 @@ Json = Mapping[str, Any]
 DEFAULT_GRACE_S = 30
 """How long pods may take to end, unless they say otherwise: Kubernetes' default."""
 
+LONGEST_GRACE_S = 3_600
+"""Who may take longer to end is the last to be asked to leave, and is waited for no longer."""
+
 
 def pod_identity(pod: Json) -> Pod:
     """Return who the pod is. Raises BadInput for something that is not a pod."""
@@ -167,6 +170,11 @@ def grace_s(pod: Json) -> int:
     """Return how many seconds the pod may take to end once it is told to."""
     given = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if given is None else int(given)
+
+
+def leaves_slowly(pod: Json) -> bool:
+    """Tell whether nobody can be expected to wait until the pod has left: the API server takes 63 bits of seconds."""
+    return grace_s(pod) > LONGEST_GRACE_S
 
 
 def may_preempt(pod: Json) -> bool:

@@ -7,6 +7,7 @@ choice worse and never better, so a choice whose budgets are all known is the be
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,13 +15,19 @@ from typing import Any, Protocol
 from gpuledger.formats.budget import Budget, budget
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import why_not
+from gpuledger.model.errors import ApiError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction
 from gpuledger.workflows.pod_lives import PodLives
 
+logger = logging.getLogger(__name__)
+
 Json = dict[str, Any]
+
+SLOW = 2**32
+"""Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""
 
 NODES_AT_ONCE = 8
 """Nodes that are looked at before others have their turn: each can take some milliseconds."""
@@ -45,9 +52,26 @@ class Budgets:
     covering: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Pod UID -> budgets that cover it."""
     namespaces: set[str] = field(default_factory=set)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Namespace -> the name of a budget that allows nothing, and stands for those that could not be read."""
 
     async def read(self, reader: BudgetReader, namespace: str) -> None:
-        """Take in the budgets of a namespace. Raises what the API server says."""
+        """Take in the budgets of a namespace. Where they can't be read, all its pods are protected."""
+        self.namespaces.add(namespace)
+        try:
+            await self._read(reader, namespace)
+        except ApiError as error:
+            logger.warning(
+                "namespace %s: its PodDisruptionBudgets can't be read, so nobody is evicted: %s", namespace, error
+            )
+            self.unreadable[namespace] = f"{namespace}/* (these can't be read)"
+
+    def of(self, pod: Pod) -> tuple[str, ...]:
+        """Return the names of the budgets that cover a pod."""
+        covering, unreadable = self.covering.get(pod.uid, ()), self.unreadable.get(pod.namespace)
+        return (*covering, unreadable) if unreadable else covering
+
+    async def _read(self, reader: BudgetReader, namespace: str) -> None:
         found: list[Budget] = [budget(each) async for page in reader.budgets(namespace) for each in page]
         for each in found:
             self.allowed[str(each)] = each.allowed
@@ -57,7 +81,6 @@ class Budgets:
                 for pod in page:
                     uid = pod["metadata"]["uid"]
                     self.covering[uid] = (*self.covering.get(uid, ()), str(each))
-        self.namespaces.add(namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +117,7 @@ class VictimFinder:
 
         `leaving` is for kube-scheduler, which evicts by itself: pods, by the name of the node, that it makes leave and
         that cost nothing here. Those that are just being bound can be added to them: it knows these on their nodes, and
-        does not ask again once they are seen there. True at the moment of returning. Raises what the API server says
-        when budgets are read.
+        does not ask again once they are seen there. True at the moment of returning.
         """
         budgets = Budgets()
         while True:
@@ -174,8 +196,8 @@ class VictimFinder:
                 if not may_go or self._lives.refuses_to_go(uid):
                     continue
                 goes = goes or waits
-                covering = budgets.covering.get(uid, ())
-                tenants[uid] = Tenant(uid, holder.pod.priority, self._lives.started_s(uid), covering, goes)
+                priority = holder.pod.priority + (SLOW if self._lives.leaves_slowly(uid) else 0)
+                tenants[uid] = Tenant(uid, priority, self._lives.started_s(uid), budgets.of(holder.pod), goes)
             for uid, claim in entry.claims.items():
                 if _has_to_yield(claim.holder.pod, pod):
                     tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
@@ -205,13 +227,14 @@ class VictimFinder:
         cards = self._ledger.node_room(eviction.node_name).cards
         placement = Placement(eviction.node_name, shares_of(request, eviction.assignment, cards), request.host)
         violations = eviction.cost[0] > 0
-        named = {name for uid in eviction.victims for name in budgets.covering.get(uid, ())} if violations else set()
+        victims = self._pods(eviction)
+        named = {name for victim in victims for name in budgets.of(victim)} if violations else set()
         return Victims(
             placement=placement,
-            pods=tuple(self._pods(eviction)),
+            pods=tuple(victims),
             cost=eviction.cost,
             displaced=self._displaced(pod, placement, {*eviction.victims, *leaving}),
-            protected_by=tuple(sorted(name for name in named if budgets.allowed[name] < len(eviction.victims))),
+            protected_by=tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims))),
         )
 
     def _displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:

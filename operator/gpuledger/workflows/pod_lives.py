@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuledger.formats.pod import bound_node, is_finished, leaves_at, started_at
+from gpuledger.formats.pod import LONGEST_GRACE_S, bound_node, is_finished, leaves_at, leaves_slowly, started_at
 
 Json = dict[str, Any]
+
+FAR_S = 2**40
 
 OVERDUE_S = 30
 """After this time beyond its end a pod that is being deleted counts as one that refuses to go."""
@@ -19,6 +21,7 @@ class PodLives:
     def __init__(self) -> None:
         self._started: dict[str, int] = {}  # UID of a bound pod -> when a kubelet has taken it up, 0 if none has
         self._leaves: dict[str, int] = {}  # UID of a pod that is being deleted -> when it must have ended
+        self._slow: set[str] = set()  # UIDs of bound pods that need not leave within an hour
 
     def observe(self, pod: Json, gone: bool) -> bool:
         """Take in a bound pod; tell whether it is a new one."""
@@ -30,12 +33,15 @@ class PodLives:
         self._started[uid] = unix_s(started) if started else 0
         if leaves:
             self._leaves[uid] = unix_s(leaves)
+        if leaves_slowly(pod):
+            self._slow.add(uid)
         return is_new
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod is gone. Idempotent."""
         self._started.pop(pod_uid, None)
         self._leaves.pop(pod_uid, None)
+        self._slow.discard(pod_uid)
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the pods of which something is known."""
@@ -44,6 +50,10 @@ class PodLives:
     def started_s(self, pod_uid: str) -> int:
         """Return when the pod has started, 0 if it has not."""
         return self._started.get(pod_uid, 0)
+
+    def leaves_slowly(self, pod_uid: str) -> bool:
+        """Tell whether the pod, once asked to leave, could stay for longer than anybody would wait."""
+        return pod_uid in self._slow
 
     def is_bound(self, pod_uid: str) -> bool:
         """Tell whether the pod was seen with a node, and not seen to end."""
@@ -58,11 +68,17 @@ class PodLives:
         return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)
 
     def refuses_to_go(self, pod_uid: str) -> bool:
-        """Tell whether the pod should have ended some time ago."""
+        """Tell whether the pod should have ended some time ago, or has more time than anybody would wait."""
         leaves_s = self._leaves.get(pod_uid)
-        return leaves_s is not None and datetime.now(UTC).timestamp() >= leaves_s + OVERDUE_S
+        if leaves_s is None:
+            return False
+        now_s = datetime.now(UTC).timestamp()
+        return now_s >= leaves_s + OVERDUE_S or leaves_s > now_s + LONGEST_GRACE_S
 
 
 def unix_s(text: str) -> int:
-    """Return a time of RFC 3339 in Unix seconds."""
-    return int(datetime.fromisoformat(text).timestamp())
+    """Return a time of RFC 3339 in Unix seconds. One beyond the year 9999 is far away."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        return FAR_S

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from gpuledger.formats.extender import PreemptArguments
-from gpuledger.formats.pod import DEFAULT_GRACE_S, grace_s, is_unschedulable, may_preempt, pod_identity
+from gpuledger.formats.pod import DEFAULT_GRACE_S, LONGEST_GRACE_S, grace_s, is_unschedulable, may_preempt, pod_identity
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import GpuledgerError, NotFound
@@ -46,7 +46,7 @@ FRESH_S = 5.0
 """For how long it counts which nodes kube-scheduler would take. Later it is made to ask again, before anybody leaves:
 meanwhile a node can have got a taint, or run short of CPU."""
 
-FORBIDDEN_PAUSE_S = 10.0
+RESTING_S = 10.0
 """After this time a pod is looked at again for which only budgets stand in the way: no watch tells of these."""
 
 CLAIM_PAUSE_S = 1.0
@@ -215,14 +215,17 @@ class Preemption:
         )
 
     def _is_forbidden(self, pod: Pod, found: Victims) -> None:
-        self._resting.add(pod.uid)
-        asyncio.get_running_loop().call_later(FORBIDDEN_PAUSE_S, self._look_again, pod.uid)
+        self._rest(pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by
             self._counts.preemptions["forbidden"] += 1
             budgets = ", ".join(found.protected_by)
             sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
             self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
+
+    def _rest(self, pod_uid: str) -> None:
+        self._resting.add(pod_uid)
+        asyncio.get_running_loop().call_later(RESTING_S, self._look_again, pod_uid)
 
     def _look_again(self, pod_uid: str) -> None:
         self._resting.discard(pod_uid)
@@ -247,6 +250,10 @@ class Preemption:
             await asyncio.sleep(CLAIM_PAUSE_S)
             self._want(pod.uid)
             return
+        except Exception:
+            logger.exception("pod %s: no room is claimed for it, which is a defect of this program", pod)
+            self._rest(pod.uid)
+            return
         names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
@@ -261,8 +268,9 @@ class Preemption:
         Raises what the API server says, or DoesNotFit.
         """
         try:
-            patience_s = await self._longest_grace_s(leaving) + self._settings.timeout_s
+            patience_s = await self._longest_grace_s(leaving)
             patience_s += max(0.0, self._finder.leaves_by_s(found.placement) - datetime.now(UTC).timestamp())
+            patience_s = min(patience_s, LONGEST_GRACE_S) + self._settings.timeout_s
             until = datetime.now(UTC) + timedelta(seconds=patience_s)
             claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
             self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)

@@ -15,11 +15,12 @@ from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operato
 from fakes.virtual_time import LoopDatetime, settle
 from gpuledger.controller import startup
 from gpuledger.formats.extender import PreemptArguments
-from gpuledger.formats.pod import pod_identity
+from gpuledger.formats.pod import LONGEST_GRACE_S, pod_identity
 from gpuledger.model.card import Card
-from gpuledger.model.errors import Denied, Unreachable
+from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
-from gpuledger.workflows.preempt import FORBIDDEN_PAUSE_S, FRESH_S, SETTLE_S
+from gpuledger.workflows.pod_lives import unix_s
+from gpuledger.workflows.preempt import FRESH_S, RESTING_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)
 WHOLE = {GPU: "1"}
@@ -456,11 +457,96 @@ async def test_where_budgets_forbid_nobody_leaves_and_the_pod_is_told(parts: Ope
     assert evicted(api) == []
     assert reasons(parts, "uid-high") == ["PreemptionForbidden"]
     api.budgets[1]["status"]["disruptionsAllowed"] = 1
-    await pass_time(parts, 3 * FORBIDDEN_PAUSE_S)
+    await pass_time(parts, 3 * RESTING_S)
     assert len(api.called(Operation.ANNOTATE)) == 1, "the scheduler is made to ask again, once"
     assert not await ask(parts, "high")
     await pass_time(parts, 1.0)
     assert evicted(api) == ["low-1"]
+
+
+async def test_a_namespace_whose_budgets_cannot_be_read_is_protected_and_the_others_go_on(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """As where a selector is longer than the API server takes in a request."""
+    cheapest = low(CARDS[0], priority=LOW - 1)
+    cheapest["metadata"]["namespace"] = "other"
+    api.delete_pod("low-0")
+    api.put_pod(cheapest)
+    api.put_card(CARDS[0], Holder(pod_identity(cheapest), whole_share(CARDS[0]), attempt="first"))
+    parts.watch()
+    await parts.idle()
+    api.queue(Operation.LIST_BUDGETS, refuse(ApiError("request header fields too large", 431)))
+    await want(parts, "high")
+    [victim] = evicted(api)
+    assert victim in ("low-1", "low-2")
+
+
+async def test_where_no_budgets_can_be_read_nobody_leaves_and_the_pod_is_told(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    api.queue(Operation.LIST_BUDGETS, *[refuse(ApiError("request header fields too large", 431))] * 100)
+    await want(parts, "high")
+    await pass_time(parts, 3 * RESTING_S)
+    assert evicted(api) == []
+    assert [text for uid, _, _, text in parts.told_pods if uid == "uid-high"] == [
+        "pods of lower priority hold the cards, and PodDisruptionBudgets protect them: default/* (these can't be read)"
+    ]
+    assert len(api.called(Operation.LIST_BUDGETS)) <= 4, "it is not asked again and again"
+
+
+def let_stay(parts: OperatorParts, name: str) -> None:
+    """Give a pod as long to end as the API server can write."""
+    pod = parts.api.pods["default", name]
+    parts.api.put_pod({**pod, "spec": {**pod["spec"], "terminationGracePeriodSeconds": 2**63 - 1}})
+    parts.watch()
+
+
+async def test_who_can_stay_for_years_is_asked_last(parts: OperatorParts, api: ApiServer) -> None:
+    for index in (0, 1):
+        let_stay(parts, f"low-{index}")
+    await want(parts, "high")
+    assert evicted(api) == ["low-2"]
+
+
+async def test_who_can_stay_for_years_is_asked_once_and_not_waited_for_so_long(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    for card in CARDS:
+        let_stay(parts, f"low-{card.index}")
+    await want(parts, "high")
+    [victim] = evicted(api)
+    [(claim, now_s)] = [
+        (claim, unix_s(LoopDatetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+        for card in map(api.card, CARDS)
+        for claim in card.claims
+    ]
+    assert unix_s(claim.holder.deadline) - now_s <= LONGEST_GRACE_S + PREEMPTION_TIMEOUT_S
+    await pass_time(parts, 20.0)
+    assert (evicted(api), parts.counts.preemptions["begun"]) == ([victim], 1)
+
+
+async def test_who_was_deleted_and_can_stay_for_years_does_not_count_as_leaving(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    pod = api.pods["default", "low-0"]
+    leaves = {"deletionTimestamp": "+11476-01-01T00:00:00Z", "deletionGracePeriodSeconds": 2**40}
+    api.put_pod({**pod, "metadata": {**pod["metadata"], **leaves}})
+    parts.watch()
+    await want(parts, "high")
+    [victim] = evicted(api)
+    assert victim in ("low-1", "low-2")
+
+
+async def test_a_defect_puts_one_pod_to_rest_and_is_no_hot_loop(
+    parts: OperatorParts, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise OverflowError
+
+    monkeypatch.setattr(parts.preemption, "_claims", defect)
+    await want(parts, "high")
+    await pass_time(parts, 2.5 * RESTING_S)
+    assert parts.counts.preemptions["begun"] <= 4
 
 
 async def test_a_setting_puts_pods_above_budgets(parts: OperatorParts, api: ApiServer) -> None:
