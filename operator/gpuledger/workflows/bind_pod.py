@@ -86,7 +86,7 @@ class PodBinder:
         had_its_turn = False
         try:
             dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
-            async with self._turns.turn(seen.pod, placement, dialect), self._place(placement):
+            async with self._turns.turn(seen.pod, placement, dialect):
                 had_its_turn = True
                 await self._bind_now(seen, placement, dialect)
         except Exception:
@@ -102,7 +102,8 @@ class PodBinder:
         annotations = self._turns.annotations(placement, seen.request, dialect)
         unbound: set[str] = set()
         try:
-            await self._enter_and_send(seen, placement, annotations, unbound)
+            async with self._place(placement):  # left before anything is given back: that can last for ever
+                await self._enter_and_send(seen, placement, annotations, unbound)
         except Exception:
             await self._releaser.give_back(seen.pod, placement.shares, unbound)
             raise

@@ -518,3 +518,27 @@ async def test_a_crowd_of_pods_with_several_cards_does_not_enter_all_at_once(
     arrive.set()
     await asyncio.gather(*tasks)
     assert all(api.node_of(name) for name in names)
+
+
+async def test_pods_whose_shares_can_never_be_given_back_keep_no_place_from_others(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """As pods do to which not a byte can be added: neither a Binding nor the fence fits in."""
+    names = [f"stuck-{number}" for number in range(MANY_CARDS_AT_ONCE)]
+    crowd = [a_card(index, "node-b") for index in range(2 * (MANY_CARDS_AT_ONCE + 1))]
+    for card in crowd:
+        api.put_card(card)
+    parts.read_cards()
+    api.queue(BIND, *[refuse_with(Conflict("request is too large", 409))] * len(names))
+    api.queue(Operation.ANNOTATE, *[refuse_with(Unreachable("request is too large", 500))] * 100_000)
+    for name in [*names, "ordinary"]:
+        api.put_pod(a_pod_object(name, BOTH))
+        assert parts.filter(name, "node-b").node_names == ["node-b"]
+    tasks = [start(parts.bind(name, "node-b")) for name in names]
+    await asyncio.sleep(60.0)
+    assert len(api.called(Operation.ANNOTATE)) > len(names), "each is tried again and again"
+    await parts.bind("ordinary", "node-b")
+    assert api.node_of("ordinary") == "node-b"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
