@@ -14,6 +14,7 @@ from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import CardOrder
 from gpuledger.placement.policy import Preference
+from gpuledger.placement.work import Work
 
 SEARCH_LIMIT = 512
 """Different ways to give a container its cards that are tried for one pod on one node, before it counts as not
@@ -24,14 +25,24 @@ LOOKS_LIMIT = 16_384
 184,756 ways to choose 10, and whoever asks for such must not keep the others waiting."""
 
 
-def choose_cards(shape: Shape, node: NodeRoom, preference: Preference) -> Assignment | Refusal:
+WORK_LIMIT = 2 * LOOKS_LIMIT
+"""Steps in all: looks, and what it takes to find out which cards there are for a container beside the others."""
+
+STEPS_OF_A_CARD = 4
+"""To find out whether it is one of them."""
+
+
+def choose_cards(
+    shape: Shape, node: NodeRoom, preference: Preference, work: Work | None = None
+) -> Assignment | Refusal:
     """Return the cards of each container, or the first reason why the node can't take the pod.
 
     Depth-first over the containers, the most demanding first and init containers last, so that these find the cards
     that the main ones have. The first descent is the preferred placement; the search goes on only when it fails.
+    What is not found before the `work` is spent counts as not fitting.
     """
     if takes_pods(node, shape):
-        search = _Search(shape, node.rooms, CardOrder(node, preference))
+        search = _Search(shape, node.rooms, CardOrder(node, preference), work or Work(WORK_LIMIT))
         if search.place(0):
             return search.assignment()
     for demand in shape:
@@ -155,7 +166,7 @@ def _all_cores_promised(demand: Demand, room: Room) -> bool:
 class _Search:
     """Depth-first search for the cards of all containers of a pod."""
 
-    def __init__(self, shape: Shape, rooms: Sequence[Room], card_order: CardOrder) -> None:
+    def __init__(self, shape: Shape, rooms: Sequence[Room], card_order: CardOrder, work: Work) -> None:
         self.shape = shape
         self.card_order = card_order
         self.rooms = card_order.sorted(rooms)
@@ -165,9 +176,11 @@ class _Search:
         # card UUID -> phase -> what the pod uses there, and who has it alone
         self.taken: dict[str, list[Amounts]] = {}
         self.alone: dict[str, list[bool]] = {}
+        self.kinds: dict[tuple[object, ...], int] = {}  # what cards have in common -> its number
         self.order = sorted(range(len(shape)), key=lambda c: _difficulty(shape[c]))
         self.budget = SEARCH_LIMIT
         self.looks = LOOKS_LIMIT
+        self.work = work
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
         self.told_apart = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
 
@@ -178,7 +191,7 @@ class _Search:
         container = self.order[depth]
         for rooms in self._ways(container):
             self.budget -= 1
-            if self.budget < 0:
+            if self.budget < 0 or not self.work.spend(len(rooms)):
                 return False
             self._take(container, rooms, +1)
             if self.place(depth + 1):
@@ -196,6 +209,8 @@ class _Search:
     def _ways(self, container: int) -> Iterator[tuple[Room, ...]]:
         """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
         demand = self.shape[container]
+        if not self.work.spend(STEPS_OF_A_CARD * len(self.rooms)):
+            return
         fitting = [room for room in self.rooms if self._fits_beside(container, room)]
         if demand.lifetime is Lifetime.INIT:  # its peak overlaps with what the pod has anyway
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
@@ -210,7 +225,7 @@ class _Search:
             best = self.card_order.best_sets(groups, demand.cards, first)
         for rooms in chain(best, *ways):
             self.looks -= 1
-            if self.looks < 0:
+            if self.looks < 0 or not self.work.spend():
                 return
             if not last:
                 kind = tuple(sorted(kinds[room.card.uuid] for room in rooms))
@@ -219,12 +234,13 @@ class _Search:
                 seen.add(kind)
             yield rooms
 
-    def _kind(self, room: Room) -> tuple[str, ...]:
-        """Return what makes two cards interchangeable for the rest of the search."""
-        mine = self.taken.get(room.card.uuid, ())
-        alone = self.alone.get(room.card.uuid, ())
+    def _kind(self, room: Room) -> int:
+        """Return a number that cards have in common which are interchangeable for the rest of the search."""
+        mine = tuple(self.taken.get(room.card.uuid, ()))
+        alone = tuple(self.alone.get(room.card.uuid, ()))
         told_apart = room.card.uuid if self.told_apart else ""
-        return tuple(map(repr, (told_apart, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)))
+        kind = (told_apart, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
+        return self.kinds.setdefault(kind, len(self.kinds))
 
     def _fits_beside(self, container: int, room: Room) -> bool:
         """Tell whether the container fits on the card beside what its own pod already uses there."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,8 +30,8 @@ Json = dict[str, Any]
 SLOW = 2**32
 """Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""
 
-NODES_AT_ONCE = 8
-"""Nodes that are looked at before others have their turn: each can take some milliseconds."""
+NODES_AT_ONCE, TURN_S = 8, 0.005
+"""Nodes that are looked at before others have their turn; after so much time they have it in any case."""
 
 
 class BudgetReader(Protocol):
@@ -169,9 +170,11 @@ class VictimFinder:
         leaving: Mapping[str, Collection[str]] | None,
     ) -> Eviction | None:
         best: Eviction | None = None
+        since_s = time.perf_counter()
         for number, name in enumerate(names):
-            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
                 await asyncio.sleep(0)
+                since_s = time.perf_counter()
             below = best.cost if best else None
             best = self._on_node(pod, request, name, budgets, _on(name, leaving), below) or best
         return best

@@ -17,6 +17,7 @@ from gpuledger.placement.preemption.card_needs import Need, need_on
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
 from gpuledger.placement.preemption.tenancy import LetCard, Tenancy
+from gpuledger.placement.work import Work
 
 LOOKS_LIMIT = 8_192
 """Ways to go on that are looked at on one node, before the best so far is taken. Measured on thousands of random nodes
@@ -36,7 +37,7 @@ class VictimSearch:
     """
 
     def __init__(
-        self, shape: Shape, tenancy: Tenancy, below: Cost | None, accept: Callable[[int], Assignment | None]
+        self, shape: Shape, tenancy: Tenancy, below: Cost | None, accept: Callable[[int], Assignment | None], work: Work
     ) -> None:
         self.found: tuple[int, Assignment] | None = None
         """The best victims, and the cards that the pod gets."""
@@ -45,6 +46,7 @@ class VictimSearch:
         self._best = below
         self._accept = accept
         self._looks_left = LOOKS_LIMIT
+        self._work = work
         self._cut_short = False  # some sets of one card were not looked at
         self._phases = phases(shape)
         self._missing = tuple(demand.cards for demand in shape)
@@ -62,7 +64,7 @@ class VictimSearch:
     @property
     def ended(self) -> bool:
         """Everything was looked at that could be cheaper: the best found is the best."""
-        return self._looks_left >= 0 and not self._cut_short
+        return self._looks_left >= 0 and not self._cut_short and not self._work.is_spent
 
     def run(self) -> None:
         """Search, within each choice of NUMA nodes for the containers that want their cards on one."""
@@ -116,6 +118,7 @@ class VictimSearch:
     def _need(self, card: int, containers: tuple[int, ...]) -> Need | None:
         key = (card, containers)
         if key not in self._needs:
+            self._work.spend(2 * len(containers))
             self._needs[key] = need_on(self._tenancy.cards[card].card, self._shape, containers, self._phases)
         return self._needs[key]
 
@@ -164,7 +167,7 @@ class VictimSearch:
             left = tuple(number - (container in containers) for container, number in enumerate(missing))
             for leaving in self._sets_for(place, containers):
                 self._looks_left -= 1
-                if self._looks_left < 0:
+                if self._looks_left < 0 or not self._work.spend():
                     return
                 self._descend(place + 1, left, *self._without(leaving, gone, cost, counts))
         self._descend(place + 1, missing, gone, cost, counts)
@@ -179,7 +182,7 @@ class VictimSearch:
 
     def _hopeless(self, place: int, missing: Missing, cost: Cost, counts: tuple[int, ...]) -> bool:
         """Tell whether nothing that is good enough can come of this."""
-        if self._looks_left < 0:
+        if self._looks_left < 0 or self._work.is_spent:
             return True
         total = self._total(cost, counts)
         for group, bounds_from in zip(self._groups, self._bounds, strict=True):
@@ -198,6 +201,8 @@ class VictimSearch:
         open_here = [i for i, number in enumerate(missing) if number and place in self._open[i]]
         for size in range(len(open_here), 0, -1):
             for containers in combinations(open_here, size):
+                if not self._work.spend():
+                    return
                 twins = (
                     self._alike(other, container) and missing[other] == missing[container] and other not in containers
                     for container in containers
@@ -219,7 +224,7 @@ class VictimSearch:
             found = self._sets[key] = []
             if need is not None:
                 fails = partial(self._too_much, containers)
-                sets, ended = leaving_sets(self._card(place), need, len(self._tenancy.limits), fails)
+                sets, ended = leaving_sets(self._card(place), need, len(self._tenancy.limits), fails, self._work)
                 found += sets
                 self._cut_short = self._cut_short or not ended
         return found
@@ -229,6 +234,7 @@ class VictimSearch:
         best = self._best
         if best is None:
             return False
+        self._work.spend(len(self._groups) // 2)
         groups = zip(self._groups, self._beside, strict=True)
         return cost >= best or any(
             at_least(cost, beside) >= best for group, beside in groups if any(each in group for each in containers)

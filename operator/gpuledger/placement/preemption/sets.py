@@ -14,11 +14,16 @@ from typing import NamedTuple
 from gpuledger.placement.preemption.card_needs import Need, Numbers
 from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.tenancy import Kind, LetCard
+from gpuledger.placement.work import Work
 
 STEPS_LIMIT = 8_192
 """Steps of the search for the sets of one card. It ends before that with up to 12 tenants on the card, whatever they
 are, and with many more if they are of few kinds; else the sets found so far are taken, those of the lowest priorities
 first."""
+
+
+COMPARED_A_STEP = 16
+"""Sets that are compared in the time of one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ def lowest_cost(card: LetCard, need: Need) -> Low | None:
 
 
 def leaving_sets(
-    card: LetCard, need: Need, budgets: int, fails: Callable[[Cost], bool]
+    card: LetCard, need: Need, budgets: int, fails: Callable[[Cost], bool], work: Work
 ) -> tuple[list[LeavingSet], bool]:
     """Return the sets that make room, the cheapest first, and whether that is all of them.
 
@@ -67,14 +72,14 @@ def leaving_sets(
     if not _possible(card, need):
         return [], True
     forced, others = _split(card, need)
-    search = _SetSearch(others, fails)
+    search = _SetSearch(others, fails, work)
     start = FREE
     for kind, _, _ in forced:
         start = joined(start, kind.cost(len(kind.tenants)))
     search.grow(0, _minus(need.free, card.free, forced), start)
     all_forced = [(kind, len(kind.tenants)) for kind, _, _ in forced]
     found = [_as_set([*all_forced, *numbers], budgets) for numbers in search.found]
-    return _undominated(found), search.ended
+    return _undominated(found, work), search.ended
 
 
 Lodgers = tuple[Kind, Numbers, bool]
@@ -164,8 +169,9 @@ Numbered = list[tuple[Kind, int]]
 class _SetSearch:
     """Depth-first search for all minimal sets, most of the cheapest kinds first."""
 
-    def __init__(self, kinds: Sequence[Lodgers], fails: Callable[[Cost], bool]) -> None:
+    def __init__(self, kinds: Sequence[Lodgers], fails: Callable[[Cost], bool], work: Work) -> None:
         self._kinds = kinds
+        self._work = work
         self._fails = fails
         self._steps_left = STEPS_LIMIT
         self._chosen: list[tuple[Kind, int, Numbers]] = []
@@ -175,12 +181,12 @@ class _SetSearch:
     @property
     def ended(self) -> bool:
         """No set is missing."""
-        return self._steps_left >= 0
+        return self._steps_left >= 0 and not self._work.is_spent
 
     def grow(self, position: int, lacking: Numbers, cost: Cost) -> None:
         """Add tenants of the kinds from a position on, until nothing is lacking any more."""
         self._steps_left -= 1
-        if self._steps_left < 0:
+        if self._steps_left < 0 or not self._work.spend():
             return
         if lacking[0] <= 0 and lacking[1] <= 0 and lacking[2] <= 0:
             if all(_exceeds(lacking, takes) for _, _, takes in self._chosen) and not self._fails(cost):
@@ -260,10 +266,12 @@ def _as_set(numbered: Numbered, budgets: int) -> LeavingSet:
     return LeavingSet(cost, tuple(counts), bits, shared)
 
 
-def _undominated(found: Iterable[LeavingSet]) -> list[LeavingSet]:
+def _undominated(found: Iterable[LeavingSet], work: Work) -> list[LeavingSet]:
     """Return the sets in the order of their costs, without those for which there is always another as good."""
     kept: list[LeavingSet] = []
     for one in sorted(found, key=lambda one: (one.cost, one.shared.bit_count(), one.bits)):
+        if not work.spend(1 + len(kept) // COMPARED_A_STEP):
+            return kept
         if not any(_replaces(other, one) for other in kept):
             kept.append(one)
     return kept
