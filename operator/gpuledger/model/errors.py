@@ -4,6 +4,7 @@ GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
 ├── DoesNotFit          the ledger refuses a share that would over-allocate a card
 ├── BindFailed          a pod can't be bound now; the text goes into its event
+├── TooMuch             an answer takes more work than one question may cost; asked again, there is less left to do
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
 ├── WentBack            the API server has less than it had: its data comes from an older copy
@@ -33,6 +34,10 @@ class DoesNotFit(GpuledgerError):  # noqa: N818
 
 class BindFailed(GpuledgerError):  # noqa: N818
     """A pod that can't be bound to the node now."""
+
+
+class TooMuch(GpuledgerError):  # noqa: N818
+    """An answer takes more work than one question may cost; what was done is kept, so asking again leads on."""
 
 
 class StartRefused(GpuledgerError):  # noqa: N818

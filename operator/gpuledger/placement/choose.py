@@ -10,6 +10,7 @@ from itertools import chain, islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
+from gpuledger.model.errors import TooMuch
 from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
@@ -43,6 +44,10 @@ compared, and nobody waits for thousands of nodes."""
 
 RANKED_AGAIN_OF_MANY = 64
 """The same in a cluster of more than ALL_AT_ONCE nodes."""
+
+HARD_STEPS = 32_768
+"""Steps of one question, beyond what plain requests take: some 0.2 s. Who asks for more is told to ask again; what was
+found out is kept, and between the questions the rest is looked at."""
 
 RANKS_SHOWN = 3
 """Nodes whose ranks are remembered with a choice."""
@@ -89,11 +94,26 @@ class FittingNodes:
         self.refused: dict[str, Refusal] = {}  # node name -> why not; nodes of the ledger only
         self._reasons: dict[Refusal, Refusal] = {}  # each reason once: thousands of nodes share a few
         self.evaluations = 0
+        self._hard_steps_allowed = HARD_STEPS
+
+    @property
+    def looked_at(self) -> int:
+        """How many nodes were looked at and have not changed since."""
+        return len(self._fitting) + len(self.refused)
 
     @property
     def unseen(self) -> int:
         """How many nodes were not looked at since they have changed."""
         return len(self._unseen)
+
+    def question(self) -> None:
+        """Begin a question: it may cost so much, and no more."""
+        self._hard_steps_allowed = self._decider.hard_steps + HARD_STEPS
+
+    @property
+    def is_tired(self) -> bool:
+        """Tell whether the question has cost what it may."""
+        return self._decider.hard_steps >= self._hard_steps_allowed
 
     @property
     def at_once(self) -> int:
@@ -150,11 +170,13 @@ class FittingNodes:
             self._unseen[name] = None
 
     def _decide(self, names: list[str]) -> None:
+        """Look at nodes, as long as the question allows; the others are looked at later."""
         if not names:  # as a rule there are none to look further at
             return
         nodes = [self._ledger.node_room(name) for name in names]
-        self.evaluations += len(nodes)
-        for node, decision in zip(nodes, self._decider.decide(nodes), strict=True):
+        decisions = self._decider.decide(nodes, self._hard_steps_allowed)
+        self.evaluations += len(decisions)
+        for node, decision in zip(nodes, decisions, strict=False):
             self._unseen.pop(node.name, None)
             self._drop(node.name)
             self.refused.pop(node.name, None)
@@ -162,6 +184,7 @@ class FittingNodes:
                 self._add(node.name, decision)
             elif node.cards:  # a node without cards may be gone for good: nothing is kept of it
                 self.refused[node.name] = self._reasons.setdefault(decision, decision)
+        self._set_aside(names[len(decisions) :])
 
     def _rank_again(self, names: Iterable[str]) -> None:
         """Rank those of these nodes again whose rank is old."""
@@ -230,7 +253,7 @@ class Chooser:
         self._mix.taken_over()
 
     def choose(self, request: PodRequest, node_names: Collection[str], count: int) -> Choice:
-        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why."""
+        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch."""
         wanted = set(node_names) if isinstance(node_names, Sequence) else node_names
         placements = tuple(islice(self._placements(request, wanted), count))
         if placements:
@@ -242,12 +265,20 @@ class Chooser:
             return Choice((), {name: refused.get(name) or self._unknown_node(request, name) for name in node_names})
 
     def best(self, request: PodRequest, node_names: Container[str] | None) -> Placement | None:
-        """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any."""
-        return next(self._placements(request, node_names), None)
+        """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any.
+
+        Those that fit but were not looked at yet are found when it is asked for again.
+        """
+        try:
+            return next(self._placements(request, node_names), None)
+        except TooMuch:
+            return None
 
     def fits(self, shape: Shape, node_name: str) -> bool:
         """Tell whether a pod of this shape fits on a node now, once spares are taken back."""
         room = self._ledger.room_without_spares(node_name)
+        if len(shape) > 1 and any(refuse_alone(demand, room) for demand in shape):
+            return False  # without a search
         return not isinstance(choose_cards(shape, room, Preference.BINPACK), Refusal)
 
     def reasons(self, request: PodRequest, node_names: Collection[str] | None) -> Counter[Refusal]:
@@ -272,6 +303,7 @@ class Chooser:
 
     def _placements(self, request: PodRequest, node_names: Container[str] | None) -> Iterator[Placement]:
         known = self._set_of(request)
+        known.question()
         self._pricers.tick()
         number, found = known.at_once, False
         number -= known.update(number)
@@ -284,11 +316,17 @@ class Chooser:
                     yield self._placement(request, name, assignment)
             if not known.unseen:
                 return
+            if known.is_tired and not found:
+                raise TooMuch(
+                    f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
+                    f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
+                )
 
     def look_further(self) -> bool:
         """Look at some nodes for an ask that is new, in a moment that nobody waits for; tell whether there are any."""
         known = next((known for known in reversed(self._sets.values()) if known.unseen), None)
         if known is not None:
+            known.question()
             known.look_further(LOOKED_AT)
         return known is not None
 

@@ -13,9 +13,13 @@ from typing import NamedTuple, Protocol
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Assignment
-from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
 from gpuledger.placement.ways import Ask, Way, differing_ways
+from gpuledger.placement.work import Work
+
+PLAIN_STEPS = 64
+"""For each container, on a node of up to 16 cards: one look at each card."""
 
 COSTS_PER_UNIT = 20
 """Differences between costs count from a twentieth of a thousandth of a card on."""
@@ -65,15 +69,21 @@ class Decider:
         self.policy_name = policy.nodes.value
         self._card_pricer = None if policy.cards in CARD_RANKS else pricers[policy.cards]
         self._node_pricer = None if policy.nodes in NODE_RANKS else pricers[policy.nodes]
+        self.hard_steps = 0
+        """Steps of searches so far beyond what a plain request takes on a node."""
 
     @property
     def edition(self) -> int:
         """Number of the prices that ranks are made from; after a change, earlier ranks are a little old."""
         return self._node_pricer.edition if self._node_pricer else 0
 
-    def decide(self, nodes: Sequence[NodeRoom]) -> list[Decision | Refusal]:
-        """Return the decision for each node."""
-        offers = [self._ways(node) for node in nodes]
+    def decide(self, nodes: Sequence[NodeRoom], hard_steps_allowed: int | None = None) -> list[Decision | Refusal]:
+        """Return the decision for each node, for the first of them only if `hard_steps` would be more than that."""
+        offers: list[Sequence[Way] | Refusal] = []
+        for node in nodes:
+            if hard_steps_allowed is not None and self.hard_steps >= hard_steps_allowed:
+                break
+            offers.append(self._ways(node))
         chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal)]))
         return [offer if isinstance(offer, Refusal) else next(chosen) for offer in offers]
 
@@ -88,7 +98,9 @@ class Decider:
     def _ways(self, node: NodeRoom) -> Sequence[Way] | Refusal:
         if self._card_pricer:
             return differing_ways(self._ask.shape, node)
-        found = choose_cards(self._ask.shape, node, self._policy.cards)
+        work = Work(WORK_LIMIT)
+        found = choose_cards(self._ask.shape, node, self._policy.cards, work)
+        self.hard_steps += max(0, WORK_LIMIT - work.left - PLAIN_STEPS * len(self._ask.shape))
         return found if isinstance(found, Refusal) else (Way(node, found),)
 
     def _chosen(self, offers: Sequence[Sequence[Way]]) -> list[Decision]:
