@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.scrapes import Scrapes
 from gpuledger.formats import extender
 from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
 from gpuledger.workflows.counts import Counts
@@ -35,6 +36,7 @@ class ExtenderServer:
         self._placer = placer
         self._preemption = preemption
         self._metrics = metrics
+        self._scrapes = Scrapes(metrics.chunks, metrics.content_type)
         self._counts = counts
         self._is_ready = is_ready
 
@@ -59,7 +61,7 @@ class ExtenderServer:
             [
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
-                web.get("/metrics", self._show_metrics),
+                web.get("/metrics", self._scrapes.answer),
             ]
         )
         return application
@@ -107,15 +109,6 @@ class ExtenderServer:
         if self._is_ready():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="the ledger is not read yet\n")
-
-    async def _show_metrics(self, request: web.Request) -> web.StreamResponse:
-        """Answer in pieces: while the text of thousands of cards is made, kube-scheduler's questions get their turn."""
-        response = web.StreamResponse(headers={"Content-Type": self._metrics.content_type})
-        await response.prepare(request)
-        async for piece in self._metrics.chunks():
-            await response.write(piece)
-        await response.write_eof()
-        return response
 
     def _check_ready(self) -> None:
         if not self._is_ready():
