@@ -27,7 +27,7 @@ BEGIN = (  # the longest first: whoever comes last has nobody to share the work 
     "cluster/test_crash_points.py",
     "cluster/test_replicas.py",
 )
-WAITING = ("node", "cluster", "browser", "manifests", "monitoring")
+WAITING = ("node", "cluster", "hostile", "browser", "manifests", "monitoring")
 """Directories of tests that mostly wait for other programs. What is computed comes after them, and fills the gaps."""
 
 

@@ -63,7 +63,8 @@ async def test_only_so_many_read_at_the_same_time() -> None:
         assert (refused.status, await refused.text()) == (503, "8 others are reading the metrics: ask again later\n")
         for response in slow:
             assert len(await response.read()) == 40 * len(PIECE)
-        assert (await client.get(url)).status == 200
+        async with client.get(url) as last:
+            assert last.status == 200
 
 
 async def test_who_reads_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,137 @@
+"""What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
+
+Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
+shows a pod, writes a `<` in six bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
+
+Json = dict[str, Any]
+
+NAMESPACE = "hostile"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+SHARE = {COUNT: 1, MEMORY: 1_000}
+FOR_EVER_S = 2**63 - 1
+CHOSEN = "nvidia.com/use-gputype"
+TOLD = "gpuledger.dev/devices"
+UUIDS = "nvidia.com/use-gpuuuid"
+
+
+def a_pod(name: str, *containers: Json, annotations: Mapping[str, str] | None = None, **spec: object) -> Json:
+    """Return a pod of the hostile namespace."""
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
+    listed = list(containers) or [container(SHARE)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"schedulerName": "gpuledger", "containers": listed, **spec},
+    }
+
+
+def with_text(name: str, text: str, limits: Mapping[str, object] = SHARE) -> list[Json]:
+    return [a_pod(name, container(limits, args=[text]))]
+
+
+def asking(count: int, base_mib: int = 25_000, cards: int = 1) -> list[Json]:
+    """Return containers of which no two ask for the same, so that none can stand for another."""
+    return [container({COUNT: cards, MEMORY: base_mib + n}, f"c{n}") for n in range(count)]
+
+
+def annotated(name: str, value: str, annotation: str = CHOSEN) -> list[Json]:
+    return [a_pod(name, annotations={annotation: value})]
+
+
+def a_budget(name: str, selector: Json) -> Json:
+    spec = {"minAvailable": "100%", "selector": selector}
+    return {"metadata": {"name": name, "namespace": NAMESPACE}, "kind": "PodDisruptionBudget", "spec": spec}
+
+
+def affinity(terms: int) -> Json:
+    expressions = [{"key": f"k{n}", "operator": "NotIn", "values": ["v"] * 10} for n in range(terms)]
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        }
+    }
+
+
+PLAIN_TEXT, ANGLE_TEXT = "x" * 1_300_000, "<" * 720_000
+
+CATALOGUE: dict[str, Callable[[], list[Json]]] = {
+    # Long ones.
+    "a watch event of 4 MB, and no GPU": lambda: with_text("angles", ANGLE_TEXT, {}),
+    "a watch event of 4 MB": lambda: with_text("gpu-angles", ANGLE_TEXT),
+    "as long as etcd takes": lambda: with_text("long", PLAIN_TEXT),
+    "thirty long ones": lambda: [pod for n in range(30) for pod in with_text(f"long-{n}", "<" * 200_000)],
+    "ten thousand variables": lambda: [
+        a_pod("variables", container(SHARE, env=[{"name": f"V{n}", "value": "v"} for n in range(10_000)]))
+    ],
+    "annotations as long as they may be": lambda: annotated("annotated", "a" * 250_000, "example.com/note"),
+    "annotations of angles": lambda: annotated("angled", "<" * 250_000, "example.com/note"),
+    "thousands of tolerations": lambda: [
+        a_pod("tolerant", tolerations=[{"key": f"k{n}", "operator": "Exists"} for n in range(3_000)])
+    ],
+    "thousands of affinity terms": lambda: [a_pod("particular", affinity=affinity(1_000))],
+    "a thousand node labels": lambda: [a_pod("selecting", nodeSelector={f"l{n}": "v" for n in range(1_000)})],
+    "many finalizers": lambda: [
+        {**pod, "metadata": {**pod["metadata"], "finalizers": [f"example.com/f{n}" for n in range(100)]}}
+        for pod in [a_pod("finalized")]
+    ],
+    # Many containers.
+    "64 containers with GPUs": lambda: [a_pod("c64", *asking(64))],
+    "250 containers with GPUs": lambda: [a_pod("c250", *asking(250))],
+    "900 containers with GPUs": lambda: [a_pod("c900", *asking(900))],
+    "2,000 containers, one of them with a GPU": lambda: [
+        a_pod("c2000", *asking(1), *(container({}, f"o{n}") for n in range(2_000)))
+    ],
+    "500 init containers with GPUs": lambda: [a_pod("init", container(SHARE), initContainers=asking(500))],
+    "eight that fit alone and never together": lambda: [
+        a_pod(f"together-{n}", *asking(8, 13_000 + n, cards=2)) for n in range(10)
+    ],
+    "eight, a hundred times, each time different": lambda: [
+        a_pod(f"eight-{n}", *asking(8, 9_000 + 8 * n)) for n in range(100)
+    ],
+    # Amounts.
+    "more memory than there is": lambda: [a_pod("huge", container({COUNT: 1, MEMORY: "9" * 18}))],
+    "more cards than there are": lambda: [a_pod("cards", container({COUNT: 10**9}))],
+    "a fraction of a card": lambda: [a_pod("fraction", container({COUNT: "500m"}))],
+    "an exponent": lambda: [a_pod("exponent", container({COUNT: 1, MEMORY: "1e300"}))],
+    "nothing of everything": lambda: [a_pod("nothing", container({COUNT: 0, MEMORY: 0, CORES: 0, PERCENT: 0}))],
+    "1,024 cards": lambda: [a_pod("all", container({COUNT: 1_024, MEMORY: 1}))],
+    "two hundred that wait, each for another amount": lambda: [
+        a_pod(f"waits-{n}", container({COUNT: 8, MEMORY: 39_000 + n})) for n in range(200)
+    ],
+    # Words.
+    "256 models of a thousand letters": lambda: annotated(
+        "models", ",".join(f"{n:03}" + "a" * 970 for n in range(256))
+    ),
+    "commas": lambda: annotated("commas", "," * 200_000),
+    "UUIDs that nobody has": lambda: annotated("uuids", ",".join(f"GPU-{n}" for n in range(20_000)), UUIDS),
+    "a policy of a megabyte's name": lambda: annotated("policy", "p" * 200_000, "hami.io/gpu-scheduler-policy"),
+    "all of Unicode": lambda: annotated("unicode", "".join(map(chr, range(0x20, 0xD7FF, 7))), CHOSEN),
+    "right to left, and marks without end": lambda: annotated("zalgo", "\u202e" + "e" + "\u0301" * 5_000, CHOSEN),
+    "cards told by themselves": lambda: annotated(
+        "told", '{"main": [{"uuid": "GPU-x", "memoryMiB": -1}]}', "gpuledger.dev/devices"
+    ),
+    "nested JSON": lambda: annotated("nested", "[" * 100_000, TOLD),
+    # Time.
+    "a grace of ages": lambda: [a_pod("grace", terminationGracePeriodSeconds=FOR_EVER_S)],
+    "a grace that runs over": lambda: [a_pod("overflow", terminationGracePeriodSeconds=300_000_000_000)],
+    # Budgets.
+    "a budget of 5,000 values": lambda: [
+        a_budget(
+            "values", {"matchExpressions": [{"key": "k", "operator": "In", "values": [f"v{n}" for n in range(5_000)]}]}
+        )
+    ],
+    "a budget of everything": lambda: [a_budget("everything", {})],
+    # Elsewhere.
+    "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
+    "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],
+}

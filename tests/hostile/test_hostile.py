@@ -1,0 +1,119 @@
+"""Whatever a user of one namespace creates: other namespaces' pods get their cards, and the operator lives on."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, Cluster, RequestFailed, pod
+from cluster.kubernetes import apply_policies
+from control_plane import ControlPlane
+from effort import fresh_seeds, times
+from hostile.catalogue import BUDGETS, CATALOGUE, NAMESPACE, PODS
+from installation import NO_KUBELET, Installation
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+LIMIT_S = 10.0
+"""From a pod's creation to its Binding, on two cores that four processes share."""
+
+TOLD_AFTER_S = 1.0
+
+LIMIT_MIB = 400
+"""Of the operator's memory, ever."""
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["without policies", "with policies"])
+def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, {**NO_KUBELET, "tell_waiting_after_s": TOLD_AFTER_S})
+        installation.install()
+        if request.param:
+            apply_policies(plane)
+        installation.start_operator()
+        installation.start_scheduler()
+        found = Cluster(plane, installation)
+        found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        found.add_nodes(3)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def cluster(attacked: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster; what was created in it is gone afterwards."""
+    yield attacked
+    attacked.request("DELETE", BUDGETS)
+    for found in attacked.request("GET", PODS)["items"]:
+        if found["metadata"].get("finalizers"):
+            attacked.patch(f"{PODS}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
+    attacked.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+    attacked.delete(*attacked.pods())
+
+
+def create(cluster: Cluster, body: Json) -> bool:
+    """Create an object; tell whether the API server took it."""
+    with suppress(RequestFailed):
+        cluster.request("POST", BUDGETS if body["kind"] == "PodDisruptionBudget" else PODS, body)
+        return True
+    return False
+
+
+def slowest_s(cluster: Cluster, names: list[str]) -> float:
+    """Create ordinary pods one after the other; return how long the slowest waited for its Binding."""
+    waited = []
+    for name in names:
+        begin_s = time.monotonic()
+        cluster.create(pod(name, {COUNT: 1, MEMORY: 1_000}))
+        cluster.wait_bound(name, timeout_s=6 * LIMIT_S)
+        waited.append(time.monotonic() - begin_s)
+    return max(waited)
+
+
+def memory_mib(pid: int) -> int:
+    """Return the most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
+
+
+def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say) -> None:
+    """Create hostile objects, then ordinary pods: these are bound soon, by an operator that stays the same."""
+    operator = cluster.installation.operator
+    assert operator is not None
+    pid = operator.pid
+    taken = sum(create(cluster, body) for body in bodies)
+    waited_s = slowest_s(cluster, [f"ordinary-{number}" for number in range(4)])
+    time.sleep(TOLD_AFTER_S + 0.5)  # who waits is told why
+    waited_s = max(waited_s, slowest_s(cluster, ["ordinary-4"]))
+    assert operator.alive
+    assert operator.pid == pid
+    assert cluster.installation.is_ready()
+    size_mib = memory_mib(pid)
+    assert size_mib < LIMIT_MIB
+    assert waited_s < LIMIT_S
+    say(
+        f"{what}: {taken} of {len(bodies)} taken; pods of others bound within {waited_s:.1f} s; operator {size_mib} MiB"
+    )
+
+
+TRIED = sorted(random.Random(fresh_seeds("hostile", 1)[0]).sample(sorted(CATALOGUE), times(6, len(CATALOGUE))))  # noqa: S311
+"""Kinds that are tried one by one."""
+
+
+@pytest.mark.parametrize("kind", TRIED)
+def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
+    check_others(cluster, CATALOGUE[kind](), kind, say)
+
+
+def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
+    bodies = [body for make in CATALOGUE.values() for body in make()]
+    check_others(cluster, bodies, "all kinds", say)
