@@ -277,6 +277,7 @@ class ApiServer:
         content_type: str = "application/json",
         parameters: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        longest_bytes: int | None = None,
     ) -> Json:
         """Answer one request, or raise what KubeClient would raise."""
         operation, names = _route(method, path)

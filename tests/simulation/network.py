@@ -55,6 +55,7 @@ class Client:
         content_type: str = "application/json",
         parameters: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        longest_bytes: int | None = None,
     ) -> Json:
         """Send one request, and wait for its answer for so long."""
         operation, key = route(method, path)

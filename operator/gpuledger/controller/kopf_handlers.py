@@ -19,7 +19,8 @@ from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory  # wha
 
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.kopf_watches import KopfWatches
-from gpuledger.kube_api.client import PAGE_SIZE, KubeClient
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.pages import PAGE_SIZE
 from gpuledger.kube_api.reads import pods_of
 from gpuledger.workflows.observe_cluster import ClusterObserver
 

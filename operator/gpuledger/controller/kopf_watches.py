@@ -3,6 +3,8 @@
 Kopf lists anew when a running watch says 410. A watch that is refused with 410 from the beginning, and any other error
 in a running one, end the whole process: an API server in trouble would end all operators at once. Between Kopf and the
 API server, the first becomes a watch that begins with the present state, and the second one that has just ended.
+
+And Kopf reads a page of a list in one piece, however long. A page that is too long is asked for with fewer objects.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import orjson
 
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.kube_api.lines import whole_lines
+from gpuledger.kube_api.pages import fewer, longest_page_bytes, read_at_most
+from gpuledger.model.errors import AnswerTooLong
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ class KopfWatches:
         """Send a request; give a watch that fails another ending."""
         response = await send(request)
         if "watch" not in request.url.query:
-            return response
+            return await self._in_bounds(request, response, send) if "limit" in request.url.query else response
         while response.status == HTTPStatus.GONE:
             response.release()
             logger.info("watch of %s: its version is too old; beginning with the present state", request.url.name)
@@ -47,6 +51,23 @@ class KopfWatches:
             response = await send(request)
             self._lists.again.set()  # what was deleted meanwhile is not in it
         response.content = cast(aiohttp.StreamReader, _UntilError(response.content, request.url.name))
+        return response
+
+    async def _in_bounds(
+        self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Read a page of a list; ask for fewer objects if it is too long."""
+        size = int(request.url.query["limit"])
+        while response.status == HTTPStatus.OK:
+            try:
+                response._body = await read_at_most(response, longest_page_bytes(size))
+                break
+            except AnswerTooLong:
+                if size == 1:
+                    raise
+                size = fewer(size)
+                request.url = request.url.update_query(limit=str(size))
+                response = await send(request)
         return response
 
 

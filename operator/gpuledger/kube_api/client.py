@@ -20,10 +20,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
 from gpuledger.kube_api.lines import whole_lines
+from gpuledger.kube_api.pages import pages_of, read_at_most
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
-
-PAGE_SIZE = 200
-"""Objects per page of a list: one page is in memory at a time, and a large node has some 20 kB."""
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -91,10 +89,12 @@ class KubeClient:
         content_type: str = "application/json",
         parameters: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        longest_bytes: int | None = None,
     ) -> Json:
         """Send one request, return the object in its answer.
 
-        Raises a subclass of ApiError; after Unreachable the request may have been carried out.
+        Raises a subclass of ApiError; after Unreachable the request may have been carried out. An answer of more bytes
+        than is allowed is not read to its end: AnswerTooLong.
         """
         headers = {"Content-Type": content_type, **await self._headers()}
         try:
@@ -107,7 +107,7 @@ class KubeClient:
                 proxy=self.configuration.proxy,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
-                answer = await response.read()
+                answer = await read_at_most(response, longest_bytes)
                 if response.status < 300:
                     found: Json = orjson.loads(answer) if answer else {}
                     return found
@@ -156,14 +156,8 @@ class KubeClient:
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
         """Yield the items of a list, page by page, all from one moment of the cluster."""
-        query = {"limit": str(PAGE_SIZE), **(parameters or {})}
-        while True:
-            page = await self.request("GET", path, parameters=query)
+        async for page in pages_of(self.request, path, parameters):
             yield page.get("items") or []
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return
-            query["continue"] = token
 
 
 def _error(request: str, status: int, answer: bytes, retry_after: str | None) -> ApiError:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import aiohttp
 import orjson
 
-from gpuledger.kube_api.client import PAGE_SIZE, Json
+from gpuledger.kube_api.client import Json
+from gpuledger.kube_api.pages import pages_of
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,9 @@ class Api(Protocol):
     """What a watch needs of a client: KubeClient's requests, or another's."""
 
     def request(
-        self, method: str, path: str, *, parameters: Mapping[str, str] | None = None
+        self, method: str, path: str, *, parameters: Mapping[str, str] | None = None, longest_bytes: int | None = None
     ) -> Coroutine[Any, Any, Json]:
-        """Send one request, return the object in its answer. Raises ApiError."""
+        """Send one request, return the object in its answer. Raises ApiError; AnswerTooLong of more bytes than that."""
 
     def stream(
         self, path: str, parameters: Mapping[str, str], silence_s: float
@@ -98,16 +99,14 @@ async def _list(
     listed: Callable[[set[str]], None],
 ) -> str:
     uids: set[str] = set()
-    query = {"limit": str(PAGE_SIZE), **parameters}
-    while True:
-        page = await client.request("GET", path, parameters=query)
+    version = ""
+    async for page in pages_of(client.request, path, parameters):
         for found in page.get("items") or ():
             uids.add(found["metadata"]["uid"])
             _show(changed, found, False)
-        if not page["metadata"].get("continue"):
-            listed(uids)
-            return str(page["metadata"]["resourceVersion"])
-        query["continue"] = page["metadata"]["continue"]
+        version = str(page["metadata"]["resourceVersion"])
+    listed(uids)
+    return version
 
 
 def _show(changed: Callable[[Json, bool], None], found: Json, gone: bool) -> None:

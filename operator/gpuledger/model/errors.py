@@ -14,6 +14,7 @@ GpuledgerError
     ├── Conflict        409
     ├── Invalid         422: for the ledger, a share that does not fit or a stale total
     ├── Denied          401, 403
+    ├── AnswerTooLong   200, and more of it than was allowed
     └── Unreachable     429, 5xx, no answer: the request may have been carried out
 """
 
@@ -59,6 +60,10 @@ class ApiError(GpuledgerError):
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+class AnswerTooLong(ApiError):  # noqa: N818
+    """The API server's answer is longer than was allowed; less can be asked for."""
 
 
 class NotFound(ApiError):  # noqa: N818

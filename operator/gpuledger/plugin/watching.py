@@ -62,8 +62,10 @@ class KubectlApi:
     def __init__(self, kubectl: Kubectl, say: Callable[[str], None]) -> None:
         self._kubectl, self._say = kubectl, say
 
-    async def request(self, method: str, path: str, *, parameters: Mapping[str, str] | None = None) -> Json:
-        """Read one object. Raises ApiError."""
+    async def request(
+        self, method: str, path: str, *, parameters: Mapping[str, str] | None = None, longest_bytes: int | None = None
+    ) -> Json:
+        """Read one object, however long. Raises ApiError."""
         assert method == "GET"  # noqa: S101 - follow only reads
         try:
             return await asyncio.to_thread(self._kubectl.read, path, dict(parameters or {}))

@@ -12,7 +12,8 @@ from kubernetes_asyncio.client import Configuration
 from fakes.objects import a_node_object, a_pod_object
 from gpuledger.controller.kopf_handlers import NoDiffBase, NoMemories, build_registry, build_settings, connection
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.kube_api.client import PAGE_SIZE, KubeClient
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.pages import PAGE_SIZE
 from gpuledger.workflows.observe_cluster import ClusterObserver
 
 Json = dict[str, Any]

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from gpuledger.controller import kopf_watches
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.kopf_watches import KopfWatches
+from gpuledger.kube_api import pages
 
 Json = dict[str, Any]
 
@@ -91,3 +92,28 @@ async def test_other_answers_are_kopfs_own_business(query: str, status: int) -> 
     server = Server(status)
     assert await read(server, KopfLists(), query) == (status, [])
     assert len(server.asked) == 1
+
+
+async def test_a_page_that_is_too_long_is_asked_for_with_fewer_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1_000)
+    asked: list[Mapping[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(dict(request.query))
+        items = ["x" * 400] * int(request.query["limit"])
+        return web.json_response({"items": items, "metadata": {"continue": "next"}})
+
+    application = web.Application()
+    application.router.add_get("/api/v1/pods", answer)
+    async with (
+        TestServer(application) as running,
+        ClientSession(middlewares=[KopfWatches(KopfLists())]) as session,
+        session.get(running.make_url("/api/v1/pods?limit=32&continue=here")) as response,
+    ):
+        assert len((await response.json())["items"]) == 2
+    assert asked == [{"limit": limit, "continue": "here"} for limit in ("32", "8", "2")]
+
+
+@pytest.mark.parametrize("status", [403, 410, 500])
+async def test_a_list_that_is_refused_is_kopfs_business(status: int) -> None:
+    assert (await read(Server(status), KopfLists(), "limit=200"))[0] == status

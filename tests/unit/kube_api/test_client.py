@@ -10,7 +10,9 @@ from aiohttp.test_utils import TestServer
 from kubernetes_asyncio.client import Configuration
 
 from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
-from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
+from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
+from gpuledger.kube_api.pages import PAGE_BYTES
+from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 
 
 async def refusal(status: int, text: str = "", headers: dict[str, str] | None = None) -> ApiError:
@@ -62,6 +64,45 @@ async def test_an_answer_that_is_no_status_object_is_quoted() -> None:
 )
 async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: float) -> None:
     assert (await refusal(429, headers={"Retry-After": header})).retry_after_s == wait_s
+
+
+async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missing() -> None:
+    sizes = [100] * 150 + [1_000_000] * 20 + [100] * 100
+    asked: list[int] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        begin, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        asked.append(limit)
+        items = [{"n": n, "text": "x" * sizes[n]} for n in range(begin, min(begin + limit, len(sizes)))]
+        token = str(begin + limit) if begin + limit < len(sizes) else ""
+        return web.json_response({"metadata": {"continue": token, "resourceVersion": "7"}, "items": items})
+
+    application = web.Application()
+    application.router.add_get("/api/v1/pods", answer)
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            pages = [page async for page in client.pages("/api/v1/pods")]
+        finally:
+            await client.close()
+    assert [item["n"] for page in pages for item in page] == list(range(len(sizes)))
+    assert max(sum(len(item["text"]) for item in page) for page in pages) <= PAGE_BYTES
+    assert len(asked) < 25, "pages grow again where objects are short"
+
+
+async def test_an_object_that_is_too_long_even_alone_is_an_error() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {}, "items": ["x" * (LONGEST_LINE_BYTES + 1)]})
+
+    application = web.Application()
+    application.router.add_get("/api/v1/pods", answer)
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            with pytest.raises(AnswerTooLong):
+                [page async for page in client.pages("/api/v1/pods")]
+        finally:
+            await client.close()
 
 
 async def test_an_event_as_long_as_an_object_can_be_is_read_and_a_longer_one_is_skipped() -> None:

@@ -56,7 +56,9 @@ class Server:
         """Each request so far: `list` with its continue token, or `watch` with the version to go on from."""
         self.times_s: list[float] = []
 
-    async def request(self, method: str, path: str, *, parameters: Mapping[str, str]) -> Json:
+    async def request(
+        self, method: str, path: str, *, parameters: Mapping[str, str], longest_bytes: int | None = None
+    ) -> Json:
         assert (method, path, parameters["fieldSelector"]) == ("GET", PATH, SELECTOR["fieldSelector"])
         assert "watch" not in parameters
         return cast(Json, await self._answer("list", parameters.get("continue", "")))

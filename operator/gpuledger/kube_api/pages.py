@@ -1,0 +1,68 @@
+"""Lists, page by page, none of which is longer than is good for the process that reads it.
+
+The API server counts objects and not bytes, and some of them are a thousand times as long as others. So a page that
+turns out too long is broken off and asked for again with fewer objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
+
+import aiohttp
+
+from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
+from gpuledger.model.errors import AnswerTooLong
+
+PAGE_SIZE = 200
+"""Objects of a page at most: one page is in memory at a time, and a large node has some 20 kB."""
+
+PAGE_BYTES = 6 * 1024 * 1024
+"""Of a page with several objects; as Python objects it can take ten times as much."""
+
+Json = dict[str, Any]
+Request = Callable[..., Coroutine[Any, Any, Json]]
+
+
+def fewer(size: int) -> int:
+    """Return with how many objects a page is asked for again that was too long with so many."""
+    return max(1, size // 4)
+
+
+def longest_page_bytes(size: int) -> int:
+    """Return how long a page of so many objects may be."""
+    return PAGE_BYTES if size > 1 else LONGEST_LINE_BYTES
+
+
+async def read_at_most(response: aiohttp.ClientResponse, longest_bytes: int | None) -> bytes:
+    """Return the body of an answer. Raises AnswerTooLong when it has more bytes; None: it may have any number."""
+    if longest_bytes is None:
+        return await response.read()
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > longest_bytes:
+            response.close()  # else the rest is read when the connection is given back
+            raise AnswerTooLong(f"{response.method} {response.url.path}: longer than {longest_bytes:,} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def pages_of(request: Request, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
+    """Yield the pages of a list as the API server answers them, all from one moment of the cluster. Raises ApiError."""
+    query, size = dict(parameters or {}), PAGE_SIZE
+    while True:
+        asked, longest_bytes = {"limit": str(size), **query}, longest_page_bytes(size)
+        try:
+            page = await request("GET", path, parameters=asked, longest_bytes=longest_bytes)
+        except AnswerTooLong:
+            if size == 1:
+                raise
+            size = fewer(size)
+            continue
+        yield page
+        token = (page.get("metadata") or {}).get("continue")
+        if not token:
+            return
+        query["continue"] = token
+        size = min(PAGE_SIZE, 2 * size)
