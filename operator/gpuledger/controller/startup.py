@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.settings import Settings
 from gpuledger.workflows.agent_pods import AGENT_SELECTOR
+from gpuledger.workflows.pauses import rest
 from gpuledger.workflows.preempt import SETTLE_S
 from gpuledger.workflows.restart import started_again
 
@@ -159,11 +161,12 @@ async def _give_room(operator: Operator) -> None:
         operator.room_has_changed.clear()
         operator.placer.expire_holds()
         if operator.observer.synced and operator.leadership.is_active():
-            operator.waiting.give_room()
+            begin_s = time.perf_counter()
+            is_more = operator.waiting.give_room()
             operator.preemption.room_has_changed()
-            if operator.placer.look_further():
+            if operator.placer.look_further() or is_more:
                 operator.room_has_changed.set()
-                await asyncio.sleep(0)  # whoever asks meanwhile goes first
+                await rest(begin_s)  # whoever asks meanwhile goes first
 
 
 async def _preempt(operator: Operator) -> None:

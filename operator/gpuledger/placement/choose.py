@@ -15,12 +15,13 @@ from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
-from gpuledger.placement.decide import Decider, Decision
-from gpuledger.placement.fit import choose_cards, refuse_alone
+from gpuledger.placement.decide import Decider, Decision, hard_steps
+from gpuledger.placement.fit import WORK_LIMIT, choose_cards, refuse_alone
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference
 from gpuledger.placement.pricers import Pricers
 from gpuledger.placement.ways import Ask
+from gpuledger.placement.work import Work
 
 SETS_KEPT = 256
 """Asks whose sets are kept; a cluster's pods come from few templates. The least recently asked one is dropped."""
@@ -109,6 +110,11 @@ class FittingNodes:
     def question(self) -> None:
         """Begin a question: it may cost so much, and no more."""
         self._hard_steps_allowed = self._decider.hard_steps + HARD_STEPS
+
+    @property
+    def hard_steps(self) -> int:
+        """Steps of searches so far, beyond what plain ones take."""
+        return self._decider.hard_steps
 
     @property
     def is_tired(self) -> bool:
@@ -264,22 +270,36 @@ class Chooser:
         except KeyError:
             return Choice((), {name: refused.get(name) or self._unknown_node(request, name) for name in node_names})
 
-    def best(self, request: PodRequest, node_names: Container[str] | None) -> Placement | None:
+    def best(
+        self, request: PodRequest, node_names: Container[str] | None, hard: Work | None = None
+    ) -> Placement | None:
         """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any.
 
-        Those that fit but were not looked at yet are found when it is asked for again.
+        Those that fit but were not looked at yet are found when it is asked for again. What searches take beyond plain
+        ones is spent of `hard`.
         """
+        known = self._set_of(request)
+        before = known.hard_steps
         try:
             return next(self._placements(request, node_names), None)
         except TooMuch:
             return None
+        finally:
+            if hard is not None:
+                hard.spend(known.hard_steps - before)
 
-    def fits(self, shape: Shape, node_name: str) -> bool:
-        """Tell whether a pod of this shape fits on a node now, once spares are taken back."""
+    def fits(self, shape: Shape, node_name: str, hard: Work) -> bool:
+        """Tell whether a pod of this shape fits on a node now, once spares are taken back.
+
+        What a search takes beyond a plain one is spent of `hard`.
+        """
         room = self._ledger.room_without_spares(node_name)
         if len(shape) > 1 and any(refuse_alone(demand, room) for demand in shape):
             return False  # without a search
-        return not isinstance(choose_cards(shape, room, Preference.BINPACK), Refusal)
+        work = Work(WORK_LIMIT)
+        found = choose_cards(shape, room, Preference.BINPACK, work)
+        hard.spend(hard_steps(shape, work))
+        return not isinstance(found, Refusal)
 
     def reasons(self, request: PodRequest, node_names: Collection[str] | None) -> Counter[Refusal]:
         """Return why nodes do not take a pod, as far as they were looked at, and how many of them for each reason.

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.refusal import Refusal
+from gpuledger.model.request import Shape
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
@@ -100,7 +101,7 @@ class Decider:
             return differing_ways(self._ask.shape, node)
         work = Work(WORK_LIMIT)
         found = choose_cards(self._ask.shape, node, self._policy.cards, work)
-        self.hard_steps += max(0, WORK_LIMIT - work.left - PLAIN_STEPS * len(self._ask.shape))
+        self.hard_steps += hard_steps(self._ask.shape, work)
         return found if isinstance(found, Refusal) else (Way(node, found),)
 
     def _chosen(self, offers: Sequence[Sequence[Way]]) -> list[Decision]:
@@ -132,6 +133,11 @@ class Decider:
     def _costs(self, pricer: Pricer, effects: Sequence[Effect]) -> list[float]:
         """Return costs, rounded: what is nearly equal is left to the order of names, which fills node after node."""
         return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._ask, effects)] if effects else []
+
+
+def hard_steps(shape: Shape, work: Work) -> int:
+    """Return how many steps, beyond what a plain request takes, a search for a pod's cards on one node has taken."""
+    return max(0, WORK_LIMIT - work.left - PLAIN_STEPS * len(shape))
 
 
 def _cheapest(costs: Sequence[float], sizes: Sequence[int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.pauses import TURN_S, rest
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.wake_up import WaitingPods
 
@@ -148,13 +150,17 @@ class PodExplainer:
 
     async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
         found = []
+        since_s = time.perf_counter()
         for number, name in enumerate(list(self._ledger.node_names())):
-            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
-                await asyncio.sleep(0)
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
+                since_s = await rest(since_s)
             verdict = self._verdict(uid, shape, name)
             found.append(self._reason(verdict, offered is None or name in offered))
         found.sort(key=nearness)
-        near = [await self._with_leavers(node, shape) for node in found[:NODES_WITH_LEAVERS]]
+        near = []
+        for node in found[:NODES_WITH_LEAVERS]:
+            since_s = await rest(since_s)
+            near.append(self._with_leavers(node, shape))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
@@ -178,10 +184,9 @@ class PodExplainer:
         text = refusal.text if refusal else "takes it"
         return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
 
-    async def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
+    def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
         if node.reason is None:
             return node
-        await asyncio.sleep(0)
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
         tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}

@@ -6,7 +6,6 @@ choice worse and never better, so a choice whose budgets are all known is the be
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -21,6 +20,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction
+from gpuledger.workflows.pauses import TURN_S, rest
 from gpuledger.workflows.pod_lives import PodLives
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ Json = dict[str, Any]
 SLOW = 2**32
 """Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""
 
-NODES_AT_ONCE, TURN_S = 8, 0.005
-"""Nodes that are looked at before others have their turn; after so much time they have it in any case."""
+NODES_AT_ONCE = 8
+"""Nodes that are looked at before others have their turn, if it did not take too long before."""
 
 
 class BudgetReader(Protocol):
@@ -173,8 +173,7 @@ class VictimFinder:
         since_s = time.perf_counter()
         for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
-                await asyncio.sleep(0)
-                since_s = time.perf_counter()
+                since_s = await rest(since_s)
             below = best.cost if best else None
             best = self._on_node(pod, request, name, budgets, _on(name, leaving), below) or best
         return best

@@ -1,8 +1,9 @@
-"""How long to wait before a request is repeated."""
+"""How long to wait before a request is repeated, and when work that takes long lets others have their turn."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,20 @@ async def pause(attempt: int, error: GpuledgerError) -> None:
     asked_for_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 10))
     await asyncio.sleep(max(pause_s, asked_for_s))
+
+
+TURN_S = 0.005
+"""So long others can wait without noticing."""
+
+REST_TO_WORK = 1.0
+"""How long whoever has worked for longer rests, by how long that was: at least half of the time is for others."""
+
+
+async def rest(since_s: float) -> float:
+    """Let others have their turn after work that began at `since_s`, by time.perf_counter; return when it goes on."""
+    worked_s = time.perf_counter() - since_s
+    await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > TURN_S else 0.0)
+    return time.perf_counter()
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreac
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.work import Work
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pauses import pause
 
@@ -36,6 +37,9 @@ WOKEN_ANNOTATION = "gpuledger.dev/woken"
 
 GRACE_S = 0.25
 """How long kube-scheduler has to come for a pod by itself before the pod is woken."""
+
+HARD_STEPS = 8_192
+"""Steps of the searches of one turn, beyond what plain pods take: some 50 ms."""
 
 EARMARK_S = 5.0
 """How long room is kept for a pod that was woken and does not come."""
@@ -118,6 +122,7 @@ class WaitingPods:
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self._left: dict[Shape, set[str]] = {}  # shape -> nodes that have changed and are still to be looked at
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
@@ -128,7 +133,8 @@ class WaitingPods:
         self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
         self._calls: set[asyncio.Task[None]] = set()
         self.on_newcomer: Callable[[], None] = lambda: None
-        """Called when a pod comes to wait for which nobody has looked at any node."""
+        """Called when there is more to be looked at: a pod has come for which nobody has looked at any node, or a turn
+        has ended before all was looked at."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._earmarks)
@@ -213,18 +219,29 @@ class WaitingPods:
         """Return the UIDs of the pods that wait."""
         return self._waiting.keys() | self._earmarks.keys()
 
-    def give_room(self) -> None:
-        """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed."""
-        while self._waiting and (self._unchecked or self._seen != self._ledger.changes):
+    def give_room(self) -> bool:
+        """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
+
+        Returns whether pods are left whose places take long to look for: then this was as much as one turn may cost.
+        """
+        hard = Work(HARD_STEPS)
+        while self._waiting and (self._unchecked or self._left or self._seen != self._ledger.changes):
             exhausted: set[tuple[Shape, int]] = set()
-            for waiting in self._candidates():
+            for waiting in self._candidates(hard):
+                if hard.is_spent and len(waiting.request.shape) > 1:
+                    self._unchecked.add(waiting.request.shape)
+                    continue
                 same = (waiting.request.shape, id(waiting.node_names))
-                placement = None if same in exhausted else self._best(waiting)
+                placement = None if same in exhausted else self._best(waiting, hard)
                 if placement is None:
                     exhausted.add(same)
                 else:
                     self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
                     self._earmark(waiting)
+            if hard.is_spent:
+                self.on_newcomer()
+                return True
+        return False
 
     def yield_to(self, pod: Pod) -> bool:
         """Take back room that is kept for pods of lower priority than this one; tell whether there was any."""
@@ -247,24 +264,45 @@ class WaitingPods:
 
     # Inside.
 
-    def _best(self, waiting: WaitingPod) -> Placement | None:
+    def _best(self, waiting: WaitingPod, hard: Work) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
-        placement = self._chooser.best(waiting.request, waiting.node_names)
+        placement = self._chooser.best(waiting.request, waiting.node_names, hard)
         if placement is None and self._ledger.take_back_spares():
-            placement = self._chooser.best(waiting.request, waiting.node_names)
+            placement = self._chooser.best(waiting.request, waiting.node_names, hard)
         return placement
 
-    def _candidates(self) -> list[WaitingPod]:
-        """Return those who fit where something has changed, first who goes first."""
-        touched = list(self._ledger.touched_since(self._seen))
+    def _candidates(self, hard: Work) -> list[WaitingPod]:
+        """Return those who fit where something has changed, first who goes first.
+
+        Pods of several containers come after the others: only for them it can take long to know. Those for which there
+        was no time are the first to be looked at in the next turn.
+        """
+        touched = set(self._ledger.touched_since(self._seen))
         unchecked, self._unchecked, self._seen = self._unchecked, set(), self._ledger.changes
+        left, self._left = self._left, {}
         found: list[WaitingPod] = []
-        for shape, same in self._by_shape.items():
+        several = [shape for shape in self._by_shape if len(shape) > 1]
+        several.sort(key=lambda shape: (shape not in left, self._by_shape[shape][0].rank))
+        for shape in (*(shape for shape in self._by_shape if len(shape) == 1), *several):
+            same = self._by_shape[shape]
             if shape in unchecked:
                 found += same
             else:
-                found += _who_may_go(same, {name for name in touched if self._chooser.fits(shape, name)})
+                names = touched | left[shape] if shape in left else touched
+                found += _who_may_go(same, self._where_it_fits(shape, names, hard))
         return sorted(found, key=_rank)
+
+    def _where_it_fits(self, shape: Shape, names: set[str], hard: Work) -> set[str]:
+        """Return on which of these nodes such pods fit; those for which there is no time are left for later."""
+        fitting, looked_at = set(), set()
+        for name in names:
+            if hard.is_spent and len(shape) > 1:
+                self._left[shape] = names - looked_at
+                break
+            looked_at.add(name)
+            if self._chooser.fits(shape, name, hard):
+                fitting.add(name)
+        return fitting
 
     def _shared(self, node_names: Iterable[str]) -> frozenset[str]:
         """Return the names as a set that all pods share which have the same: there can be thousands of both."""

@@ -18,6 +18,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, Placement
+from gpuledger.placement.work import Work
 from gpuledger.workflows.wake_up import EARMARK_S, GRACE_S, WOKEN_ANNOTATION
 
 CARDS = cards_of("node-a", 3)
@@ -419,13 +420,13 @@ async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_
     asked: list[PodRequest] = []
     fits, best = parts.chooser.fits, parts.chooser.best
 
-    def spied_fits(shape: Shape, node_name: str) -> bool:
+    def spied_fits(shape: Shape, node_name: str, hard: Work) -> bool:
         compared.append((shape[0].cards, node_name))
-        return fits(shape, node_name)
+        return fits(shape, node_name, hard)
 
-    def spied_best(request: PodRequest, node_names: Container[str] | None) -> Placement | None:
+    def spied_best(request: PodRequest, node_names: Container[str] | None, hard: Work) -> Placement | None:
         asked.append(request)
-        return best(request, node_names)
+        return best(request, node_names, hard)
 
     monkeypatch.setattr(parts.chooser, "fits", spied_fits)
     monkeypatch.setattr(parts.chooser, "best", spied_best)
