@@ -21,8 +21,9 @@ from installation import NO_KUBELET, Installation
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
-LIMIT_S = 10.0
-"""From a pod's creation to its Binding, on two cores that four processes share."""
+LIMIT_S, LIMIT_OF_ALL_S = 10.0, 30.0
+"""From a pod's creation to its Binding, on two cores that four processes share. Where hundreds of pods were created a
+moment before, kube-scheduler tries these first, whoever's they are."""
 
 TOLD_AFTER_S = 1.0
 
@@ -74,7 +75,7 @@ def slowest_s(cluster: Cluster, names: list[str]) -> float:
     for name in names:
         begin_s = time.monotonic()
         cluster.create(pod(name, {COUNT: 1, MEMORY: 1_000}))
-        cluster.wait_bound(name, timeout_s=6 * LIMIT_S)
+        cluster.wait_bound(name, timeout_s=2 * LIMIT_OF_ALL_S)
         waited.append(time.monotonic() - begin_s)
     return max(waited)
 
@@ -85,7 +86,16 @@ def memory_mib(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
 
 
-def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say) -> None:
+def worst_lag_s(cluster: Cluster) -> float:
+    """Return the bucket, in seconds, below which all lags of the operator's event loop were so far."""
+    buckets = {}
+    for sample, number in cluster.installation.metrics().items():
+        if sample.startswith("gpuledger_event_loop_lag_seconds_bucket"):
+            buckets[float(sample.partition('le="')[2].partition('"')[0])] = number
+    return min(bound for bound, number in buckets.items() if number == buckets[float("inf")])
+
+
+def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say, limit_s: float = LIMIT_S) -> None:
     """Create hostile objects, then ordinary pods: these are bound soon, by an operator that stays the same."""
     operator = cluster.installation.operator
     assert operator is not None
@@ -99,9 +109,10 @@ def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say) -> N
     assert cluster.installation.is_ready()
     size_mib = memory_mib(pid)
     assert size_mib < LIMIT_MIB
-    assert waited_s < LIMIT_S
+    assert waited_s < limit_s
     say(
-        f"{what}: {taken} of {len(bodies)} taken; pods of others bound within {waited_s:.1f} s; operator {size_mib} MiB"
+        f"{what}: {taken} of {len(bodies)} taken; pods of others bound within {waited_s:.1f} s; "
+        f"operator {size_mib} MiB, its loop late by less than {worst_lag_s(cluster):g} s so far"
     )
 
 
@@ -116,4 +127,4 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
 
 def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
     bodies = [body for make in CATALOGUE.values() for body in make()]
-    check_others(cluster, bodies, "all kinds", say)
+    check_others(cluster, bodies, "all kinds", say, LIMIT_OF_ALL_S)

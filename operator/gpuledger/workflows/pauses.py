@@ -25,8 +25,8 @@ async def pause(attempt: int, error: GpuledgerError) -> None:
 TURN_S = 0.005
 """So long others can wait without noticing."""
 
-REST_TO_WORK = 1.0
-"""How long whoever has worked for longer rests, by how long that was: at least half of the time is for others."""
+REST_TO_WORK = 3.0
+"""How long whoever has worked for longer rests, by how long that was: most of the time is for others."""
 
 
 async def rest(since_s: float) -> float:
