@@ -294,7 +294,8 @@ class WaitingPods:
 
     def _where_it_fits(self, shape: Shape, names: set[str], hard: Work) -> set[str]:
         """Return on which of these nodes such pods fit; those for which there is no time are left for later."""
-        fitting, looked_at = set(), set()
+        fitting: set[str] = set()
+        looked_at: set[str] = set()
         for name in names:
             if hard.is_spent and len(shape) > 1:
                 self._left[shape] = names - looked_at

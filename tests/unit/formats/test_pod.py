@@ -24,6 +24,7 @@ from gpuledger.formats.pod import (
     resource_version,
     was_tried,
 )
+from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.model.errors import BadInput
@@ -275,7 +276,6 @@ def test_of_a_pod_with_thousands_of_containers_no_more_are_read_than_it_takes_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[str] = []
-    whole_number = request_format.whole_number
 
     def counting(text: object) -> int:
         read.append(str(text))
