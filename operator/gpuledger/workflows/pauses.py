@@ -25,6 +25,9 @@ async def pause(attempt: int, error: GpuledgerError) -> None:
 TURN_S = 0.005
 """So long others can wait without noticing."""
 
+HARD_S = 0.02
+"""What is done before others have their turn takes less, unless somebody has asked for something that takes long."""
+
 REST_TO_WORK = 3.0
 """How long whoever has worked for longer rests, by how long that was: most of the time is for others."""
 
@@ -32,7 +35,7 @@ REST_TO_WORK = 3.0
 async def rest(since_s: float) -> float:
     """Let others have their turn after work that began at `since_s`, by time.perf_counter; return when it goes on."""
     worked_s = time.perf_counter() - since_s
-    await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > TURN_S else 0.0)
+    await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > HARD_S else 0.0)
     return time.perf_counter()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from gpuledger.model.errors import WentBack
+from gpuledger.model.errors import GpuledgerError, WentBack
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,12 @@ async def started_again(name: str, part: Callable[[], Awaitable[None]]) -> None:
             return
         except WentBack:
             raise
-        except Exception:
+        except Exception as error:
             if asyncio.get_running_loop().time() > begin_s + LONGEST_PAUSE_S:
                 pause_s = FIRST_PAUSE_S
-            logger.exception("%s failed, which is a defect of this program; it is started again in %g s", name, pause_s)
+            if isinstance(error, GpuledgerError):
+                logger.error("%s failed, and is started again in %g s: %s", name, pause_s, error)
+            else:
+                logger.exception("%s failed, a defect of this program; it is started again in %g s", name, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

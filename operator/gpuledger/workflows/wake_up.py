@@ -38,7 +38,7 @@ WOKEN_ANNOTATION = "gpuledger.dev/woken"
 GRACE_S = 0.25
 """How long kube-scheduler has to come for a pod by itself before the pod is woken."""
 
-HARD_STEPS = 8_192
+TURN_STEPS = 8_192
 """Steps of the searches of one turn, beyond what plain pods take: some 50 ms."""
 
 EARMARK_S = 5.0
@@ -224,7 +224,7 @@ class WaitingPods:
 
         Returns whether pods are left whose places take long to look for: then this was as much as one turn may cost.
         """
-        hard = Work(HARD_STEPS)
+        hard = Work(TURN_STEPS)
         while self._waiting and (self._unchecked or self._left or self._seen != self._ledger.changes):
             exhausted: set[tuple[Shape, int]] = set()
             for waiting in self._candidates(hard):
