@@ -129,7 +129,12 @@ class Preemption:
         return self._ledger.changes + self._newcomers, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take."""
+        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
+
+        It can ask for one of which was seen already that it waits no more: of that nothing is kept.
+        """
+        if self._waiting.find(pod_uid) is None:
+            return
         self._asked_s[pod_uid] = asyncio.get_running_loop().time()
         if pod_uid in self._called:
             self._called.discard(pod_uid)

@@ -14,7 +14,7 @@ from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_o
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopDatetime, settle
 from gpuledger.controller import startup
-from gpuledger.formats.extender import PreemptArguments
+from gpuledger.formats.extender import FilterArguments, PreemptArguments
 from gpuledger.formats.pod import LONGEST_GRACE_S, pod_identity
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
@@ -492,6 +492,18 @@ async def test_where_no_budgets_can_be_read_nobody_leaves_and_the_pod_is_told(
         "pods of lower priority hold the cards, and PodDisruptionBudgets protect them: default/* (these can't be read)"
     ]
     assert len(api.called(Operation.LIST_BUDGETS)) <= 4, "it is not asked again and again"
+
+
+async def test_nothing_is_remembered_of_a_pod_that_is_asked_for_after_it_was_seen_gone(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    api.put_pod(refused("late"))
+    await parts.idle()
+    asked = FilterArguments(api.pods["default", "late"], ["node-a"])
+    api.delete_pod("late")
+    await parts.idle()
+    assert not parts.placer.filter(asked).node_names
+    assert parts.preemption._asked_s == {}
 
 
 def let_stay(parts: OperatorParts, name: str) -> None:
