@@ -48,7 +48,7 @@ from fakes.admission_cases import (
 )
 from fakes.objects import WORDS
 from gpuledger.controller.admission import policies
-from gpuledger.formats.request import pod_request
+from gpuledger.formats.request import pod_request, too_many_containers
 from gpuledger.model.errors import BadInput
 from gpuledger.settings import Settings
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
@@ -291,7 +291,7 @@ def test_a_pod_with_more_containers_with_gpus_than_a_search_should_take_is_refus
     others = [container({}, f"other{number}") for number in range(9)]
     none = [container({COUNT: 0}, f"none{number}") for number in range(9)]
     create(user, pod("eight", *asking[:8], *others, *none))
-    with refused("gpuledger-requests", "more than 8 containers of this pod ask for GPUs: spread them"):
+    with refused("gpuledger-requests", too_many_containers(8)):
         create(user, pod("nine", *asking[:8], initContainers=asking[8:]))
 
 
