@@ -380,6 +380,9 @@ class ApiServer:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:
                 return list(self.cards.values())
+        on_node = re.fullmatch(r"spec\.nodeName=(.+)", parameters["fieldSelector"])
+        if on_node is not None:
+            return [pod for pod in self.pods.values() if bound_node(pod) == on_node[1]]
         selector = re.fullmatch(r"spec\.schedulerName=([^,]+),spec\.nodeName(!?)=", parameters["fieldSelector"])
         if selector is None:
             raise AssertionError(f"unknown field selector {parameters['fieldSelector']}")

@@ -2,6 +2,9 @@
 
 A kubelet writes `status.startTime` of a pod that it takes up, before it pulls an image or mounts a volume. A device
 plugin that does not answer stops the kubelet in the middle of taking up a pod, and the whole node with it.
+
+A pod can also be late by itself: its owner writes so much into it that its status does not fit in any more. So nothing
+is concluded from it where the kubelet has taken up another pod that was bound after it, whose-ever that is.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, pod_identity
@@ -31,6 +34,9 @@ SETTLE_S = 15.0
 still, and a kubelet reports its node's status every 10 s (nodeStatusUpdateFrequency). A pod that came to it earlier,
 and found the plugin gone, would fail for good."""
 
+LATER_S = 10.0
+"""By how much a pod has to be bound after a late one, to be no proof of the order in which a kubelet takes up pods."""
+
 PODS_AT_ONCE = 16
 
 
@@ -39,6 +45,9 @@ class PodReader(Protocol):
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now. Raises NotFound."""
+
+    async def pods_of_node(self, node_name: str) -> list[Json]:
+        """Return the pods of all schedulers that are bound to a node."""
 
 
 @dataclass(slots=True)
@@ -63,6 +72,7 @@ class LateStarts:
         self._timeout_s = timeout_s
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
         self._late: dict[str, set[str]] = {}  # node name -> UIDs of the late pods among them
+        self._excused: set[str] = set()  # UIDs of bound pods that are late by themselves
         self._settling: dict[str, tuple[str, asyncio.TimerHandle]] = {}  # node name -> what was wrong, and till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
         self.on_change: Callable[[str], None] = lambda _: None
@@ -86,7 +96,7 @@ class LateStarts:
             self._started(uid)
         elif is_finished(pod):
             self.forget(uid)
-        elif self._timeout_s:
+        elif self._timeout_s and uid not in self._excused:
             age_s = _age_s(pod) if bound_before else 0.0
             if uid not in self._waiting:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
@@ -102,6 +112,10 @@ class LateStarts:
 
     def forget(self, pod_uid: str) -> None:
         """Take in that a pod is gone."""
+        self._excused.discard(pod_uid)
+        self._drop(pod_uid)
+
+    def _drop(self, pod_uid: str) -> None:
         waiting = self._waiting.pop(pod_uid, None)
         if waiting is None:
             return
@@ -139,7 +153,7 @@ class LateStarts:
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to start."""
-        return set(self._waiting)
+        return self._waiting.keys() | self._excused
 
     def _timer(self, pod_uid: str, wait_s: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(wait_s, self.worker.mark, pod_uid)
@@ -154,7 +168,36 @@ class LateStarts:
             self.forget(pod_uid)
         else:
             self.observe(found, bound_before=False)
-            self._note_late(pod_uid)
+            await self._conclude(pod_uid)
+
+    async def _conclude(self, pod_uid: str) -> None:
+        """Close the node of a pod that is late, unless that is the pod's own trouble; look again after a while."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is None:
+            return
+        other = await self._taken_up_later(waiting)
+        if self._waiting.get(pod_uid) is not waiting:
+            return
+        if other is not None:
+            logger.warning(
+                "pod %s does not start, and pod %s does, which came to the same node later", waiting.pod, other
+            )
+            self._excused.add(pod_uid)
+            self._drop(pod_uid)
+            return
+        self._note_late(pod_uid)
+        waiting.timer = self._timer(pod_uid, self._timeout_s)
+
+    async def _taken_up_later(self, waiting: _Waiting) -> Pod | None:
+        """Return a pod that the kubelet has taken up though it came to the node well after this one."""
+        since = _time(waiting.bound_at)
+        if since is None:
+            return None
+        for found in await self._reader.pods_of_node(waiting.node_name):
+            at = _time(bound_at(found))
+            if has_started(found) and at is not None and at > since + timedelta(seconds=LATER_S):
+                return pod_identity(found)
+        return None
 
     def _note_late(self, pod_uid: str) -> None:
         """Close the pod's node, if it still waits for its kubelet."""
@@ -179,8 +222,14 @@ class LateStarts:
 
 def _age_s(pod: Json) -> float:
     """Return how long the pod has been bound; 0 if it does not say."""
+    at = _time(bound_at(pod))
+    return 0.0 if at is None else max(0.0, (datetime.now(UTC) - at).total_seconds())
+
+
+def _time(text: str) -> datetime | None:
+    """Return a time of RFC 3339; None if it is none, or has no time zone."""
     try:
-        age_s = (datetime.now(UTC) - datetime.fromisoformat(bound_at(pod))).total_seconds()
-    except (ValueError, TypeError):  # none, or none with a time zone
-        return 0.0
-    return max(0.0, age_s)
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None

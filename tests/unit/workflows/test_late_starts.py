@@ -14,7 +14,7 @@ from fakes.virtual_time import EPOCH, LoopDatetime, now_s
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
 from gpuledger.workflows import late_starts
-from gpuledger.workflows.late_starts import SETTLE_S
+from gpuledger.workflows.late_starts import LATER_S, SETTLE_S
 
 CARDS = cards_of("node-a", 2)
 TIMEOUT_S = 60.0
@@ -132,6 +132,40 @@ async def test_what_a_watch_has_missed_is_asked_for_before_a_node_is_closed(part
     parts.api.queue(Operation.READ_POD, lose_request())
     assert await later(parts, TIMEOUT_S + 1) == OPEN
     assert parts.starts.known_pods() == set()
+
+
+async def test_a_pod_that_is_late_by_itself_closes_no_node(parts: OperatorParts) -> None:
+    """As one into which its status does not fit. The kubelet has taken up another one, of whatever scheduler."""
+    await start(parts, bound("b", started=True))
+    await appear(parts, bound("a", age_s=0.0))
+    await asyncio.sleep(LATER_S + 1)
+    later_one = bound("of-others", started=True, age_s=0.0)
+    later_one["spec"]["schedulerName"] = "default-scheduler"
+    parts.api.put_pod(later_one)
+    assert await later(parts, TIMEOUT_S) == OPEN
+    asked = len(parts.api.called(Operation.LIST_PODS))
+    parts.api.put_pod({**bound("a", age_s=0.0), "metadata": {**bound("a")["metadata"], "labels": {"changed": "1"}}})
+    assert await later(parts, 10 * TIMEOUT_S) == OPEN
+    assert len(parts.api.called(Operation.LIST_PODS)) == asked, "it is not looked into again"
+
+
+async def test_a_node_that_was_closed_opens_when_its_kubelet_takes_up_a_pod_of_others(parts: OperatorParts) -> None:
+    await start(parts, bound("b", started=True))
+    await appear(parts, bound("a", age_s=0.0))
+    assert await later(parts, TIMEOUT_S + 1) == why("a")
+    later_one = bound("of-others", started=True, age_s=0.0)
+    later_one["spec"]["schedulerName"] = "default-scheduler"
+    parts.api.put_pod(later_one)
+    assert await later(parts, TIMEOUT_S) == OPEN
+
+
+async def test_who_was_bound_before_or_with_a_late_pod_proves_nothing(parts: OperatorParts) -> None:
+    await start(parts, bound("b", started=True, age_s=5.0))
+    await appear(parts, bound("a", age_s=0.0))
+    with_it = bound("of-others", started=True, age_s=-LATER_S / 2)
+    with_it["spec"]["schedulerName"] = "default-scheduler"
+    parts.api.put_pod(with_it)
+    assert await later(parts, TIMEOUT_S + 1) == why("a")
 
 
 async def test_a_pod_without_a_share_is_no_proof(parts: OperatorParts) -> None:
