@@ -47,6 +47,7 @@ from pod_network import SERVICES
 
 POLL_INTERVAL_S = 0.05
 REQUEST_TIMEOUT_S = 2.0
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 COMPONENT_TIMEOUT_S = 120.0
 PORT_ATTEMPTS = 5
 PORTS = range(20_000, 32_000)  # below what Linux gives to outgoing connections
@@ -259,9 +260,21 @@ class ControlPlane:
         self._programs.clear()
         self._components.clear()
         if self._directory_lock is not None:
+            self._kill_unknown()
             shutil.rmtree(self.directory, ignore_errors=True)
             os.close(self._directory_lock)
             self._directory_lock = None
+
+    def _kill_unknown(self) -> None:
+        """Kill the program that was just being started when a signal came: it would write into the directory again."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                ours = any(str(self._binaries / name) in words for name in COMPONENTS)
+                if ours and int(status[1]) == os.getpid() and str(self.directory) in " ".join(words):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    os.waitpid(int(entry.name), 0)
 
     def ensure_alive(self) -> None:
         """Raise ControlPlaneError when a component has ended by itself."""
