@@ -76,10 +76,11 @@ class Naive:
         shares = [share for pod, share in line.holders if pod != but]
         on_hold = []
         for pod, held in self.holds.items():
-            here = [share for share in held.all_shares() if share.uuid == uuid]
+            counting = held.all_shares() if spares else held.shares
+            here = [share for share in counting if share.uuid == uuid]
             on_hold += [pod] * len(here)
             if pod != but and pod not in holders:
-                shares += [share for share in here if spares or share in held.shares]
+                shares += here
         if promised:
             known = [but, *holders, *on_hold]
             shares += [share for pod, share in (line.promises | line.claims).items() if pod not in known]

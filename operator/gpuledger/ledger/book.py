@@ -135,7 +135,7 @@ class Ledger:
         """Return the node as placement would see it if all spares were taken back."""
         if not self._with_spares:
             return self.node_room(node_name)
-        return self._view(node_name, lambda entry: entry.room_without(self._spares_on(entry)))
+        return self._view(node_name, lambda entry: entry.room_without_spares(self._spares_on(entry)))
 
     @property
     def changes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.model.amounts import Amounts, total
 from gpuledger.model.card import Card
@@ -161,6 +161,13 @@ class CardEntry:
     def room_without(self, pod_uids: Collection[str]) -> Room:
         """Return the same, leaving out what is on hold for some pods."""
         return self.room_if_gone([uid for uid in pod_uids if uid not in self.holders])
+
+    def room_without_spares(self, pod_uids: Collection[str]) -> Room:
+        """Return the same once nothing is on hold for some pods. What is promised to them counts then."""
+        if not pod_uids:
+            return self.room()
+        holds = {uid: share for uid, share in self.holds.items() if uid not in pod_uids}
+        return replace(self, holds=holds, known_room=None).room()
 
     def room_if_gone(self, pod_uids: Collection[str]) -> Room:
         """Return the same as if some pods had left the card, and waited for it no more."""

@@ -285,3 +285,15 @@ def test_a_promise_that_is_withdrawn_frees_its_card_where_the_card_is_now() -> N
     ledger.promises.withdraw("p")
     assert ledger.node_room("node-b").rooms[0].free == CARD.capacity
     assert list(ledger.touched_since(seen)) == ["node-b"]
+
+
+def test_without_its_spares_a_pod_still_has_what_is_promised_to_it_there() -> None:
+    elsewhere = a_card(0, "node-b")
+    ledger = a_ledger(CARD, elsewhere)
+    promised, share = a_share(elsewhere, 3_000), a_share(CARD, 1_000)
+    ledger.promises.make("p", Placement("node-b", (promised,)))
+    ledger.hold("p", Placement("node-a", (share,)), 10.0, [Placement("node-b", (a_share(elsewhere, 1_000),))])
+    before = ledger.room_without_spares("node-b")
+    assert ledger.take_back_spares()
+    assert ledger.node_room("node-b") == before
+    assert before.rooms[0].free == elsewhere.capacity - promised.amounts
