@@ -26,7 +26,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
-from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.errors import Unreachable
 from gpuledger.settings import Settings
 from gpuledger.workflows.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.pauses import rest
@@ -178,12 +178,7 @@ async def _preempt(operator: Operator) -> None:
         begin_s = asyncio.get_running_loop().time()
         operator.preemption.wanted.clear()
         if operator.observer.synced and operator.leadership.is_active():
-            try:
-                await operator.preemption.decide()
-            except ApiError as error:
-                logger.warning("no victims are chosen, trying again: %s", error)
-                await asyncio.sleep(START_PAUSE_S)
-                operator.preemption.wanted.set()
+            await operator.preemption.decide()
         took_s = asyncio.get_running_loop().time() - begin_s
 
 

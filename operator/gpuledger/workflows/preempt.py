@@ -47,7 +47,8 @@ FRESH_S = 5.0
 meanwhile a node can have got a taint, or run short of CPU."""
 
 RESTING_S = 10.0
-"""After this time a pod is looked at again for which only budgets stand in the way: no watch tells of these."""
+"""After this time a pod is looked at again for which only budgets stand in the way, of which no watch tells, or for
+which claiming has failed by a defect."""
 
 CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
