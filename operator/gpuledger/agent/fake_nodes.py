@@ -118,17 +118,19 @@ async def register_node(client: KubeClient, node: FakeNode, count_resources: Seq
     """
     metadata = {"name": node.name, "annotations": {REGISTER_ANNOTATION: register_of(node.cards)}}
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "type": "gpuledger-fake"}
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labels}}
-    path = f"/api/v1/nodes/{node.name}"
-    try:
-        await client.request("POST", "/api/v1/nodes", body)
-    except Conflict:
-        await client.request("PATCH", path, body, content_type="application/merge-patch+json")
     slots = dict.fromkeys(count_resources, str(sum(card.capacity.number for card in node.cards)))
     amounts = {"cpu": "128", "memory": "1Ti", "pods": str(PODS_PER_NODE), **slots}
     ready = {"type": "Ready", "status": "True", "reason": "FakeKubelet", "message": "simulated by gpuledger"}
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-    await client.request("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labels}}
+    path = f"/api/v1/nodes/{node.name}"
+    try:
+        # With its status at once, as a kubelet creates its node: kube-scheduler may refuse a pod in between, and does
+        # not try it again when the slots come (docs/limits.md).
+        await client.request("POST", "/api/v1/nodes", {**body, **status})
+    except Conflict:
+        await client.request("PATCH", path, body, content_type="application/merge-patch+json")
+        await client.request("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")
 
 
 class FakeKubelet:
