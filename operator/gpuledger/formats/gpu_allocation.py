@@ -19,7 +19,6 @@ from gpuledger.formats.resource import (
     MAX_CONFLICTS,
     MAX_CONTAINERS,
     MAX_CORES,
-    MAX_HOLDERS,
     MAX_INDEX,
     MAX_LINE,
     MAX_LINK_SCORE,
@@ -34,7 +33,7 @@ from gpuledger.formats.resource import (
     VERSION,
 )
 from gpuledger.model.card import CardPhase
-from gpuledger.model.share import HolderState
+from gpuledger.model.share import MAX_HOLDERS, HolderState
 
 # The others' names and limits are had from here, too.
 __all__ = [

@@ -15,7 +15,6 @@ PLURAL: Final = "gpuallocations"
 SINGULAR: Final = "gpuallocation"
 SHORT_NAME: Final = "gpua"
 
-MAX_HOLDERS: Final = 256
 MAX_CONTAINERS: Final = 64
 MAX_CONFLICTS: Final = 64
 MAX_CLAIMS: Final = 64

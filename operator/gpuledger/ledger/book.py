@@ -25,6 +25,9 @@ from gpuledger.model.stored_card import StoredCard
 PINNED = float("inf")
 """Deadline of a hold whose fate a write in flight will decide."""
 
+LOST_KEPT = 16_384
+"""Deleted cards of which is remembered when: answers that are older than so many deletions are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -47,7 +50,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
-        self._lost: dict[str, int] = {}  # UUID of a card that was deleted -> version that an answer must be later than
+        # UUID of a card that was deleted -> version that an answer must be later than; the last LOST_KEPT
+        self._lost: OrderedDict[str, int] = OrderedDict()
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
@@ -205,6 +209,9 @@ class Ledger:
         entry.stored = entry.open = False
         self.promises.listed(entry, ())  # with the object they are gone; the preemption is given up
         entry.resource_version = self._lost[uuid] = resource_version
+        self._lost.move_to_end(uuid)
+        if len(self._lost) > LOST_KEPT:
+            self._lost.popitem(last=False)
         self._forget_if_unheld(entry)
         self._touch(entry.card.node_name)
         return True

@@ -9,7 +9,7 @@ from gpuledger.model.amounts import Amounts, total
 from gpuledger.model.card import Card
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.share import Claim, Holder, Share
+from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 from gpuledger.model.topology import Topology
 
@@ -20,6 +20,8 @@ def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | N
         return "is not free"
     if not (share.amounts + total(other.amounts for other in others)).fits_in(capacity):
         return "has no room for the pod"
+    if len(others) >= MAX_HOLDERS:
+        return f"has as many pods as it can have, {MAX_HOLDERS}"
     return None
 
 
@@ -172,6 +174,8 @@ class CardEntry:
     def room_if_gone(self, pod_uids: Collection[str]) -> Room:
         """Return the same as if some pods had left the card, and waited for it no more."""
         shares = self.shares(pod_uids)
-        used = total(share.amounts for share in shares)
+        free = self.card.capacity - total(share.amounts for share in shares)
+        if len(shares) >= MAX_HOLDERS:  # no slot is of use to a pod that the card's object can't list
+            free = replace(free, number=min(free.number, 0))
         shut = any(share.exclusive for share in shares)
-        return Room(self.card, self.card.capacity - used, idle=not shares, shut=shut)
+        return Room(self.card, free, idle=not shares, shut=shut)

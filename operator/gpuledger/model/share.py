@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
@@ -13,6 +14,9 @@ from gpuledger.model.request import PodRequest, Shape, phases
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
+
+MAX_HOLDERS: Final = 256
+"""Pods of which one card's object can say that they hold it. A card that has them all is full, whatever is free on it."""
 
 
 class HolderState(StrEnum):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from builders import OFFER, a_card, a_holder, a_ledger, a_share, commit, occupy, stored, whole_share
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
-from gpuledger.model.share import Claim, Placement, Share
+from gpuledger.model.share import MAX_HOLDERS, Claim, Placement, Share
 from gpuledger.model.stored_card import StoredCard
 
 CARD = a_card()
@@ -256,6 +256,26 @@ def test_news_with_the_version_of_a_deletion_bring_no_card_back() -> None:
     assert not ledger.load(stored(CARD, version=7))
     assert ledger.entry(CARD.uuid) is None
     assert ledger.load(stored(CARD, version=8))
+
+
+def test_a_share_that_would_be_one_more_than_a_card_can_list_does_not_fit() -> None:
+    card = a_card(number=2 * MAX_HOLDERS)
+    holders = [a_holder(f"p-{number}", a_share(card, 1)) for number in range(MAX_HOLDERS)]
+    ledger = a_ledger(card)
+    ledger.load(stored(card, *holders, version=2))
+    assert not line(ledger, card).takes(a_share(card, 1), "new")
+    assert line(ledger, card).takes(a_share(card, 2), "p-7")
+
+
+def test_of_ever_so_many_deleted_cards_the_last_ones_are_remembered() -> None:
+    ledger = Ledger()
+    for number in range(LOST_KEPT + 2):
+        card = a_card(number)
+        ledger.load(stored(card, version=number + 1))
+        ledger.unload(card.uuid, number + 2)
+    assert not ledger.load(stored(a_card(LOST_KEPT + 1), version=LOST_KEPT + 1))  # older than its deletion
+    assert not ledger.load(stored(a_card(2), version=2))
+    assert ledger.load(stored(a_card(0), version=1))  # the first one is forgotten
 
 
 def test_what_is_promised_to_a_pod_and_on_hold_for_it_counts_once() -> None:

@@ -5,7 +5,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement
+from gpuledger.model.share import MAX_HOLDERS, Placement
 from gpuledger.placement.choose import ALL_AT_ONCE, LOOKED_AT, SETS_KEPT, Chooser
 from gpuledger.placement.policy import Policy, Preference, load_permille
 
@@ -43,6 +43,20 @@ def place_all(ledger: Ledger, request: PodRequest, count: int, policy: Policy | 
 def test_binpack_prefers_the_fullest_node_that_fits() -> None:
     assert first_node(three_nodes(), a_request(mib(1_000)), Policy(nodes=BINPACK)) == "node-b"
     assert first_node(three_nodes(), a_request(mib(11_000, cards=2)), Policy(nodes=BINPACK)) == "node-c"
+
+
+def test_a_card_whose_object_can_list_no_more_pods_is_full_and_the_next_one_is_taken() -> None:
+    cards = [a_card(index, number=4 * MAX_HOLDERS) for index in range(2)]
+    placed = place_all(a_ledger(*cards), a_request(mib(10)), 2 * MAX_HOLDERS + 1, Policy(cards=BINPACK))
+    taken = [share.uuid for placement in placed for share in placement.shares]
+    assert taken == [card.uuid for card in cards for _ in range(MAX_HOLDERS)]  # the last pod found no slot
+
+
+def test_a_card_that_is_full_of_pods_says_that_it_has_no_slot() -> None:
+    ledger = a_ledger(a_card(number=4 * MAX_HOLDERS))
+    assert len(place_all(ledger, a_request(mib(10)), MAX_HOLDERS)) == MAX_HOLDERS
+    refusal = Chooser(ledger, Policy()).choose(a_request(mib(10)), ["node-a"], 1).refusals["node-a"]
+    assert refusal.reason is Reason.NO_SLOT
 
 
 def test_spread_prefers_the_emptiest_node() -> None:
