@@ -16,7 +16,7 @@ Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
 
 MAX_HOLDERS: Final = 256
-"""Pods of which one card's object can say that they hold it. A card that has them all is full, whatever is free on it."""
+"""Pods that one card's object can list as its holders. A card that has so many is full, whatever is free on it."""
 
 
 class HolderState(StrEnum):

@@ -24,6 +24,7 @@ from gpuledger.formats.pod import DEFAULT_GRACE_S, LONGEST_GRACE_S, grace_s, is_
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
 from gpuledger.reports.record import Happening
@@ -54,7 +55,7 @@ CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
 
 
-_Look = tuple[int, frozenset[str] | None]
+_Look = tuple[int, NodeSet | None]
 """How much had happened, and which nodes kube-scheduler would take."""
 
 

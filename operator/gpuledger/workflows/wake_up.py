@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
@@ -68,7 +68,7 @@ class WaitingPod:
     pod: Pod
     request: PodRequest
     rank: Rank
-    node_names: frozenset[str] | None
+    node_names: NodeSet | None
     tried_s: float | None = None
     """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
 
@@ -130,7 +130,7 @@ class WaitingPods:
         self.changes = 0
         """How often somebody has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
-        self._name_sets: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()  # hash -> set in use
+        self._node_sets = NodeSets()
         self._calls: set[asyncio.Task[None]] = set()
         self.on_newcomer: Callable[[], None] = lambda: None
         """Called when there is more to be looked at: a pod has come for which nobody has looked at any node, or a turn
@@ -149,7 +149,7 @@ class WaitingPods:
         self._remove(pod.uid)
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
-        names = None if node_names is None else self._shared(node_names)
+        names = None if node_names is None else self._node_sets.of(node_names)
         tried_s = None if names is None else time.time()
         self._add(WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s))
         if names is None:
@@ -304,14 +304,6 @@ class WaitingPods:
             if self._chooser.fits(shape, name, hard):
                 fitting.add(name)
         return fitting
-
-    def _shared(self, node_names: Iterable[str]) -> frozenset[str]:
-        """Return the names as a set that all pods share which have the same: there can be thousands of both."""
-        names = frozenset(node_names)
-        known = self._name_sets.get(hash(names))
-        if known != names:
-            known = self._name_sets[hash(names)] = names
-        return known
 
     def _add(self, waiting: WaitingPod) -> None:
         self.changes += 1
