@@ -46,8 +46,8 @@ compared, and nobody waits for thousands of nodes."""
 RANKED_AGAIN_OF_MANY = 64
 """The same in a cluster of more than ALL_AT_ONCE nodes."""
 
-HARD_STEPS = 8_192
-"""Steps of one question, beyond what plain requests take: some 20 ms. Who asks for more is told to ask again; what was
+HARD_STEPS = 4_096
+"""Steps of one question, beyond what plain requests take: some 5 ms, and those of its last node. Who asks for more is told to ask again; what was
 found out is kept, and between the questions the rest is looked at."""
 
 RANKS_SHOWN = 3

@@ -97,12 +97,14 @@ class Decider:
         ]
 
     def _ways(self, node: NodeRoom) -> Sequence[Way] | Refusal:
+        shape, work = self._ask.shape, Work(WORK_LIMIT)
         if self._card_pricer:
-            return differing_ways(self._ask.shape, node)
-        work = Work(WORK_LIMIT)
-        found = choose_cards(self._ask.shape, node, self._policy.cards, work)
-        self.hard_steps += hard_steps(self._ask.shape, work)
-        return found if isinstance(found, Refusal) else (Way(node, found),)
+            found = differing_ways(shape, node, work)
+        else:
+            cards = choose_cards(shape, node, self._policy.cards, work)
+            found = cards if isinstance(cards, Refusal) else (Way(node, cards),)
+        self.hard_steps += hard_steps(shape, work)
+        return found
 
     def _chosen(self, offers: Sequence[Sequence[Way]]) -> list[Decision]:
         """Return a decision for each node that offers some ways."""

@@ -13,6 +13,7 @@ from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import worst_connected_first
 from gpuledger.placement.fit import choose_cards, fits, refuse_alone, takes_pods
 from gpuledger.placement.policy import Preference
+from gpuledger.placement.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,13 @@ class Way:
     assignment: Assignment
 
 
-def differing_ways(shape: Shape, node: NodeRoom) -> Sequence[Way] | Refusal:
+def differing_ways(shape: Shape, node: NodeRoom, work: Work | None = None) -> Sequence[Way] | Refusal:
     """Return ways of which each leaves something else behind, or why the pod does not fit.
 
     A pod of one container with one card has as many as there are different rooms. Any other pod has one, the tightest:
     its combinations are too many to be priced, and mostly it asks for whole cards, which are all the same. Where rooms
-    are the same, the topology decides: a single card is the worst connected of them, several are the best set.
+    are the same, the topology decides: a single card is the worst connected of them, several are the best set. `work`
+    is what a search may cost, as for `choose_cards`.
     """
     if len(shape) == 1 and shape[0].cards == 1 and not shape[0].one_numa_node:
         rooms = _differing_rooms(shape[0], node) if takes_pods(node, shape) else ()
@@ -45,7 +47,7 @@ def differing_ways(shape: Shape, node: NodeRoom) -> Sequence[Way] | Refusal:
         refusal = refuse_alone(shape[0], node)
         if refusal:
             return refusal
-    found = choose_cards(shape, node, Preference.BINPACK)
+    found = choose_cards(shape, node, Preference.BINPACK, work)
     return found if isinstance(found, Refusal) else (Way(node, found),)
 
 
