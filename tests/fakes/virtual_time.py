@@ -2,14 +2,26 @@
 
 import asyncio
 import selectors
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 DEADLOCK_S = 1.0
 """Real time after which a loop without any timer counts as stuck."""
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def called_at_once(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *arguments: Any
+) -> asyncio.Future[Any]:
+    """Return the outcome of a call, as a loop without threads answers `run_in_executor`."""
+    outcome = loop.create_future()
+    try:
+        outcome.set_result(function(*arguments))
+    except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+        outcome.set_exception(error)
+    return outcome
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -22,6 +34,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual time, in seconds."""
         return self.now_s
+
+    def run_in_executor(  # type: ignore[override]  # nobody but asyncio calls it
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call a function at once, in no time: the clock would not wait for a thread."""
+        return called_at_once(self, func, *args)
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -11,6 +11,8 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
+from fakes.virtual_time import called_at_once
+
 CLOSED_AFTER = 10
 """How often a coroutine is closed that does not end at once."""
 
@@ -169,6 +171,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
+
+    def run_in_executor(  # type: ignore[override]  # nobody but asyncio calls it
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call a function at once: there are no threads, and a search changes nothing."""
+        return called_at_once(self, func, *args)
 
     def create_task(self, coro: Steps, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         """Start a task."""

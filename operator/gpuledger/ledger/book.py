@@ -25,6 +25,9 @@ from gpuledger.model.stored_card import StoredCard
 PINNED = float("inf")
 """Deadline of a hold whose fate a write in flight will decide."""
 
+Touch = tuple[int, str]
+"""The number of a change and the name of its node."""
+
 LOST_KEPT = 16_384
 """Deleted cards of which is remembered when: answers that are older than so many deletions are none."""
 
@@ -145,6 +148,11 @@ class Ledger:
     def changes(self) -> int:
         """Number of changes so far; compare with `touched_since`."""
         return self._changes
+
+    def touches_since(self, change: int) -> list[Touch]:
+        """Return the last changes of the nodes with one later than this, oldest first. Costs what it returns."""
+        names = list(self.touched_since(change))
+        return [(self._touched[name], name) for name in reversed(names)]
 
     def touched_since(self, change: int) -> Iterator[str]:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""

@@ -24,7 +24,7 @@ from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.explanation.verdict import NodeVerdict
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
+from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.pauses import TURN_S, rest
@@ -160,7 +160,7 @@ class PodExplainer:
         near = []
         for node in found[:NODES_WITH_LEAVERS]:
             since_s = await rest(since_s)
-            near.append(self._with_leavers(node, shape))
+            near.append(await self._with_leavers(node, shape))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
@@ -184,14 +184,15 @@ class PodExplainer:
         text = refusal.text if refusal else "takes it"
         return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
 
-    def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
+    async def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
         if node.reason is None:
             return node
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
         tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
-        room = self._ledger.node_room(node.name)
-        eviction = cheapest_eviction(shape, room, entries, tenants, {}, Preference.BINPACK)
+        question = Question.about(shape, self._ledger.node_room(node.name), entries, tenants, {}, Preference.BINPACK)
+        # What is hard is answered in a thread, so that others are served meanwhile.
+        eviction = await asyncio.to_thread(question.answer) if question.is_hard else question.answer()
         leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
         return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
 

@@ -6,6 +6,7 @@ choice worse and never better, so a choice whose budgets are all known is the be
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -19,7 +20,8 @@ from gpuledger.model.errors import ApiError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
-from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction
+from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant
+from gpuledger.placement.work import Work
 from gpuledger.workflows.pauses import TURN_S, rest
 from gpuledger.workflows.pod_lives import PodLives
 
@@ -29,6 +31,9 @@ Json = dict[str, Any]
 
 SLOW = 2**32
 """Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""
+
+ATTEMPTS = 3
+"""How often all nodes are looked at, because the one that was chosen has changed meanwhile."""
 
 NODES_AT_ONCE = 8
 """Nodes that are looked at before others have their turn, if it did not take too long before."""
@@ -113,53 +118,47 @@ class VictimFinder:
         request: PodRequest,
         node_names: Sequence[str],
         leaving: Mapping[str, Collection[str]] | None = None,
+        hard: Work | None = None,
     ) -> Victims | None:
         """Return the cheapest victims on any of these nodes, the first among equals; None if none help.
 
         `leaving` is for kube-scheduler, which evicts by itself: pods, by the name of the node, that it makes leave and
         that cost nothing here. Those that are just being bound can be added to them: it knows these on their nodes, and
-        does not ask again once they are seen there. True at the moment of returning.
+        does not ask again once they are seen there. True at the moment of returning. Not all nodes are looked at if
+        the `hard` steps, those of pods with several containers, are spent before.
         """
-        budgets = Budgets()
-        while True:
-            best = await self._best(pod, request, node_names, budgets, leaving)
-            if best is None:
+        budgets, attempts = Budgets(), 0
+        while attempts < ATTEMPTS:
+            found = await self._best(pod, request, node_names, budgets, leaving, hard)
+            if found is None:
                 return None
-            for namespace in {victim.namespace for victim in self._pods(best)} - budgets.namespaces:
+            question, best = found
+            unread = {victim.namespace for victim in self._pods(best)} - budgets.namespaces
+            for namespace in unread:
                 await budgets.read(self._reader, namespace)
-                best = None
-            if best is not None:
-                others = _on(best.node_name, leaving)
-                if self._on_node(pod, request, best.node_name, budgets, others) == best:
-                    return self._victims(pod, request, best, budgets, others or ())
+            if unread:
+                continue
+            attempts += 1
+            others = _on(best.node_name, leaving)
+            now = self._question(pod, request, best.node_name, budgets, others)
+            if now is not None and (now == question if now.is_hard else now.answer() == best):
+                return self._victims(pod, request, best, budgets, others or ())
+        return None  # the node does not stand still; each change of it is a reason to ask again
 
     def leaves_by_s(self, placement: Placement) -> int:
         """Return when those must have ended that leave some cards anyway, in Unix seconds; 0 if there are none."""
         entries = [self._ledger.entry(share.uuid) for share in placement.shares]
         return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
 
-    def _on_node(
-        self,
-        pod: Pod,
-        request: PodRequest,
-        node_name: str,
-        budgets: Budgets,
-        leaving: Collection[str] | None,
-        below: Cost | None = None,
-    ) -> Eviction | None:
-        """Return the cheapest victims on one node, None if none help; kube-scheduler makes these pods leave anyway."""
+    def _question(
+        self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
+    ) -> Question | None:
+        """Return what is to be found out for one node, None if nobody can leave it; `leaving` go there anyway."""
         tenants = self._tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
-        return cheapest_eviction(
-            request.shape,
-            self._ledger.node_room(node_name),
-            self._ledger.entries_of_node(node_name),
-            tenants,
-            budgets.allowed,
-            self._preference(request),
-            below,
-        )
+        room, entries = self._ledger.node_room(node_name), self._ledger.entries_of_node(node_name)
+        return Question.about(request.shape, room, entries, tenants, budgets.allowed, self._preference(request))
 
     async def _best(
         self,
@@ -168,14 +167,26 @@ class VictimFinder:
         names: Sequence[str],
         budgets: Budgets,
         leaving: Mapping[str, Collection[str]] | None,
-    ) -> Eviction | None:
-        best: Eviction | None = None
+        hard: Work | None,
+    ) -> tuple[Question, Eviction] | None:
+        """Return the cheapest victims of all nodes, and the question that they answer; None if none help."""
+        best: tuple[Question, Eviction] | None = None
         since_s = time.perf_counter()
         for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
                 since_s = await rest(since_s)
-            below = best.cost if best else None
-            best = self._on_node(pod, request, name, budgets, _on(name, leaving), below) or best
+            question = self._question(pod, request, name, budgets, _on(name, leaving))
+            if question is None:
+                continue
+            below = best[1].cost if best else None
+            work = Work(WORK_LIMIT)
+            if question.is_hard:
+                found = await asyncio.to_thread(question.answer, below, work)  # others are served meanwhile
+            else:
+                found = question.answer(below, work)
+            best = (question, found) if found else best
+            if question.is_hard and hard is not None and not hard.spend(WORK_LIMIT - work.left):
+                break
         return best
 
     def _tenants(

@@ -33,7 +33,8 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.together import all_of
-from gpuledger.workflows.wake_up import WaitingPod, WaitingPods
+from gpuledger.workflows.waiting_pod import WaitingPod
+from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
 
 logger = logging.getLogger(__name__)

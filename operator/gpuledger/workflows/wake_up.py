@@ -12,21 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from bisect import bisect_left, insort
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.book import Ledger, Touch
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
-from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.model.node_set import NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.work import Work
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pauses import pause
+from gpuledger.workflows.waiting_pod import Rank, WaitingPod, in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,11 @@ WOKEN_ANNOTATION = "gpuledger.dev/woken"
 GRACE_S = 0.25
 """How long kube-scheduler has to come for a pod by itself before the pod is woken."""
 
-TURN_STEPS = 8_192
-"""Steps of the searches of one turn, beyond what plain pods take: some 50 ms."""
+TURN_STEPS = 1_024
+"""Steps of one turn, of some 10 microseconds each; the last search may go beyond them."""
+
+SHAPES_AT_ONCE = 64
+"""Different shapes of one namespace's pods that are looked at before those of others have their turn."""
 
 EARMARK_S = 5.0
 """How long room is kept for a pod that was woken and does not come."""
@@ -50,32 +54,12 @@ GONE_KEPT = 4096
 NO_DEADLINE = float("inf")
 """Of the holds below: each ends with its earmark."""
 
-Rank = tuple[int, str, int]
-"""What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
-
 
 class PodWriter(Protocol):
     """The pods at the API server."""
 
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingPod:
-    """A refused pod. `node_names` are those that kube-scheduler would take; None if that is not known."""
-
-    pod: Pod
-    request: PodRequest
-    rank: Rank
-    node_names: NodeSet | None
-    tried_s: float | None = None
-    """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
-
-    @property
-    def created(self) -> str:
-        """Return when the pod was created, RFC 3339."""
-        return self.rank[1]
 
 
 @dataclass(slots=True)
@@ -85,6 +69,21 @@ class _Earmark:
     waiting: WaitingPod
     timer: asyncio.TimerHandle | None
     woken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A pod that may fit: on these nodes, or anywhere if it is not known."""
+
+    waiting: WaitingPod
+    fitting: set[str] | None
+    since: int | None
+    """Number of the last change that had been looked at before; None if nobody has looked at any node."""
+
+    def still_fits(self, chooser: Chooser, work: Work) -> bool:
+        """Tell whether others have left room on one of the nodes."""
+        shape = self.waiting.request.shape
+        return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
 
 
 class _Latest:
@@ -122,7 +121,7 @@ class WaitingPods:
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
-        self._left: dict[Shape, set[str]] = {}  # shape -> nodes that have changed and are still to be looked at
+        self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
@@ -222,23 +221,12 @@ class WaitingPods:
     def give_room(self) -> bool:
         """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
 
-        Returns whether pods are left whose places take long to look for: then this was as much as one turn may cost.
+        Returns whether pods are left for whom there was no time: this was as much as one turn may cost.
         """
-        hard = Work(TURN_STEPS)
-        while self._waiting and (self._unchecked or self._left or self._seen != self._ledger.changes):
-            exhausted: set[tuple[Shape, int]] = set()
-            for waiting in self._candidates(hard):
-                if hard.is_spent and len(waiting.request.shape) > 1:
-                    self._unchecked.add(waiting.request.shape)
-                    continue
-                same = (waiting.request.shape, id(waiting.node_names))
-                placement = None if same in exhausted else self._best(waiting, hard)
-                if placement is None:
-                    exhausted.add(same)
-                else:
-                    self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
-                    self._earmark(waiting)
-            if hard.is_spent:
+        work = Work(TURN_STEPS)
+        while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
+            self._give(self._candidates(work), work)
+            if work.is_spent:
                 self.on_newcomer()
                 return True
         return False
@@ -264,46 +252,77 @@ class WaitingPods:
 
     # Inside.
 
-    def _best(self, waiting: WaitingPod, hard: Work) -> Placement | None:
+    def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
-        placement = self._chooser.best(waiting.request, waiting.node_names, hard)
+        placement = self._chooser.best(waiting.request, waiting.node_names, work)
         if placement is None and self._ledger.take_back_spares():
-            placement = self._chooser.best(waiting.request, waiting.node_names, hard)
+            placement = self._chooser.best(waiting.request, waiting.node_names, work)
         return placement
 
-    def _candidates(self, hard: Work) -> list[WaitingPod]:
-        """Return those who fit where something has changed, first who goes first.
-
-        Pods of several containers come after the others: only for them it can take long to know. Those for which there
-        was no time are the first to be looked at in the next turn.
-        """
-        touched = set(self._ledger.touched_since(self._seen))
-        unchecked, self._unchecked, self._seen = self._unchecked, set(), self._ledger.changes
-        left, self._left = self._left, {}
-        found: list[WaitingPod] = []
-        several = [shape for shape in self._by_shape if len(shape) > 1]
-        several.sort(key=lambda shape: (shape not in left, self._by_shape[shape][0].rank))
-        for shape in (*(shape for shape in self._by_shape if len(shape) == 1), *several):
-            same = self._by_shape[shape]
-            if shape in unchecked:
-                found += same
+    def _give(self, candidates: Iterable[_Candidate], work: Work) -> None:
+        """Put room on hold for these, in their order; those for whom there is no time wait for the next turn."""
+        exhausted: set[tuple[Shape, int]] = set()
+        for candidate in candidates:
+            waiting, shape = candidate.waiting, candidate.waiting.request.shape
+            same = (shape, id(waiting.node_names))
+            if same in exhausted:
+                continue
+            if work.is_spent:
+                self._put_off(shape, candidate.since)
+            elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
+                self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
+                self._earmark(waiting)
             else:
-                names = touched | left[shape] if shape in left else touched
-                found += _who_may_go(same, self._where_it_fits(shape, names, hard))
-        return sorted(found, key=_rank)
+                exhausted.add(same)
 
-    def _where_it_fits(self, shape: Shape, names: set[str], hard: Work) -> set[str]:
-        """Return on which of these nodes such pods fit; those for which there is no time are left for later."""
+    def _candidates(self, work: Work) -> list[_Candidate]:
+        """Return those who fit where something has changed, first who goes first."""
+        seen, self._seen = self._seen, self._ledger.changes
+        unchecked, self._unchecked = self._unchecked, set()
+        behind, self._behind = self._behind, {}
+        touches = self._ledger.touches_since(min(behind.values(), default=seen))
+        found: list[_Candidate] = []
+        for shape in self._shapes_in_turns(behind):
+            same, since = self._by_shape[shape], behind.get(shape, seen)
+            if shape in unchecked:
+                found += [_Candidate(waiting, None, None) for waiting in same]
+            else:
+                fitting = self._where_it_fits(shape, touches, since, work)
+                found += [_Candidate(waiting, fitting, since) for waiting in _who_may_go(same, fitting)]
+        found.sort(key=_rank_of_candidate)
+        return found
+
+    def _shapes_in_turns(self, behind: Collection[Shape]) -> list[Shape]:
+        """Return the shapes in the order in which they are looked at: it counts when there is no time for all.
+
+        Pods of several containers come after the others: only for them it can take long to know.
+        """
+
+        def key(waiting: WaitingPod) -> tuple[bool, bool, Rank]:
+            shape = waiting.request.shape
+            return len(shape) > 1, shape not in behind, waiting.rank
+
+        first = sorted((same[0] for same in self._by_shape.values()), key=key)
+        return [waiting.request.shape for waiting in in_turns(first, SHAPES_AT_ONCE)]
+
+    def _where_it_fits(self, shape: Shape, touches: Sequence[Touch], since: int, work: Work) -> set[str]:
+        """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
         fitting: set[str] = set()
-        looked_at: set[str] = set()
-        for name in names:
-            if hard.is_spent and len(shape) > 1:
-                self._left[shape] = names - looked_at
+        for number, name in touches[bisect_right(touches, since, key=_number_of) :]:
+            if work.is_spent:
+                self._put_off(shape, since)
                 break
-            looked_at.add(name)
-            if self._chooser.fits(shape, name, hard):
+            if self._chooser.fits(shape, name, work):
                 fitting.add(name)
+            since = number
         return fitting
+
+    def _put_off(self, shape: Shape, since: int | None) -> None:
+        """Have a shape looked at in the next turn: where something has changed since then, or everywhere."""
+        if since is None:
+            self._unchecked.add(shape)
+        else:
+            self._behind[shape] = min(since, self._behind.get(shape, since))
 
     def _add(self, waiting: WaitingPod) -> None:
         self.changes += 1
@@ -321,6 +340,8 @@ class WaitingPods:
             del same[bisect_left(same, waiting.rank, key=_rank)]
             if not same:
                 del self._by_shape[waiting.request.shape]
+                self._behind.pop(waiting.request.shape, None)
+                self._unchecked.discard(waiting.request.shape)
 
     def _earmark(self, waiting: WaitingPod) -> None:
         self._remove(waiting.pod.uid)
@@ -371,6 +392,14 @@ class WaitingPods:
 
 def _rank(waiting: WaitingPod) -> Rank:
     return waiting.rank
+
+
+def _rank_of_candidate(candidate: _Candidate) -> Rank:
+    return candidate.waiting.rank
+
+
+def _number_of(touch: Touch) -> int:
+    return touch[0]
 
 
 def _who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:

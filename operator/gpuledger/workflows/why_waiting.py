@@ -9,7 +9,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import BEING_FREED, Refusal
 from gpuledger.placement.choose import Chooser
 from gpuledger.reports.waiting import WaitingReport
-from gpuledger.workflows.wake_up import WaitingPod, WaitingPods
+from gpuledger.workflows.waiting_pod import WaitingPod
+from gpuledger.workflows.wake_up import WaitingPods
 
 
 class WhyWaiting:

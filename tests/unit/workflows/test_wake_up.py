@@ -1,12 +1,13 @@
 """Who waits gets the room that becomes free: in turn, before anybody else, and called once if it does not come."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 from typing import Any
 
 import pytest
 
-from builders import a_card, cards_of, whole_share
+from builders import a_card, a_request, cards_of, mib, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
@@ -17,8 +18,10 @@ from gpuledger.formats.pod import pod_identity
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape
-from gpuledger.model.share import Holder, Placement
+from gpuledger.model.share import Holder, Placement, Pod
+from gpuledger.placement.choose import STEPS_OF_A_LOOK
 from gpuledger.placement.work import Work
+from gpuledger.workflows import wake_up
 from gpuledger.workflows.wake_up import EARMARK_S, GRACE_S, WOKEN_ANNOTATION
 
 CARDS = cards_of("node-a", 3)
@@ -420,13 +423,13 @@ async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_
     asked: list[PodRequest] = []
     fits, best = parts.chooser.fits, parts.chooser.best
 
-    def spied_fits(shape: Shape, node_name: str, hard: Work) -> bool:
+    def spied_fits(shape: Shape, node_name: str, work: Work) -> bool:
         compared.append((shape[0].cards, node_name))
-        return fits(shape, node_name, hard)
+        return fits(shape, node_name, work)
 
-    def spied_best(request: PodRequest, node_names: Container[str] | None, hard: Work) -> Placement | None:
+    def spied_best(request: PodRequest, node_names: Container[str] | None, work: Work) -> Placement | None:
         asked.append(request)
-        return best(request, node_names, hard)
+        return best(request, node_names, work)
 
     monkeypatch.setattr(parts.chooser, "fits", spied_fits)
     monkeypatch.setattr(parts.chooser, "best", spied_best)
@@ -439,4 +442,39 @@ async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_
     assert asked == [], "nobody who waits can go there"
     await free(parts, CARD)
     assert kept(parts) == ["p0"]
-    assert len(asked) == 2, "the first of them gets it, the second does not, and the third asks for the same"
+    assert len(asked) == 1, "the first of them gets it, and nothing is left for the others to ask for"
+
+
+async def test_a_crowd_of_one_namespace_makes_no_turn_long_and_pods_of_others_wait_for_one_turn_at_most(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user can have as many waiting pods as he likes, and no two of them alike."""
+    monkeypatch.setattr(wake_up, "TURN_STEPS", 50 * STEPS_OF_A_LOOK)
+    monkeypatch.setattr(wake_up, "SHAPES_AT_ONCE", 10)
+    crowd = [a_request(mib(1_000 + number, cards=2)) for number in range(300)]
+    for number, request in enumerate(crowd):
+        pod = Pod(f"uid-{number}", "crowd", f"pod-{number}", priority=7)
+        parts.waiting.refused(pod, request, "2030-01-01T00:00:00Z", ["node-a", "node-b"])
+    wait_for_room(parts, "alone", OF_MEMORY)
+    await asyncio.sleep(60.0)
+    turns = [Counter[Shape]()]
+    fits, give_room = parts.chooser.fits, parts.waiting.give_room
+
+    def spied_fits(shape: Shape, node_name: str, work: Work) -> bool:
+        turns[-1][shape] += 1
+        return fits(shape, node_name, work)
+
+    def spied_give_room() -> bool:
+        turns.append(Counter())
+        return give_room()
+
+    monkeypatch.setattr(parts.chooser, "fits", spied_fits)
+    monkeypatch.setattr(parts.waiting, "give_room", spied_give_room)
+    await free(parts, CARD)
+    assert kept(parts) == ["alone"]
+    await asyncio.sleep(1.0)
+    turns = [turn for turn in turns if turn]
+    assert max(turn.total() for turn in turns) <= 52
+    assert {shape for turn in turns for shape in turn} >= {request.shape for request in crowd}, "each has its turn"
+    first = next(number for number, turn in enumerate(turns) if any(shape[0].cards == 1 for shape in turn))
+    assert first <= 1 < len(turns) - 4, "others of a higher priority, who came before, were looked at later"

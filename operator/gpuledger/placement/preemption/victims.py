@@ -24,7 +24,7 @@ from gpuledger.placement.preemption.search import VictimSearch
 from gpuledger.placement.preemption.tenancy import Tenancy, tenancy_of
 from gpuledger.placement.work import Work
 
-__all__ = ["FREE", "Cost", "Eviction", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
+__all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
 
 
 WORK_LIMIT = 16_384
@@ -45,6 +45,47 @@ class Eviction:
     assignment: Assignment
     """The cards of each container once they are gone."""
     cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that decides who has to leave a node for a pod. Equal hard questions have equal answers.
+
+    A hard one takes up to some 90 ms, a pod of one container a few. So it can be answered in a thread: it has copies,
+    for the ledger may change meanwhile.
+    """
+
+    shape: Shape
+    node: NodeRoom
+    entries: Sequence[CardEntry]
+    tenants: Mapping[str, Tenant]
+    allowed: Mapping[str, int]
+    preference: Preference
+
+    @classmethod
+    def about(
+        cls,
+        shape: Shape,
+        node: NodeRoom,
+        entries: Sequence[CardEntry],
+        tenants: Mapping[str, Tenant],
+        allowed: Mapping[str, int],
+        preference: Preference,
+    ) -> Question:
+        """Return the question with copies of what may change, if it is a hard one."""
+        if len(shape) > 1:
+            entries, allowed = [entry.as_it_is() for entry in entries], dict(allowed)
+        return cls(shape, node, entries, tenants, allowed, preference)
+
+    @property
+    def is_hard(self) -> bool:
+        """Tell whether it can take long to answer."""
+        return len(self.shape) > 1
+
+    def answer(self, below: Cost | None = None, work: Work | None = None) -> Eviction | None:
+        """Return what `cheapest_eviction` returns."""
+        arguments = (self.shape, self.node, self.entries, self.tenants, self.allowed, self.preference)
+        return cheapest_eviction(*arguments, below, work)
 
 
 def cheapest_eviction(
@@ -76,9 +117,9 @@ def cheapest_eviction(
     search.run()
     found = search.found
     if not search.ended:
-        limited.left = GIVE_BACK_LIMIT
-        found = cards_without.given_back(found)
-        if limited.is_spent:
+        giving_back = replace(cards_without, work=Work(GIVE_BACK_LIMIT))
+        found = giving_back.given_back(found)
+        if giving_back.work.is_spent:
             return None
     if found is None:
         return None
