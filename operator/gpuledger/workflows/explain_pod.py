@@ -23,8 +23,11 @@ from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.explanation.verdict import NodeVerdict
+from gpuledger.placement.fit import WORK_LIMIT
 from gpuledger.placement.policy import Preference
+from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
+from gpuledger.placement.work import Work
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.pauses import TURN_S, rest
@@ -41,6 +44,13 @@ NODES_IN_DETAIL = 50
 
 NODES_WITH_LEAVERS = 8
 """Nodes, the nearest ones, for which it is looked for who would have to leave: it can take milliseconds for each."""
+
+SEARCH_STEPS = 8 * WORK_LIMIT
+"""Steps, over all nodes, to find places for a pod of several containers: some 0.1 s. Where they are spent, and no
+container would be refused alone, the pod counts as one whose containers do not fit together."""
+
+LEAVER_STEPS = 2 * EVICTION_WORK_LIMIT
+"""The same to find out who would have to leave for such a pod."""
 
 
 REUSED_S = 10.0
@@ -150,25 +160,30 @@ class PodExplainer:
 
     async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
         found = []
-        since_s = time.perf_counter()
+        since_s, searching = time.perf_counter(), Work(SEARCH_STEPS)
         for number, name in enumerate(list(self._ledger.node_names())):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
                 since_s = await rest(since_s)
-            verdict = self._verdict(uid, shape, name)
+            verdict = self._verdict(uid, shape, name, searching)
             found.append(self._reason(verdict, offered is None or name in offered))
         found.sort(key=nearness)
         near = []
+        leaving = Work(LEAVER_STEPS)
         for node in found[:NODES_WITH_LEAVERS]:
             since_s = await rest(since_s)
-            near.append(await self._with_leavers(node, shape))
+            near.append(await self._with_leavers(node, shape, leaving))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
-    def _verdict(self, uid: str, shape: Shape, name: str) -> NodeVerdict:
+    def _verdict(self, uid: str, shape: Shape, name: str, searching: Work) -> NodeVerdict:
         """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
         own = self._has_kept(uid)
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
-        return explain_node(shape, room, self._ledger.entries_of_node(name))
+        work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
+        allowed = work.left
+        verdict = explain_node(shape, room, self._ledger.entries_of_node(name), work)
+        searching.spend(allowed - work.left)
+        return verdict
 
     def _has_kept(self, uid: str) -> bool:
         """Tell whether something is kept for a pod, or promised to it."""
@@ -184,15 +199,20 @@ class PodExplainer:
         text = refusal.text if refusal else "takes it"
         return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
 
-    async def _with_leavers(self, node: NodeReason, shape: Shape) -> NodeReason:
-        if node.reason is None:
+    async def _with_leavers(self, node: NodeReason, shape: Shape, leaving: Work) -> NodeReason:
+        if node.reason is None or leaving.is_spent:
             return node
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
         tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
         question = Question.about(shape, self._ledger.node_room(node.name), entries, tenants, {}, Preference.BINPACK)
         # What is hard is answered in a thread, so that others are served meanwhile.
-        eviction = await asyncio.to_thread(question.answer) if question.is_hard else question.answer()
+        work = Work(EVICTION_WORK_LIMIT)
+        if question.is_hard:
+            eviction = await asyncio.to_thread(question.answer, None, work)
+            leaving.spend(EVICTION_WORK_LIMIT - work.left)
+        else:
+            eviction = question.answer(None, work)
         leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
         return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
 

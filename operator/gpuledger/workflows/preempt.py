@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,13 +27,15 @@ from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.placement.preemption.victims import WORK_LIMIT
+from gpuledger.placement.work import Work
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.carry_out import PreemptionCarrier, Teller
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.together import all_of
-from gpuledger.workflows.waiting_pod import WaitingPod
+from gpuledger.workflows.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
 
@@ -51,6 +53,12 @@ meanwhile a node can have got a taint, or run short of CPU."""
 RESTING_S = 10.0
 """After this time a pod is looked at again for which only budgets stand in the way, of which no watch tells, or for
 which claiming has failed by a defect."""
+
+SHAPES_AT_ONCE = 8
+"""Different shapes of one namespace's pods for which victims are looked for before others have their turn."""
+
+HARD_STEPS = 2 * WORK_LIMIT
+"""Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""
 
 CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
@@ -110,6 +118,8 @@ class Preemption:
         self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
         self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
+        self._hard_wanted = False  # it is to begin anew when it comes to its end
         self.wanted = asyncio.Event()
         """Set when somebody may need others to leave."""
 
@@ -181,12 +191,44 @@ class Preemption:
     # Deciding.
 
     async def decide(self) -> None:
-        """Find victims for those who wait, in their order. Nothing is awaited between a choice and its promise."""
+        """Find victims for those who wait, in their order; for pods of several containers in the background.
+
+        Only for these it can take long, and the others do not wait for them.
+        """
+        await self._decide(self._undecided(hard=False))
+        self._hard_wanted = bool(self._undecided(hard=True))
+        if self._hard_wanted and self._deciding_hard is None:
+            self._deciding_hard = self._start(self._decide_hard(), "look for victims for pods of several containers")
+
+    async def _decide_hard(self) -> None:
+        try:
+            while self._hard_wanted:
+                self._hard_wanted = False
+                await self._decide(self._undecided(hard=True))
+        except Exception:
+            logger.exception("no victims were found for pods of several containers, which is a defect of this program")
+        finally:
+            self._deciding_hard = None
+
+    def _undecided(self, hard: bool) -> list[WaitingPod]:
+        """Return those who wait and may have others leave, who have several containers or one."""
+        undecided = (
+            waiting
+            for waiting in self._waiting.in_order()
+            if (len(waiting.request.shape) > 1) == hard and self._is_undecided(waiting)
+        )
+        return in_turns(undecided, SHAPES_AT_ONCE)
+
+    def _is_undecided(self, waiting: WaitingPod) -> bool:
+        return self._may_begin(waiting) and self._looked_at.get(waiting.pod.uid) != self._look_of(waiting)
+
+    async def _decide(self, undecided: Iterable[WaitingPod]) -> None:
+        """Find victims for these. Nothing is awaited between a choice and its promise."""
         hopeless: set[tuple[object, ...]] = set()
-        for waiting in self._waiting.in_order():
+        for waiting in undecided:
             look = self._look_of(waiting)
             same = (waiting.pod.priority, waiting.request.shape, look)
-            if not self._may_begin(waiting) or self._looked_at.get(waiting.pod.uid) == look:
+            if not self._is_undecided(waiting):
                 continue
             nodes = sorted(self._ledger.node_names() if waiting.node_names is None else waiting.node_names)
             found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
@@ -246,9 +288,13 @@ class Preemption:
         for uid in found.displaced:
             self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
         self._ledger.promises.make(pod.uid, found.placement)
-        task = asyncio.create_task(self._claim_and_go_on(pod, found), name=f"preempt for pod {pod}")
+        self._start(self._claim_and_go_on(pod, found), f"preempt for pod {pod}")
+
+    def _start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(steps, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
         try:
@@ -335,7 +381,8 @@ class Preemption:
         """
         who, victims = self._settings.who, arguments.victims
         names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
-        found = await self._finder.find(pod, request, sorted(names, key=lambda n: (len(victims[n]), n)), victims)
+        names.sort(key=lambda name: (len(victims[name]), name))
+        found = await self._finder.find(pod, request, names, victims, Work(HARD_STEPS))
         if found is None or (found.pods and not (who.operator or who.scheduler)):
             return None
         allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
@@ -346,7 +393,7 @@ class Preemption:
         waiting = self._waiting.lookup(pod.uid)
         if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False
-        found = await self._finder.find(pod, request, sorted(waiting.node_names))
+        found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=Work(HARD_STEPS))
         return found is not None and (not found.cost[0] or self._settings.despite_budgets)
 
     async def _left_to_the_scheduler(

@@ -12,15 +12,18 @@ from gpuledger.placement.explanation.remedy import remedy
 from gpuledger.placement.explanation.verdict import NodeVerdict
 from gpuledger.placement.fit import choose_cards, refuse_alone
 from gpuledger.placement.policy import Preference
+from gpuledger.placement.work import Work
 
 
-def explain_node(shape: Shape, node: NodeRoom, entries: Sequence[CardEntry]) -> NodeVerdict:
+def explain_node(shape: Shape, node: NodeRoom, entries: Sequence[CardEntry], work: Work | None = None) -> NodeVerdict:
     """Return the verdict on a node for a pod. `entries` are the ledger's lines of its cards.
+
+    Where the `work` is spent before cards for all containers were found, they count as not fitting together.
 
     The cards are compared with the first container that would be refused if it were alone; if there is none, with the
     one that is hardest to place.
     """
-    found = choose_cards(shape, node, Preference.BINPACK)
+    found = choose_cards(shape, node, Preference.BINPACK, work)
     refusal = found if isinstance(found, Refusal) else None
     refused = (position for position, demand in enumerate(shape) if refuse_alone(demand, node))
     position = next(refused, max(range(len(shape)), key=lambda each: _hardness(shape[each])))
