@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -15,17 +16,25 @@ class KeyedWorker:
     """Runs `work(key)` for marked keys: never twice at once for a key, again if it was marked meanwhile.
 
     Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. Whoever is not active does
-    nothing, and leaves it to who is; marks are dropped then.
+    nothing, and leaves it to who is; marks are dropped then. With `group_of`, only so many keys of one group wait for
+    their turn beside those of others: who has marked a thousand does not keep the others waiting.
     """
 
     def __init__(
-        self, work: Callable[[str], Awaitable[None]], parallel: int, is_active: Callable[[], bool] = lambda: True
+        self,
+        work: Callable[[str], Awaitable[None]],
+        parallel: int,
+        is_active: Callable[[], bool] = lambda: True,
+        group_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._work = work
         self._is_active = is_active
         self._marked: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._group_of = group_of
+        self._parallel = parallel
         self._places = asyncio.Semaphore(parallel)
+        self._group_places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def mark(self, key: str) -> None:
         """Have the key's work done, soon."""
@@ -47,13 +56,19 @@ class KeyedWorker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _places_of(self, group: str) -> asyncio.Semaphore:
+        places = self._group_places.get(group)
+        if places is None:
+            places = self._group_places[group] = asyncio.Semaphore(self._parallel)
+        return places
+
     async def _run(self, key: str) -> None:
         pause_s = FIRST_PAUSE_S
         try:
             while key in self._marked:
                 self._marked.discard(key)
                 try:
-                    async with self._places:
+                    async with self._places_of(self._group_of(key)), self._places:
                         if self._is_active():
                             await self._work(key)
                     pause_s = FIRST_PAUSE_S

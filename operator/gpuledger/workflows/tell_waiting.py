@@ -75,7 +75,7 @@ class WaitingTeller:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
         self.writes = 0
         """How many conditions were written so far."""
-        self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active)
+        self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active, self._namespace_of)
 
     def observe(self, record: Record) -> None:
         """Take in what has happened to a pod: a refusal comes only with another reason than the last one."""
@@ -121,6 +121,10 @@ class WaitingTeller:
     def _due(self, uid: str) -> None:
         del self._timers[uid]
         self.worker.mark(uid)
+
+    def _namespace_of(self, uid: str) -> str:
+        pod = self._waiting.get(uid) or self._told.get(uid)
+        return pod.namespace if pod else ""
 
     async def _tell(self, uid: str) -> None:
         pod = self._waiting.get(uid) or self._told.get(uid)

@@ -140,3 +140,20 @@ async def test_whoever_is_not_active_any_more_begins_nothing_and_repeats_nothing
     work.gate.set()
     await worker.idle()
     assert work.runs == {"fails": 1}
+
+
+async def test_who_has_marked_a_thousand_keys_does_not_keep_others_waiting() -> None:
+    order: list[str] = []
+
+    async def work(key: str) -> None:
+        order.append(key)
+        await asyncio.sleep(1.0)
+
+    worker = KeyedWorker(work, parallel=1, group_of=lambda key: key.split("/")[0])
+    for number in range(1_000):
+        worker.mark(f"crowd/{number}")
+    worker.mark("alone/0")
+    worker.mark("alone/1")
+    await worker.idle()
+    assert order[:4] == ["crowd/0", "alone/0", "crowd/1", "alone/1"]
+    assert len(order) == len(set(order)) == 1_002
