@@ -4,7 +4,7 @@ A kubelet writes `status.startTime` of a pod that it takes up, before it pulls a
 plugin that does not answer stops the kubelet in the middle of taking up a pod, and the whole node with it.
 
 A pod can also be late by itself: its owner writes so much into it that its status does not fit in any more. So nothing
-is concluded from it where the kubelet has taken up another pod that was bound after it, whose-ever that is.
+is concluded from a long one, nor where the kubelet has taken up another pod that was bound after it, whose-ever it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+
+import orjson
 
 from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, pod_identity
 from gpuledger.ledger.book import Ledger
@@ -36,6 +38,11 @@ and found the plugin gone, would fail for good."""
 
 LATER_S = 10.0
 """By how much a pod has to be bound after a late one, to be no proof of the order in which a kubelet takes up pods."""
+
+LONGEST_PROOF_BYTES = 256 * 1024
+"""JSON of a pod into which its kubelet can write its status for certain: that repeats names and images of the
+containers, and etcd takes 1.5 MiB. An ordinary pod has some 10 kB. A user can make one longer at any time, by labels as
+well."""
 
 PODS_AT_ONCE = 16
 
@@ -101,7 +108,9 @@ class LateStarts:
             if uid not in self._waiting:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
                 self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
-            if age_s >= self._timeout_s:  # at once: an operator that starts must not open a node that hangs
+            if age_s >= self._timeout_s and not _is_long(
+                pod
+            ):  # at once: an operator that starts must not open a node that hangs
                 self._waiting[uid].is_over = True
                 self._note_late(uid)
 
@@ -166,9 +175,12 @@ class LateStarts:
         found = await self._read(waiting.pod)
         if found is None:
             self.forget(pod_uid)
-        else:
-            self.observe(found, bound_before=False)
-            await self._conclude(pod_uid)
+            return
+        self.observe(found, bound_before=False)
+        if pod_uid in self._waiting and _is_long(found):
+            self._excuse(waiting, "its kubelet may be unable to write its status, for it is too long")
+            return
+        await self._conclude(pod_uid)
 
     async def _conclude(self, pod_uid: str) -> None:
         """Close the node of a pod that is late, unless that is the pod's own trouble; look again after a while."""
@@ -179,14 +191,15 @@ class LateStarts:
         if self._waiting.get(pod_uid) is not waiting:
             return
         if other is not None:
-            logger.warning(
-                "pod %s does not start, and pod %s does, which came to the same node later", waiting.pod, other
-            )
-            self._excused.add(pod_uid)
-            self._drop(pod_uid)
+            self._excuse(waiting, f"pod {other} does, which came to the same node later")
             return
         self._note_late(pod_uid)
         waiting.timer = self._timer(pod_uid, self._timeout_s)
+
+    def _excuse(self, waiting: _Waiting, why: str) -> None:
+        logger.warning("pod %s does not start, and says nothing about its node: %s", waiting.pod, why)
+        self._excused.add(waiting.pod.uid)
+        self._drop(waiting.pod.uid)
 
     async def _taken_up_later(self, waiting: _Waiting) -> Pod | None:
         """Return a pod that the kubelet has taken up though it came to the node well after this one."""
@@ -218,6 +231,10 @@ class LateStarts:
         except NotFound:
             return None
         return found if found["metadata"]["uid"] == pod.uid else None
+
+
+def _is_long(pod: Json) -> bool:
+    return len(orjson.dumps(pod)) > LONGEST_PROOF_BYTES
 
 
 def _age_s(pod: Json) -> float:

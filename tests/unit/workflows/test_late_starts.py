@@ -134,6 +134,29 @@ async def test_what_a_watch_has_missed_is_asked_for_before_a_node_is_closed(part
     assert parts.starts.known_pods() == set()
 
 
+async def test_a_pod_that_is_too_long_for_its_status_closes_no_node_also_when_it_has_grown_since(
+    parts: OperatorParts,
+) -> None:
+    """Who may change a pod can add labels to it until its kubelet has no room to say that it has started."""
+    await start(parts)
+    await appear(parts, bound("a"))
+    grown = bound("a")
+    grown["metadata"]["labels"] = {f"label-{number}": "x" * 63 for number in range(4_000)}
+    parts.api.put_pod(grown)
+    assert await later(parts, TIMEOUT_S + 1) == OPEN
+    await appear(parts, bound("b"))
+    assert await later(parts, TIMEOUT_S + 1) == why("b")
+
+
+async def test_a_pod_that_is_too_long_for_its_status_closes_no_node_of_an_operator_that_starts(
+    parts: OperatorParts,
+) -> None:
+    long = bound("a", age_s=10 * TIMEOUT_S)
+    long["metadata"]["labels"] = {f"label-{number}": "x" * 63 for number in range(4_000)}
+    await start(parts, long)
+    assert await later(parts, 0) == OPEN
+
+
 async def test_a_pod_that_is_late_by_itself_closes_no_node(parts: OperatorParts) -> None:
     """As one into which its status does not fit. The kubelet has taken up another one, of whatever scheduler."""
     await start(parts, bound("b", started=True))
