@@ -1,21 +1,29 @@
 """What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
 
 Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
-shows a pod, writes a `<` in six bytes.
+shows a pod, writes a `<` in six bytes. Registers of nodes are what the agent of one node could write, if somebody had
+taken it over.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
+from cluster.cluster import CORES, COUNT, MEMORY, NODES, PERCENT, container
+from gpuledger.formats.node import REGISTER_ANNOTATION
 
 Json = dict[str, Any]
 
 NAMESPACE = "hostile"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+PATHS = {"Pod": PODS, "PodDisruptionBudget": BUDGETS, "Job": JOBS, "Node": NODES}
+"""Kind of an object -> where it is created."""
+
+NODE_PREFIX = "hostile-"
 SHARE = {COUNT: 1, MEMORY: 1_000}
 FOR_EVER_S = 2**63 - 1
 CHOSEN = "nvidia.com/use-gputype"
@@ -53,6 +61,27 @@ def a_budget(name: str, selector: Json) -> Json:
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "kind": "PodDisruptionBudget", "spec": spec}
 
 
+def a_job(name: str, pods: int, *containers: Json, **spec: object) -> Json:
+    """Return a Job that has so many pods at once."""
+    template = a_pod("", *containers)["spec"] | {"restartPolicy": "Never"}
+    spec = {"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": {"spec": template}} | spec
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+def a_node(name: str, register: str, annotation: str = REGISTER_ANNOTATION) -> Json:
+    """Return a node whose agent says this."""
+    metadata = {"name": f"{NODE_PREFIX}{name}", "annotations": {annotation: register}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def some_cards(count: int) -> list[Json]:
+    """Return as much of a register as is said of cards."""
+    return [
+        {"uuid": f"GPU-hostile-{n}", "index": n, "vendor": "nvidia", "memoryMiB": 1_000, "cores": 100, "number": 1_024}
+        for n in range(count)
+    ]
+
+
 def affinity(terms: int) -> Json:
     expressions = [{"key": f"k{n}", "operator": "NotIn", "values": ["v"] * 10} for n in range(terms)]
     return {
@@ -62,6 +91,7 @@ def affinity(terms: int) -> Json:
     }
 
 
+LINKED = [f"GPU-hostile-{n}" for n in range(64)]
 PLAIN_TEXT, ANGLE_TEXT = "x" * 1_300_000, "<" * 720_000
 
 CATALOGUE: dict[str, Callable[[], list[Json]]] = {
@@ -131,6 +161,24 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
         )
     ],
     "a budget of everything": lambda: [a_budget("everything", {})],
+    # Jobs.
+    "a Job of 200 pods that wait": lambda: [a_job("wide", 200, container({COUNT: 8, MEMORY: 39_000}))],
+    "a Job of 50 pods of eight containers": lambda: [a_job("deep", 50, *asking(8, 9_000))],
+    "a Job whose pods are over at once": lambda: [a_job("brief", 20, activeDeadlineSeconds=1)],
+    "a Job of long pods": lambda: [a_job("long", 20, container(SHARE, args=["<" * 100_000]))],
+    # What a node's agent says.
+    "a register that is no JSON": lambda: [a_node("brackets", "[" * 250_000)],
+    "a register of 300 cards": lambda: [a_node("many", json.dumps(some_cards(300)))],
+    "a register whose cards are one": lambda: [a_node("same", json.dumps(some_cards(1) * 900))],
+    "a register of numbers beyond all": lambda: [
+        a_node("large", json.dumps([{**card, "memoryMiB": 10**40, "number": -(10**40)} for card in some_cards(50)]))
+    ],
+    "a register in which all cards are linked": lambda: [
+        a_node(
+            "linked", json.dumps([{**c, "links": {f"GPU-hostile-{n}": n for n in range(64)}} for c in some_cards(64)])
+        )
+    ],
+    "HAMi's register, of colons": lambda: [a_node("colons", ":" * 250_000, "hami.io/node-nvidia-register")],
     # Elsewhere.
     "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
     "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],

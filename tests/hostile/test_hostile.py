@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cluster.cluster import COUNT, MEMORY, Cluster, RequestFailed, pod
+from cluster.cluster import COUNT, MEMORY, NODES, Cluster, RequestFailed, pod
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from effort import fresh_seeds, times
-from hostile.catalogue import BUDGETS, CATALOGUE, NAMESPACE, PODS
+from hostile.catalogue import BUDGETS, CATALOGUE, JOBS, NAMESPACE, NODE_PREFIX, PATHS, PODS
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -57,14 +57,18 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
     for found in attacked.request("GET", PODS)["items"]:
         if found["metadata"].get("finalizers"):
             attacked.patch(f"{PODS}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
+    attacked.request("DELETE", JOBS, {"propagationPolicy": "Background"})
     attacked.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+    for found in attacked.request("GET", NODES)["items"]:
+        if found["metadata"]["name"].startswith(NODE_PREFIX):
+            attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")
     attacked.delete(*attacked.pods())
 
 
 def create(cluster: Cluster, body: Json) -> bool:
     """Create an object; tell whether the API server took it."""
     with suppress(RequestFailed):
-        cluster.request("POST", BUDGETS if body["kind"] == "PodDisruptionBudget" else PODS, body)
+        cluster.request("POST", PATHS[body["kind"]], body)
         return True
     return False
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,15 +15,29 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, stored
 from effort import times
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
+from gpuledger.formats.request import pod_request
+from gpuledger.formats.selection import (
+    AVOID_MODEL,
+    AVOID_UUID,
+    CARD_POLICY,
+    MODE,
+    NODE_POLICY,
+    NUMA_BIND,
+    OTHER_POLICIES,
+    POLICIES,
+    USE_MODEL,
+    USE_UUID,
+)
 from gpuledger.formats.words import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import TooMuch
+from gpuledger.model.errors import BadInput, TooMuch
 from gpuledger.model.refusal import Reason
-from gpuledger.model.request import Demand, Lifetime, Shape
+from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards
-from gpuledger.placement.policy import CARD_RANKS, Policy, Preference
+from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
 
 CARDS = cards_of(count=8)
@@ -102,6 +117,65 @@ def calls_of(question: Callable[[], object]) -> int:
 def test_no_pod_makes_a_question_about_one_node_last(ledger: Ledger, shape: Shape, rank: Preference) -> None:
     room, entries = ledger.node_room(NODE), ledger.entries_of_node(NODE)
     assert calls_of(lambda: choose_cards(shape, room, rank)) < MOST_CALLS
+    assert calls_of(lambda: explain_node(shape, room, entries)) < MOST_CALLS
+    assert calls_of(lambda: cheapest_eviction(shape, room, entries, TENANTS, {}, rank)) < MOST_CALLS
+
+
+LISTS = st.lists(st.sampled_from([card.uuid for card in CARDS] + ["A100", "h", "GPU-none"]), max_size=20).map(",".join)
+WISHES = st.dictionaries(
+    st.sampled_from([*USE_MODEL, *AVOID_MODEL, *USE_UUID, *AVOID_UUID, *MODE]), LISTS, max_size=4
+) | st.dictionaries(
+    st.sampled_from([*NUMA_BIND, *NODE_POLICY, *CARD_POLICY]),
+    st.sampled_from(["true", "false", *POLICIES, *OTHER_POLICIES]),
+    max_size=4,
+)
+QUANTITIES = st.integers(0, 20).map(str) | AMOUNTS.map(str) | st.sampled_from(["1k", "16Ki", "2e3", "50"])
+LIMITS = st.dictionaries(st.sampled_from([GPU, MEMORY, PERCENTAGE, CORES, "cpu"]), QUANTITIES, max_size=4)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a pod as a user writes it, which the policies accept or not."""
+    alike = draw(st.booleans())
+    base = draw(st.integers(1, MEMORY_MIB))
+
+    def listed(kind: str) -> list[dict[str, Any]]:
+        found = [a_container(f"{kind}-{n}", draw(LIMITS)) for n in range(draw(st.integers(0, MOST_CONTAINERS)))]
+        for number, container in enumerate(found):
+            if alike:
+                container["resources"]["limits"] = {GPU: draw(st.sampled_from("123")), MEMORY: str(base + 7 * number)}
+            if kind == "init" and draw(st.booleans()):
+                container["restartPolicy"] = "Always"
+        return found
+
+    pod = a_pod_object(containers=listed("main") or [a_container("main", {GPU: "1"})])
+    pod["spec"]["initContainers"] = listed("init")
+    pod["metadata"]["annotations"] = draw(WISHES)
+    return pod
+
+
+@pytest.mark.parametrize("ledger", LEDGERS.values(), ids=LEDGERS)
+@given(manifests())
+@settings(max_examples=times(25, 2_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_user_writes_the_answers_cost_no_more_than_they_may(ledger: Ledger, pod: dict[str, Any]) -> None:
+    requests: list[PodRequest | None] = []
+
+    def read() -> None:
+        with suppress(BadInput):
+            requests.append(pod_request(pod, WORDS))
+
+    assert calls_of(read) < 20_000
+    if not requests or requests[0] is None:
+        return
+    request, entries = requests[0], ledger.entries_of_node(NODE)
+    chooser, rank = Chooser(ledger, Policy()), Policy().wished(request).cards
+
+    def ask() -> None:
+        with suppress(TooMuch):
+            chooser.choose(request, [NODE], 1)
+
+    assert calls_of(ask) < MOST_CALLS
+    shape, room, rank = request.shape, ledger.node_room(NODE), rank if rank in CARD_RANKS else FALLBACK
     assert calls_of(lambda: explain_node(shape, room, entries)) < MOST_CALLS
     assert calls_of(lambda: cheapest_eviction(shape, room, entries, TENANTS, {}, rank)) < MOST_CALLS
 
