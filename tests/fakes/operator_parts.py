@@ -22,6 +22,7 @@ from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.carry_out import PreemptionCarrier
+from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
@@ -138,14 +139,13 @@ class OperatorParts:
         )
         self.preemption = Preemption(
             self.ledger,
-            self.journal,
-            self.api.store,
+            RoomClaimer(self.ledger, self.journal, self.api.store, self.lives, PREEMPTION_TIMEOUT_S),
             self.waiting,
             VictimFinder(self.ledger, self.policy, self.lives, self.api.store),
             self.carrier,
             self,
             self.counts,
-            PreemptionSettings(self.who_preempts, self.despite_budgets, PREEMPTION_TIMEOUT_S),
+            PreemptionSettings(self.who_preempts, self.despite_budgets),
             settings.request,
         )
         self.placer.on_refused = self.preemption.refused

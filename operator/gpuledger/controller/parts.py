@@ -21,6 +21,7 @@ from gpuledger.settings import Settings
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.carry_out import PreemptionCarrier
+from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
@@ -106,18 +107,13 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     preemption = Preemption(
         ledger,
-        journal,
-        store,
+        RoomClaimer(ledger, journal, store, lives, settings.preemption_timeout_s),
         waiting,
         VictimFinder(ledger, policy, lives, store),
         carrier,
         events,
         counts,
-        PreemptionSettings(
-            who=who_preempts,
-            despite_budgets=settings.preempt_despite_budgets,
-            timeout_s=settings.preemption_timeout_s,
-        ),
+        PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
         placement.request,
     )
     placer.on_refused = preemption.refused

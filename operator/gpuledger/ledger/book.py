@@ -8,7 +8,6 @@ still chooses between them. Placement asks for `node_room`, and for the nodes to
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,17 +15,16 @@ from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.topologies import Topologies
+from gpuledger.ledger.touches import Touches
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.latest import Latest
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement, Share
 from gpuledger.model.stored_card import StoredCard
 
 PINNED = float("inf")
 """Deadline of a hold whose fate a write in flight will decide."""
-
-Touch = tuple[int, str]
-"""The number of a change and the name of its node."""
 
 LOST_KEPT = 16_384
 """Deleted cards of which is remembered when: answers that are older than so many deletions are none."""
@@ -53,8 +51,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
-        # UUID of a card that was deleted -> version that an answer must be later than; the last LOST_KEPT
-        self._lost: OrderedDict[str, int] = OrderedDict()
+        self._lost: Latest[int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
@@ -64,8 +61,7 @@ class Ledger:
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
-        self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
-        self._changes = 0
+        self.touches = Touches()
         self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
@@ -97,7 +93,7 @@ class Ledger:
     def known_nodes(self) -> Iterable[str]:
         """Return the nodes of which anything is known, the latest changed first; others have been here and are gone."""
         known = self._by_node.keys() | self._offers.keys() | self.hosts.node_names()
-        return (name for name in reversed(self._touched) if name in known)
+        return (name for name in self.touches.names() if name in known)
 
     def offer(self, node_name: str) -> NodeOffer | None:
         """Return what the node's device plugin serves, None while it does not answer."""
@@ -147,26 +143,18 @@ class Ledger:
     @property
     def changes(self) -> int:
         """Number of changes so far; compare with `touched_since`."""
-        return self._changes
-
-    def touches_since(self, change: int) -> list[Touch]:
-        """Return the last changes of the nodes with one later than this, oldest first. Costs what it returns."""
-        names = list(self.touched_since(change))
-        return [(self._touched[name], name) for name in reversed(names)]
+        return self.touches.changes
 
     def touched_since(self, change: int) -> Iterator[str]:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""
-        for node_name in reversed(self._touched):
-            if self._touched[node_name] <= change:
-                return
-            yield node_name
+        return (node_name for _, node_name in self.touches.since(change))
 
     # What the API server stores.
 
     def load(self, stored: StoredCard) -> bool:
         """Take over a card as it is stored; return False if something newer is known already."""
         uuid, node_name = stored.card.uuid, stored.card.node_name
-        if stored.resource_version <= self._lost.get(uuid, 0):
+        if stored.resource_version <= (self._lost.get(uuid) or 0):
             return False
         entry = self._entries.get(uuid)
         before = None
@@ -200,7 +188,7 @@ class Ledger:
         """
         uuid, entry = stored.card.uuid, self._entries.get(stored.card.uuid)
         if self._lost.get(uuid) == stored.resource_version:
-            del self._lost[uuid]
+            self._lost.drop(uuid)
             if entry is not None and not entry.stored:
                 entry.resource_version = stored.resource_version - 1
         return self.load(stored)
@@ -216,10 +204,8 @@ class Ledger:
             return False
         entry.stored = entry.open = False
         self.promises.listed(entry, ())  # with the object they are gone; the preemption is given up
-        entry.resource_version = self._lost[uuid] = resource_version
-        self._lost.move_to_end(uuid)
-        if len(self._lost) > LOST_KEPT:
-            self._lost.popitem(last=False)
+        entry.resource_version = resource_version
+        self._lost.note(uuid, resource_version)
         self._forget_if_unheld(entry)
         self._touch(entry.card.node_name)
         return True
@@ -407,8 +393,6 @@ class Ledger:
         self._touch(node_name)
 
     def _touch(self, node_name: str) -> None:
-        self._changes += 1
         self._rooms.pop(node_name, None)
-        self._touched[node_name] = self._changes
-        self._touched.move_to_end(node_name)
+        self.touches.touch(node_name)
         self.on_change()

@@ -145,11 +145,6 @@ class VictimFinder:
                 return self._victims(pod, request, best, budgets, others or ())
         return None  # the node does not stand still; each change of it is a reason to ask again
 
-    def leaves_by_s(self, placement: Placement) -> int:
-        """Return when those must have ended that leave some cards anyway, in Unix seconds; 0 if there are none."""
-        entries = [self._ledger.entry(share.uuid) for share in placement.shares]
-        return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
-
     def _question(
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:

@@ -14,27 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.extender import PreemptArguments
-from gpuledger.formats.pod import DEFAULT_GRACE_S, LONGEST_GRACE_S, grace_s, is_unschedulable, may_preempt, pod_identity
+from gpuledger.formats.pod import is_unschedulable, may_preempt, pod_identity
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.model.share import Pod
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.placement.work import Work
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.carry_out import PreemptionCarrier, Teller
+from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.find_victims import VictimFinder, Victims
-from gpuledger.workflows.journal import Journal
-from gpuledger.workflows.together import all_of
 from gpuledger.workflows.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
@@ -68,20 +65,12 @@ _Look = tuple[int, NodeSet | None]
 """How much had happened, and which nodes kube-scheduler would take."""
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-
 @dataclass(frozen=True, slots=True)
 class PreemptionSettings:
-    """Who evicts, and for how long room is kept."""
+    """Who evicts, and whether budgets keep somebody from it."""
 
     who: WhoPreempts
     despite_budgets: bool
-    timeout_s: float
 
 
 class Preemption:
@@ -90,8 +79,7 @@ class Preemption:
     def __init__(
         self,
         ledger: Ledger,
-        journal: Journal,
-        store: PodStore,
+        claimer: RoomClaimer,
         waiting: WaitingPods,
         finder: VictimFinder,
         carrier: PreemptionCarrier,
@@ -101,8 +89,7 @@ class Preemption:
         read_request: Callable[[Json], PodRequest | None],
     ) -> None:
         self._ledger = ledger
-        self._journal = journal
-        self._store = store
+        self._claimer = claimer
         self._waiting = waiting
         self._finder = finder
         self._carrier = carrier
@@ -322,34 +309,12 @@ class Preemption:
         Raises what the API server says, or DoesNotFit.
         """
         try:
-            patience_s = await self._longest_grace_s(leaving)
-            patience_s += max(0.0, self._finder.leaves_by_s(found.placement) - datetime.now(UTC).timestamp())
-            patience_s = min(patience_s, LONGEST_GRACE_S) + self._settings.timeout_s
-            until = datetime.now(UTC) + timedelta(seconds=patience_s)
-            claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
-            self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
-            await all_of(map(self._journal.claim, claims))
+            await self._claimer.claim(pod, found, evicted, leaving)
         except GpuledgerError as error:
             self._carrier.give_up(pod.uid, str(error))
             raise
         finally:
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
-
-    def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
-        claims, shares = [], found.placement.shares
-        for share in shares:
-            entry = self._ledger.entry(share.uuid)
-            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
-            claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
-        return claims
-
-    async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
-        """Return how long the slowest of some pods may take to end, in seconds; the default if nothing is known."""
-        graces_s = []
-        for pod in pods:
-            with suppress(NotFound):
-                graces_s.append(grace_s(await self._store.pod(pod.namespace, pod.name)))
-        return max(graces_s, default=DEFAULT_GRACE_S)
 
     # Kube-scheduler's own preemption.
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from gpuledger.ledger.book import Ledger, Touch
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.touches import Touch
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.latest import Latest
 from gpuledger.model.node_set import NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
@@ -86,22 +88,6 @@ class _Candidate:
         return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
 
 
-class _Latest:
-    """The UIDs that were added last, so many at most."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._uids: dict[str, None] = {}  # oldest first
-
-    def add(self, uid: str) -> None:
-        self._uids[uid] = None
-        if len(self._uids) > self._limit:
-            del self._uids[next(iter(self._uids))]
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._uids
-
-
 class WaitingPods:
     """Remembers who waits, and gives room to them in their order."""
 
@@ -125,7 +111,7 @@ class WaitingPods:
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
-        self._gone = _Latest(GONE_KEPT)
+        self._gone: Latest[None] = Latest(GONE_KEPT)
         self.changes = 0
         """How often somebody has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
@@ -212,7 +198,7 @@ class WaitingPods:
     def gone(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone, for good."""
         self.forget(pod_uid)
-        self._gone.add(pod_uid)
+        self._gone.note(pod_uid, None)
 
     def waiting(self) -> set[str]:
         """Return the UIDs of the pods that wait."""
@@ -280,7 +266,7 @@ class WaitingPods:
         seen, self._seen = self._seen, self._ledger.changes
         unchecked, self._unchecked = self._unchecked, set()
         behind, self._behind = self._behind, {}
-        touches = self._ledger.touches_since(min(behind.values(), default=seen))
+        touches = [*self._ledger.touches.since(min(behind.values(), default=seen))][::-1]  # oldest first
         found: list[_Candidate] = []
         for shape in self._shapes_in_turns(behind):
             same, since = self._by_shape[shape], behind.get(shape, seen)

@@ -1,0 +1,27 @@
+"""Memory of what was noted last."""
+
+from gpuledger.model.latest import Latest
+
+
+def test_what_was_noted_last_is_remembered_and_the_oldest_forgotten() -> None:
+    latest: Latest[int] = Latest(3)
+    for number in range(5):
+        latest.note(f"key-{number}", number)
+    assert [latest.get(f"key-{number}") for number in range(5)] == [None, None, 2, 3, 4]
+
+
+def test_what_is_noted_again_is_the_latest_with_its_new_value() -> None:
+    latest: Latest[int] = Latest(2)
+    latest.note("a", 1)
+    latest.note("b", 2)
+    latest.note("a", 3)
+    latest.note("c", 4)
+    assert ("b" in latest, latest.get("a"), latest.get("c")) == (False, 3, 4)
+
+
+def test_what_is_dropped_is_not_remembered() -> None:
+    latest: Latest[None] = Latest(2)
+    latest.note("a", None)
+    latest.drop("a")
+    latest.drop("never noted")
+    assert "a" not in latest
