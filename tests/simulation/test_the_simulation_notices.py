@@ -205,7 +205,7 @@ def reserved_like_any_other(patch: Patch) -> None:
 def evicted_before_claimed(patch: Patch) -> None:
     async def claim(self: Preemption, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
         for victim in leaving:
-            await cast(Any, self._store).evict_pod(victim)  # the one store has all requests
+            await cast(Any, self._claimer)._store.evict_pod(victim)  # the one store has all requests
 
     patch.setattr(Preemption, "_claim", claim)
 
