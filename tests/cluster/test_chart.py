@@ -135,6 +135,25 @@ def test_the_api_server_takes_each_object_of_a_preset(plane: ControlPlane, helm:
     assert [each for each in answers if not each.endswith(" created (server dry run)")] == []
 
 
+def test_the_api_server_takes_whoever_is_let_in_to_the_metrics(plane: ControlPlane, helm: Helm) -> None:
+    key = {"key": "team", "operator": "In", "values": ["metrics"]}
+    everybody: list[Json] = [
+        {"namespaceSelector": {}},
+        {"podSelector": {"matchLabels": {"app": "prometheus"}}, "namespaceSelector": {"matchExpressions": [key]}},
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+        {"ipBlock": {"cidr": "fd00::/8"}},
+    ]
+    for scrapers in (everybody, []):
+        values = {"networkPolicy": {"scrapers": scrapers}, "admission": {"mode": "webhook"}}
+        texts = helm.texts(kubernetes=server_version(plane), **values)
+        policies = "---\n".join(text for name, text in texts.items() if name.endswith("network_policy.yaml"))
+        answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=policies).splitlines()
+        assert answers == [
+            f"networkpolicy.networking.k8s.io/{name} created (server dry run)"
+            for name in ("gpuledger-agent", "gpuledger")
+        ]
+
+
 @needs_filling_in
 def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: ControlPlane, helm: Helm) -> None:
     settings = {

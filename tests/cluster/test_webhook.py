@@ -321,7 +321,7 @@ def test_the_component_gives_the_operator_its_certificate_and_a_service(plane: C
         file.write("components: [webhook]\n")
     text = plane.kubectl("kustomize", str(tmp_path / "manifests"))
     found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
-    objects = [found["Service", SERVICE], found["Deployment", "gpuledger"]]
+    objects = [found["Service", SERVICE], found["Deployment", "gpuledger"], found["NetworkPolicy", "gpuledger"]]
     service, deployment = objects[0]["spec"], objects[1]["spec"]["template"]
     operator = next(c for c in deployment["spec"]["containers"] if c["name"] == "operator")
     assert {port["name"] for port in operator["ports"]} == {"health", service["ports"][0]["targetPort"]}
@@ -330,6 +330,8 @@ def test_the_component_gives_the_operator_its_certificate_and_a_service(plane: C
     assert Settings().webhook_cert_file == f"{mounted['webhook']}/tls.crt"
     assert Settings().webhook_key_file == f"{mounted['webhook']}/tls.key"
     assert mounted.keys() == {"settings", "tmp", "webhook"} <= {v["name"] for v in deployment["spec"]["volumes"]}
+    (port,) = (each["containerPort"] for each in operator["ports"] if each["name"] == "webhook")
+    assert {"ports": [{"port": port}]} in objects[2]["spec"]["ingress"]  # without `from`: for everybody
     # A cluster of this test run has the namespace only where gpuledger is installed.
     plane.kubectl("create", "namespace", "gpuledger-system", check=False)
     for each in objects:

@@ -50,6 +50,18 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"admission": {"webhook": {"certificate": "mine"}}}, "/admission/webhook/certificate", "'certManager'"),
     ({"admission": {"webhook": {"caBundle": "x"}}}, "/admission/webhook/caBundle", "'x' does not match pattern"),
     ({"crd": {"install": "false"}}, "/crd/install", "got string, want boolean"),
+    ({"networkPolicy": {"enabled": "yes"}}, "/networkPolicy/enabled", "got string, want boolean"),
+    ({"networkPolicy": {"scrapers": [{}]}}, "/networkPolicy/scrapers/0", "minProperties: got 0, want 1"),
+    (
+        {"networkPolicy": {"scrapers": [{"namespace": "prometheus"}]}},
+        "/networkPolicy/scrapers/0",
+        NOT_ALLOWED.format("namespace"),
+    ),
+    (
+        {"networkPolicy": {"scrapers": [{"ipBlock": {"cidr": "10.0.0.1"}}]}},
+        "/networkPolicy/scrapers/0/ipBlock/cidr",
+        "'10.0.0.1' does not match pattern",
+    ),
     ({"monitoring": {"monitors": "both"}}, "/monitoring/monitors", "'none', 'PodMonitor', 'ServiceMonitor'"),
     ({"monitoring": {"interval": 30}}, "/monitoring/interval", "got number, want string"),
 ]

@@ -366,6 +366,13 @@ def test_the_notes_say_what_two_schedulers_on_a_node_cost_unless_it_is_tainted(h
     assert "kubectl taint node -l gpuledger.dev/agent=true gpu=ours:NoSchedule" in tainted
 
 
+def test_the_notes_say_how_prometheus_is_let_in(helm: Helm) -> None:
+    label = "kubectl label namespace NAME gpuledger.dev/metrics=true"
+    assert label in notes(helm)
+    assert label not in notes(helm, networkPolicy={"enabled": False})
+    assert label not in notes(helm, networkPolicy={"scrapers": [{"namespaceSelector": {}}]})
+
+
 def test_the_notes_name_the_release_and_the_label(helm: Helm) -> None:
     text = notes(helm)
     assert "helm test gpus -n gpuledger-system" in text
