@@ -162,10 +162,10 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     ],
     "a budget of everything": lambda: [a_budget("everything", {})],
     # Jobs.
-    "a Job of 200 pods that wait": lambda: [a_job("wide", 200, container({COUNT: 8, MEMORY: 39_000}))],
-    "a Job of 50 pods of eight containers": lambda: [a_job("deep", 50, *asking(8, 9_000))],
-    "a Job whose pods are over at once": lambda: [a_job("brief", 20, activeDeadlineSeconds=1)],
-    "a Job of long pods": lambda: [a_job("long", 20, container(SHARE, args=["<" * 100_000]))],
+    "a Job of 60 pods that wait": lambda: [a_job("wide", 60, container({COUNT: 8, MEMORY: 39_000}))],
+    "a Job of 20 pods of eight containers": lambda: [a_job("deep", 20, *asking(8, 9_000))],
+    "a Job whose pods are over at once": lambda: [a_job("brief", 10, activeDeadlineSeconds=1)],
+    "a Job of long pods": lambda: [a_job("long", 10, container(SHARE, args=["<" * 100_000]))],
     # What a node's agent says.
     "a register that is no JSON": lambda: [a_node("brackets", "[" * 250_000)],
     "a register of 300 cards": lambda: [a_node("many", json.dumps(some_cards(300)))],

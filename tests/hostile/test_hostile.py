@@ -132,3 +132,13 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
 def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
     bodies = [body for make in CATALOGUE.values() for body in make()]
     check_others(cluster, bodies, "all kinds", say, LIMIT_OF_ALL_S)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("attacked", [False], indirect=True, ids=["without policies"])
+def test_all_kinds_together_at_a_thousand_nodes(cluster: Cluster, say: Say) -> None:
+    for _ in range(10):
+        cluster.add_nodes(100, gpus=8)
+    bodies = [body for make in CATALOGUE.values() for body in make()]
+    check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, LIMIT_OF_ALL_S)
