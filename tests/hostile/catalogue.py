@@ -1,5 +1,7 @@
 """What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
 
+test_hostile.py creates all of it in a cluster where nothing else goes wrong, and `make chaos` where everything does.
+
 Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
 shows a pod, writes a `<` in six bytes.
 """
@@ -14,8 +16,15 @@ from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
 Json = dict[str, Any]
 
 NAMESPACE = "hostile"
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+PATHS = {
+    "Pod": f"/api/v1/namespaces/{NAMESPACE}/pods",
+    "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+}
+"""What an entry creates -> where."""
+
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+"""What others say of it."""
+
 SHARE = {COUNT: 1, MEMORY: 1_000}
 FOR_EVER_S = 2**63 - 1
 CHOSEN = "nvidia.com/use-gputype"
@@ -33,6 +42,11 @@ def a_pod(name: str, *containers: Json, annotations: Mapping[str, str] | None = 
         "metadata": metadata,
         "spec": {"schedulerName": "gpuledger", "containers": listed, **spec},
     }
+
+
+def path_of(body: Json) -> str:
+    """Return the path to which an object is posted."""
+    return PATHS[body["kind"]]
 
 
 def with_text(name: str, text: str, limits: Mapping[str, object] = SHARE) -> list[Json]:

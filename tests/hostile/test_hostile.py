@@ -15,7 +15,7 @@ from cluster.cluster import COUNT, MEMORY, Cluster, RequestFailed, pod
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from effort import fresh_seeds, times
-from hostile.catalogue import BUDGETS, CATALOGUE, NAMESPACE, PODS
+from hostile.catalogue import CATALOGUE, NAMESPACE, PATHS, path_of
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -53,18 +53,18 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def cluster(attacked: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; what was created in it is gone afterwards."""
     yield attacked
-    attacked.request("DELETE", BUDGETS)
-    for found in attacked.request("GET", PODS)["items"]:
-        if found["metadata"].get("finalizers"):
-            attacked.patch(f"{PODS}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
-    attacked.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+    for path in PATHS.values():
+        for found in attacked.request("GET", path)["items"]:
+            if found["metadata"].get("finalizers"):
+                attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
+        attacked.request("DELETE", path, {"gracePeriodSeconds": 0})
     attacked.delete(*attacked.pods())
 
 
 def create(cluster: Cluster, body: Json) -> bool:
     """Create an object; tell whether the API server took it."""
     with suppress(RequestFailed):
-        cluster.request("POST", BUDGETS if body["kind"] == "PodDisruptionBudget" else PODS, body)
+        cluster.request("POST", path_of(body), body)
         return True
     return False
 
