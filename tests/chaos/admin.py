@@ -24,6 +24,9 @@ MERGE_PATCH = "application/merge-patch+json"
 AWAY = (OSError, http.client.HTTPException, ValueError)
 """What a request raises while the API server is killed. A ValueError: half an answer."""
 
+TOO_LARGE = "larger than max", "too large"
+"""What etcd says of an object, by an answer 500 of the API server. Asked again, it says the same."""
+
 
 class Admin:
     """One connection, for one thread."""
@@ -45,7 +48,7 @@ class Admin:
             try:
                 return self._connection.request(method, path, body, content_type)
             except RequestFailed as error:
-                if (error.status < 500 and error.status != 429) or time.monotonic() > deadline:
+                if _is_final(error) or time.monotonic() > deadline:
                     raise
             except AWAY:
                 self._connection.close()
@@ -92,3 +95,10 @@ class Admin:
     def nodes(self) -> dict[str, Json]:
         """Return node name -> node."""
         return {found["metadata"]["name"]: found for found in self.all("/api/v1/nodes")}
+
+
+def _is_final(error: RequestFailed) -> bool:
+    """Tell whether the API server will not think better of it."""
+    if error.status >= 500:
+        return any(words in str(error) for words in TOO_LARGE)
+    return error.status != 429

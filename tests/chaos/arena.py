@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
+from chaos import hostile_user
 from chaos.admin import Admin
 from chaos.history import History
 from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
+from hostile.catalogue import NAMESPACE as HOSTILE
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -45,6 +47,7 @@ class Arena:
             for name, value in PRIORITIES.items():
                 body = {"metadata": {"name": name}, "value": value}
                 self.admin.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+            self.add_namespaces((HOSTILE,))
             self.history = stack.enter_context(History(self.plane.etcd_url))
             self._stack = stack.pop_all()
         return self
@@ -93,6 +96,7 @@ class Arena:
         while self.history.objects("pod") or self.history.objects("card") or self.history.objects("node"):
             for namespace in ("default", *plan.namespaces):
                 self.admin.try_to("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+            hostile_user.clear(self.admin)
             for path in EVERYTHING:
                 self.admin.try_to("DELETE", path)
             if time.monotonic() > deadline:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 Json = dict[str, Any]
@@ -18,6 +19,12 @@ DEVICES = "gpuledger.dev/devices"
 REGISTER = "gpuledger.dev/gpus"
 AMOUNTS = ("memoryMiB", "cores", "number")
 ALL_CORES = 100
+_FACTORS = {
+    **{letter: Decimal(10) ** exponent for letter, exponent in zip("num", (-9, -6, -3), strict=True)},
+    **{f"{letter}i": Decimal(1024) ** exponent for exponent, letter in enumerate("KMGTPE", 1)},
+    **{letter: Decimal(1000) ** exponent for exponent, letter in enumerate("kMGTPE", 1)},
+}
+"""The end of a quantity -> what it stands for."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def told(pod: Json) -> dict[str, dict[str, tuple[int, int]]]:
         for container, cards in json.loads(pod["metadata"]["annotations"][DEVICES]).items():
             for card in cards:
                 found.setdefault(card["uuid"], {})[container] = (card["memoryMiB"], card["cores"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"annotation {DEVICES} can't be read: {error!r}") from error
     return found
 
@@ -147,9 +154,7 @@ def _ask(container: Json) -> Ask:
 
 
 def _number(quantity: object) -> int:
-    """Return a quantity as the API server spells it, such as 4k."""
+    """Return a quantity as the API server spells it, such as 4k, without what is left of a whole one."""
     text = str(quantity)
-    for suffix, factor in (("k", 1000), ("M", 1_000_000), ("Ki", 1024), ("Mi", 1024**2)):
-        if text.endswith(suffix):
-            return int(text.removesuffix(suffix)) * factor
-    return int(text)
+    end = next((end for end in _FACTORS if text.endswith(end)), "")
+    return int(Decimal(text.removesuffix(end)) * _FACTORS.get(end, 1))

@@ -23,6 +23,7 @@ from chaos.arithmetic import (
     totals,
 )
 from chaos.history import Change
+from chaos.hostile_user import is_hostile
 
 Json = dict[str, Any]
 
@@ -61,6 +62,7 @@ class Checker:
         self.cards: dict[str, Json] = {}  # card UUID -> card
         self.pods: dict[str, Json] = {}  # pod UID -> pod
         self._release_delay_s = release_delay_s
+        self._put_there: set[str] = set()  # UIDs of pods that the hostile user has put on a node himself
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
         self._change: Change | None = None
@@ -104,6 +106,8 @@ class Checker:
             self._ended[uid] = _Ended(change.at_s, told_cards(before) if ran else frozenset())
         elif now is not None:
             uid = now["metadata"]["uid"]
+            if before is None and is_bound(now) and is_hostile(now):
+                self._put_there.add(uid)
             if before is not None and is_bound(before):
                 same = before["spec"]["nodeName"] == now["spec"].get("nodeName")
                 self._check(same, "a pod changes its node", change.key, [uid])
@@ -144,9 +148,12 @@ class Checker:
     # Pods.
 
     def _check_pod(self, uid: str) -> None:
-        """Check that a pod that is bound and alive holds what it was told, and was told what it asks for."""
+        """Check that a pod that is bound and alive holds what it was told, and was told what it asks for.
+
+        Nobody was asked about one that its user has put on a node: it has no shares, and the node's agent refuses it.
+        """
         pod = self.pods.get(uid)
-        if pod is None or not is_bound(pod) or has_ended(pod):
+        if uid in self._put_there or pod is None or not is_bound(pod) or has_ended(pod):
             return
         asks = asks_of(pod)
         if not asks and not (pod["metadata"].get("annotations") or {}).get("gpuledger.dev/devices"):

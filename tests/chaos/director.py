@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from chaos.admin import Admin
+from chaos.hostile_user import HostileUser
 from chaos.pair import Hands, Pair
 from chaos.pods import body_of
 from chaos.steps import (
@@ -17,7 +18,9 @@ from chaos.steps import (
     ChangeCard,
     ClaimCard,
     Create,
+    CreateHostile,
     Delete,
+    DeleteHostile,
     DeleteNamespace,
     DeleteNode,
     EndWatch,
@@ -59,9 +62,11 @@ class Workers:
 
     pods: Hands
     nodes: Hands
+    hostile: Hands
     plane: Hands
     pods_admin: Admin
     nodes_admin: Admin
+    hostile_user: HostileUser
 
 
 class Director:
@@ -96,7 +101,7 @@ class Director:
 
     def wait(self) -> None:
         """Wait until all workers have done what they were asked for. Raises the first error that they met."""
-        for hands in (self._workers.plane, self._workers.pods, self._workers.nodes):
+        for hands in (self._workers.plane, self._workers.pods, self._workers.nodes, self._workers.hostile):
             hands.wait()
 
     def _later(self, wait_s: float, task: Task) -> None:
@@ -109,7 +114,7 @@ class Director:
     def _perform(self, step: Step) -> None:
         self.counts[type(step).__name__] += 1
         self.done.append(Done(time.monotonic(), step))
-        pods, nodes, world = self._workers.pods, self._workers.nodes, self._world
+        pods, hostile, user = self._workers.pods, self._workers.hostile, self._workers.hostile_user
         match step:
             case Create():
                 pods.do(self._create, step)
@@ -117,6 +122,17 @@ class Director:
                 pods.do(self._delete, step)
             case DeleteNamespace(namespace=namespace):
                 pods.do(self._workers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
+            case CreateHostile(kind=kind, node=node):
+                hostile.do(user.create, kind, node)
+            case DeleteHostile(kind=kind, by_force=by_force):
+                hostile.do(user.delete, kind, by_force)
+            case _:
+                self._change_world(step)
+
+    def _change_world(self, step: Step) -> None:
+        """Do what concerns nodes and their cards."""
+        nodes, world = self._workers.nodes, self._world
+        match step:
             case DeleteNode(node=node, collect_after_s=collect_after_s):
                 nodes.do(world.delete, node)
                 if collect_after_s is not None:

@@ -23,6 +23,8 @@ PROGRAMS: tuple[Program, ...] = ("operator", "scheduler")
 STARTS = 5
 """How often a program may end while it starts: the API server may be away."""
 
+LAST_LINES = 30
+
 
 class Hands:
     """Does things one after the other, in one thread that lives as long as what it starts."""
@@ -67,6 +69,8 @@ class Pair:
         self.hands = {program: Hands(program) for program in PROGRAMS}
         self.ended: Counter[str] = Counter()
         """How often each program has ended without being killed."""
+        self.last_words: list[str] = []
+        """What each operator that has ended without being killed said last."""
         self._rates = {self.api: api_rates, self.extender: extender_rates}
         self._seed = seed
         self._kubeconfig = self.api.kubeconfig_from(installation.kubeconfig)
@@ -162,6 +166,9 @@ class Pair:
         process = self._process(program)
         if process is not None and not process.alive:
             self.ended[program] += 1
+            if program == "operator":
+                lines = process.log_text().splitlines()[-LAST_LINES:]
+                self.last_words.append("\n".join([f"{self.name} has ended with status {process.returncode}", *lines]))
             self._start(program)
 
     def _kill(self, program: Program) -> None:

@@ -11,7 +11,9 @@ from chaos.steps import (
     ChangeCard,
     ClaimCard,
     Create,
+    CreateHostile,
     Delete,
+    DeleteHostile,
     DeleteNamespace,
     DeleteNode,
     EndWatch,
@@ -28,6 +30,7 @@ from chaos.steps import (
 )
 from chaos.weather import api_rates, extender_rates
 from faults.kinds import Rates
+from hostile.catalogue import CATALOGUE
 
 CHAOS_S = 30.0
 
@@ -52,6 +55,9 @@ SHAPES = {
     "no-card": 1,
 }
 """Shape of a pod (see pods.py) -> how often, compared with the others."""
+
+HOSTILE_KINDS = 3
+"""How many kinds of hostile objects are there at the same time, at most."""
 
 WATCHED = ("pods", "nodes", "gpuallocations")
 
@@ -103,6 +109,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         *_watches_break(_dice(seed, "watches break"), seconds),
         *_administrators(_dice(seed, "administrators"), seconds, nodes),
         *_namespace_goes(_dice(seed, "namespace goes"), seconds, namespaces),
+        *_hostile_user(_dice(seed, "hostile user"), seconds, nodes),
     ]
     return Plan(
         seed=seed,
@@ -270,3 +277,18 @@ def _administrators(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]
 def _namespace_goes(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
     if dice.random() < 0.2:
         yield DeleteNamespace(dice.uniform(seconds / 3, seconds), namespaces[-1])
+
+
+def _hostile_user(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
+    """Yield one kind of hostile objects after the other. What is there last stays while all come to rest."""
+    kinds = sorted(CATALOGUE)
+    dice.shuffle(kinds)
+    side_by_side = dice.randint(1, HOSTILE_KINDS)
+    for first in range(side_by_side):
+        at_s = dice.uniform(0, 3)
+        for kind in kinds[first::side_by_side]:
+            for _ in range(dice.choice((1, 1, 1, 2))):  # a second time under the same names
+                yield CreateHostile(at_s, kind, dice.choice(nodes).name)
+                at_s += dice.uniform(0.2, 6)
+                yield DeleteHostile(at_s, kind, by_force=dice.random() < 0.5)
+                at_s += dice.choice((0.0, 0.05, 1.0))

@@ -8,6 +8,7 @@ from typing import Any
 
 from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told_cards, totals
 from chaos.checker import Finding
+from chaos.hostile_user import is_hostile
 
 Json = dict[str, Any]
 
@@ -119,10 +120,13 @@ def _slots(node: Json) -> int:
 
 
 def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json]) -> Iterator[Finding]:
-    """No pod waits that has room. Exact for pods with one container; others are left to the operator."""
+    """No pod waits that has room. Exact for pods with one container; others are left to the operator.
+
+    So are all hostile pods: nobody promises to bind them.
+    """
     room = _room(cards, nodes)
     for uid, pod in pods.items():
-        if is_bound(pod) or pod["metadata"].get("deletionTimestamp"):
+        if is_bound(pod) or pod["metadata"].get("deletionTimestamp") or is_hostile(pod):
             continue
         asks = asks_of(pod)
         if not asks and nodes:

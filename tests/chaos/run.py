@@ -19,11 +19,13 @@ from chaos.arithmetic import is_bound
 from chaos.checker import Checker, Finding
 from chaos.director import Director, Done, Workers
 from chaos.history import Change
+from chaos.hostile_user import HostileUser, is_hostile
 from chaos.kubelet import KubeletPlayer
 from chaos.pair import Hands, Pair
 from chaos.plan import Plan
 from chaos.rest import miscounted, unsettled
 from chaos.world import World
+from hostile.catalogue import NAMESPACE as HOSTILE
 
 Json = dict[str, Any]
 
@@ -39,6 +41,10 @@ READY_S = 60.0
 AUDIT_MAY_FIND = ("abandoned-holders", "over-capacity", "too-many-slots", "two-nodes")
 """Pods on a card that its node does not report any more, that two nodes report, or that has shrunk: the plan does that.
 The checker looks for shares that are too much for any other reason."""
+
+PUT_THERE = ("not-adoptable", "not-entered", "unreadable-pod")
+"""What the audit rightly says of pods that the hostile user has put on a node himself. Of his others the checker would
+find it, too."""
 
 BAD_LINES = ("Traceback (most recent call last)", "was never retrieved", "was never awaited", "Unclosed ")
 """What must not be in an operator's log: an error that nobody has taken care of."""
@@ -106,15 +112,23 @@ class _Run:
             self._rest(pairs)
             self._judge(pairs, rival)
         outcome.done = director.done
-        outcome.counts += director.counts
+        outcome.counts += director.counts + workers.hostile_user.counts
 
     def _workers(self, stack: ExitStack) -> Workers:
-        hands = {name: Hands(name) for name in ("pods", "nodes")}
+        hands = {name: Hands(name) for name in ("pods", "nodes", "hostile")}
         admins = {name: Admin(self._arena.plane) for name in hands}
         for name in hands:
             stack.callback(admins[name].close)
             stack.callback(hands[name].close)
-        return Workers(hands["pods"], hands["nodes"], self._arena.hands, admins["pods"], admins["nodes"])
+        return Workers(
+            pods=hands["pods"],
+            nodes=hands["nodes"],
+            hostile=hands["hostile"],
+            plane=self._arena.hands,
+            pods_admin=admins["pods"],
+            nodes_admin=admins["nodes"],
+            hostile_user=HostileUser(admins["hostile"]),
+        )
 
     def _count(self, change: Change) -> None:
         if change.kind == "card":
@@ -122,11 +136,13 @@ class _Run:
             self._outcome.counts["card changes"] += 1
         elif change.kind == "node":
             self._outcome.counts["node changes"] += 1
+        elif is_hostile(change.now or change.before or {}):
+            self._outcome.counts["hostile pods bound"] += _gets_bound(change)
         elif change.before is None:
             self._outcome.counts["pods created"] += 1
         elif change.now is None:
             self._outcome.counts["pods deleted"] += 1
-        elif is_bound(change.now) and not is_bound(change.before):
+        elif _gets_bound(change):
             self._outcome.counts["pods bound"] += 1
 
     def _wait_ready(self, pairs: Mapping[int, Pair]) -> None:
@@ -191,6 +207,7 @@ class _Run:
         outcome = self._outcome
         outcome.findings += self._audit(pairs[0])
         for pair in [*pairs.values(), rival]:
+            outcome.findings += [Finding("the operator has ended by itself", words) for words in pair.last_words]
             for program, times in pair.ended.items():
                 outcome.counts[f"{program} ended by itself"] += times
             for kind, count in pair.faults().items():
@@ -213,8 +230,20 @@ class _Run:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode not in (0, 1):
             return [Finding("the audit fails", done.stderr[-2000:])]
-        found = [found for found in json.loads(done.stdout) if found["kind"] not in AUDIT_MAY_FIND]
+        found = [found for found in json.loads(done.stdout) if not is_expected(found)]
         return [Finding("the audit finds something", json.dumps(each)) for each in found]
+
+
+def _gets_bound(change: Change) -> bool:
+    """Tell whether a pod gets a node that was created without one."""
+    before, now = change.before, change.now
+    return before is not None and now is not None and is_bound(now) and not is_bound(before)
+
+
+def is_expected(found: Json) -> bool:
+    """Tell whether the audit is right to find something: the plan does that."""
+    is_hostile_pod = str(found["pod"]).startswith(f"{HOSTILE}/")
+    return found["kind"] in AUDIT_MAY_FIND or (is_hostile_pod and found["kind"] in PUT_THERE)
 
 
 def _bad_lines(name: str, text: str) -> list[Finding]:

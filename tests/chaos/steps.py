@@ -64,6 +64,25 @@ class DeleteNamespace(Step):
     namespace: str
 
 
+# Hostile objects.
+
+
+@dataclass(frozen=True)
+class CreateHostile(Step):
+    """Let the hostile user create what hostile/catalogue.py has of a kind; `node` is for pods that name one."""
+
+    kind: str
+    node: str
+
+
+@dataclass(frozen=True)
+class DeleteHostile(Step):
+    """Let the hostile user delete what he has of a kind, in good order or by force."""
+
+    kind: str
+    by_force: bool
+
+
 # Nodes and their cards.
 
 

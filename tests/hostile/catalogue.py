@@ -1,8 +1,9 @@
 """What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
 
+test_hostile.py creates all of it in a cluster where nothing else goes wrong, and `make chaos` where everything does.
+
 Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
-shows a pod, writes a `<` in six bytes. Registers of nodes are what the agent of one node could write, if somebody had
-taken it over.
+shows a pod, writes a `<` in six bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from gpuledger.formats.node import REGISTER_ANNOTATION
 Json = dict[str, Any]
 
 NAMESPACE = "hostile"
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
-JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-PATHS = {"Pod": PODS, "PodDisruptionBudget": BUDGETS, "Job": JOBS, "Node": NODES}
-"""Kind of an object -> where it is created."""
+PATHS = {
+    "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
+    "Pod": f"/api/v1/namespaces/{NAMESPACE}/pods",
+    "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+}
+"""What a user of the namespace creates -> where. In the order in which all of it is deleted: a Job makes new pods."""
+
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+"""What others say of it."""
 
 NODE_PREFIX = "hostile-"
 SHARE = {COUNT: 1, MEMORY: 1_000}
@@ -41,6 +46,11 @@ def a_pod(name: str, *containers: Json, annotations: Mapping[str, str] | None = 
         "metadata": metadata,
         "spec": {"schedulerName": "gpuledger", "containers": listed, **spec},
     }
+
+
+def path_of(body: Json) -> str:
+    """Return the path to which an object is posted."""
+    return NODES if body["kind"] == "Node" else PATHS[body["kind"]]
 
 
 def with_text(name: str, text: str, limits: Mapping[str, object] = SHARE) -> list[Json]:
@@ -166,7 +176,12 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     "a Job of 20 pods of eight containers": lambda: [a_job("deep", 20, *asking(8, 9_000))],
     "a Job whose pods are over at once": lambda: [a_job("brief", 10, activeDeadlineSeconds=1)],
     "a Job of long pods": lambda: [a_job("long", 10, container(SHARE, args=["<" * 100_000]))],
-    # What a node's agent says.
+    # Elsewhere.
+    "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
+    "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],
+}
+
+REGISTERS: dict[str, Callable[[], list[Json]]] = {
     "a register that is no JSON": lambda: [a_node("brackets", "[" * 250_000)],
     "a register of 300 cards": lambda: [a_node("many", json.dumps(some_cards(300)))],
     "a register whose cards are one": lambda: [a_node("same", json.dumps(some_cards(1) * 900))],
@@ -179,7 +194,5 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
         )
     ],
     "HAMi's register, of colons": lambda: [a_node("colons", ":" * 250_000, "hami.io/node-nvidia-register")],
-    # Elsewhere.
-    "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
-    "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],
 }
+"""The same for who has taken over the agent of one node, and can write what that says."""

@@ -15,7 +15,7 @@ from cluster.cluster import COUNT, MEMORY, NODES, Cluster, RequestFailed, pod
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from effort import fresh_seeds, times
-from hostile.catalogue import BUDGETS, CATALOGUE, JOBS, NAMESPACE, NODE_PREFIX, PATHS, PODS
+from hostile.catalogue import CATALOGUE, NAMESPACE, NODE_PREFIX, PATHS, REGISTERS, path_of
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -53,12 +53,12 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def cluster(attacked: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; what was created in it is gone afterwards."""
     yield attacked
-    attacked.request("DELETE", BUDGETS)
-    for found in attacked.request("GET", PODS)["items"]:
-        if found["metadata"].get("finalizers"):
-            attacked.patch(f"{PODS}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
-    attacked.request("DELETE", JOBS, {"propagationPolicy": "Background"})
-    attacked.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+    for path in PATHS.values():
+        for found in attacked.request("GET", path)["items"]:
+            if found["metadata"].get("finalizers"):
+                with suppress(RequestFailed):  # the Jobs' controller deletes its pods at the same time
+                    attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
+        attacked.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
     for found in attacked.request("GET", NODES)["items"]:
         if found["metadata"]["name"].startswith(NODE_PREFIX):
             attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")
@@ -68,7 +68,7 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
 def create(cluster: Cluster, body: Json) -> bool:
     """Create an object; tell whether the API server took it."""
     with suppress(RequestFailed):
-        cluster.request("POST", PATHS[body["kind"]], body)
+        cluster.request("POST", path_of(body), body)
         return True
     return False
 
@@ -120,17 +120,18 @@ def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say, limi
     )
 
 
-TRIED = sorted(random.Random(fresh_seeds("hostile", 1)[0]).sample(sorted(CATALOGUE), times(6, len(CATALOGUE))))  # noqa: S311
+KINDS = CATALOGUE | REGISTERS
+TRIED = sorted(random.Random(fresh_seeds("hostile", 1)[0]).sample(sorted(KINDS), times(6, len(KINDS))))  # noqa: S311
 """Kinds that are tried one by one."""
 
 
 @pytest.mark.parametrize("kind", TRIED)
 def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
-    check_others(cluster, CATALOGUE[kind](), kind, say)
+    check_others(cluster, KINDS[kind](), kind, say)
 
 
 def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
-    bodies = [body for make in CATALOGUE.values() for body in make()]
+    bodies = [body for make in KINDS.values() for body in make()]
     check_others(cluster, bodies, "all kinds", say, LIMIT_OF_ALL_S)
 
 
@@ -140,5 +141,5 @@ def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
 def test_all_kinds_together_at_a_thousand_nodes(cluster: Cluster, say: Say) -> None:
     for _ in range(10):
         cluster.add_nodes(100, gpus=8)
-    bodies = [body for make in CATALOGUE.values() for body in make()]
+    bodies = [body for make in KINDS.values() for body in make()]
     check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, LIMIT_OF_ALL_S)

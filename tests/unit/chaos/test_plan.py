@@ -2,10 +2,11 @@
 
 from itertools import pairwise
 
-from chaos.plan import CHAOS_S, SHAPES, plan
+from chaos.plan import CHAOS_S, HOSTILE_KINDS, SHAPES, plan
 from chaos.pods import SPECS
-from chaos.steps import AddNode, Create, DeleteNode
+from chaos.steps import AddNode, Create, CreateHostile, DeleteHostile, DeleteNode
 from faults.kinds import Weather
+from hostile.catalogue import CATALOGUE
 
 SEEDS = range(1, 60)
 
@@ -21,7 +22,7 @@ def test_every_plan_can_be_carried_out() -> None:
         Weather(made.seed, made.api_rates)
         Weather(made.seed, made.extender_rates)
         names = {node.name for node in made.nodes}
-        assert all(step.node in names for step in made.steps if isinstance(step, DeleteNode | AddNode))
+        assert all(step.node in names for step in made.steps if isinstance(step, DeleteNode | AddNode | CreateHostile))
         namespaces = {"default", *made.namespaces}
         assert all(step.pod.namespace in namespaces for step in made.steps if isinstance(step, Create))
 
@@ -30,9 +31,26 @@ def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     plans = [plan(seed) for seed in SEEDS]
     kinds = {type(step).__name__ for made in plans for step in made.steps}
     assert kinds == {
-        *("Create", "Delete", "DeleteNamespace", "DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
+        *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile"),
+        *("DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
         *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
     }
     assert {step.pod.shape for made in plans for step in made.steps if isinstance(step, Create)} == SHAPES.keys()
     assert SPECS.keys() == SHAPES.keys()
     assert {made.has_standby for made in plans} == {True, False}
+
+
+def test_the_plans_together_have_every_hostile_kind_and_each_has_few_at_a_time() -> None:
+    played, left = set(), 0
+    for made in map(plan, SEEDS):
+        there: set[str] = set()
+        for step in made.steps:
+            if isinstance(step, CreateHostile):
+                there.add(step.kind)
+            elif isinstance(step, DeleteHostile):
+                there.remove(step.kind)
+            assert len(there) <= HOSTILE_KINDS
+            played |= there
+        left += bool(there)
+    assert left > len(SEEDS) // 2  # the checks at rest are made beside them
+    assert played == CATALOGUE.keys()
