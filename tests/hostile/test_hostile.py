@@ -21,7 +21,7 @@ from installation import NO_KUBELET, Installation
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
-LIMIT_S, LIMIT_OF_ALL_S = 10.0, 30.0
+LIMIT_S, LIMIT_OF_ALL_S, LIMIT_AT_THOUSAND_S = 10.0, 30.0, 120.0
 """From a pod's creation to its Binding, on two cores that four processes share. Where hundreds of pods were created a
 moment before, kube-scheduler tries these first, whoever's they are."""
 
@@ -79,7 +79,7 @@ def slowest_s(cluster: Cluster, names: list[str]) -> float:
     for name in names:
         begin_s = time.monotonic()
         cluster.create(pod(name, {COUNT: 1, MEMORY: 1_000}))
-        cluster.wait_bound(name, timeout_s=2 * LIMIT_OF_ALL_S)
+        cluster.wait_bound(name, timeout_s=LIMIT_AT_THOUSAND_S)
         waited.append(time.monotonic() - begin_s)
     return max(waited)
 
@@ -112,12 +112,12 @@ def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say, limi
     assert operator.pid == pid
     assert cluster.installation.is_ready()
     size_mib = memory_mib(pid)
-    assert size_mib < LIMIT_MIB
-    assert waited_s < limit_s
     say(
         f"{what}: {taken} of {len(bodies)} taken; pods of others bound within {waited_s:.1f} s; "
         f"operator {size_mib} MiB, its loop late by less than {worst_lag_s(cluster):g} s so far"
     )
+    assert size_mib < LIMIT_MIB
+    assert waited_s < limit_s
 
 
 KINDS = CATALOGUE | REGISTERS
@@ -142,4 +142,4 @@ def test_all_kinds_together_at_a_thousand_nodes(cluster: Cluster, say: Say) -> N
     for _ in range(10):
         cluster.add_nodes(100, gpus=8)
     bodies = [body for make in KINDS.values() for body in make()]
-    check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, LIMIT_OF_ALL_S)
+    check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, LIMIT_AT_THOUSAND_S)
