@@ -225,9 +225,10 @@ class VictimFinder:
         return wished if wished in CARD_RANKS else FALLBACK
 
     def _pods(self, eviction: Eviction) -> list[Pod]:
+        """Return the victims that are still there: some may have left while others were looked for."""
         entries = self._ledger.entries_of_node(eviction.node_name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
-        return [pods[uid] for uid in eviction.victims]
+        return [pods[uid] for uid in eviction.victims if uid in pods]
 
     def _victims(
         self, pod: Pod, request: PodRequest, eviction: Eviction, budgets: Budgets, leaving: Collection[str]

@@ -1,7 +1,7 @@
 """Pods of lower priority leave for one that waits: the fewest, once each, and only for room that it gets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, refuse
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopDatetime, settle
 from gpuledger.controller import startup
@@ -19,6 +19,7 @@ from gpuledger.formats.pod import LONGEST_GRACE_S, pod_identity
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
+from gpuledger.placement.preemption.victims import Eviction
 from gpuledger.workflows.pod_lives import unix_s
 from gpuledger.workflows.preempt import FRESH_S, RESTING_S, SETTLE_S
 
@@ -811,3 +812,51 @@ async def begin_to_reserve(parts: OperatorParts, limits: Mapping[str, object]) -
 async def test_memory_in_mib_counts_as_well(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high", {GPU: "1", MEMORY: "4000"})
     assert len(evicted(api)) == 1
+
+
+def put_two_containers(api: ApiServer, name: str) -> None:
+    """Put a refused pod of two containers, each of which wants a card for itself."""
+    pod = refused(name)
+    pod["spec"]["containers"] = [a_container("one", WHOLE), a_container("two", WHOLE)]
+    api.put_pod(pod)
+
+
+async def test_others_leave_for_a_pod_of_several_containers_as_they_are_when_the_search_has_ended(
+    parts: OperatorParts, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its victims are looked for in a thread, and the ledger goes on."""
+    found: list[Eviction | None] = []
+
+    async def search(answer: Callable[..., Eviction | None], *arguments: Any) -> Eviction | None:
+        found.append(answer(*arguments))
+        if len(found) == 1 and found[0] is not None:
+            end(api, found[0].victims[0].removeprefix("uid-"))
+            await parts.idle()
+        return found[-1]
+
+    monkeypatch.setattr(asyncio, "to_thread", search)
+    put_two_containers(api, "high")
+    assert not await ask(parts, "high")
+    await pass_time(parts, 2 * SETTLE_S)
+    assert [len(eviction.victims) for eviction in found if eviction] == [2, 1]
+    assert len(evicted(api)) == 1, "the other card was free already when somebody was asked to leave"
+
+
+async def test_a_search_that_takes_long_keeps_no_pod_of_one_container_waiting(
+    parts: OperatorParts, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    async def search(answer: Callable[..., Eviction | None], *arguments: Any) -> Eviction | None:
+        await ended.wait()
+        return answer(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", search)
+    put_two_containers(api, "first")
+    assert not await ask(parts, "first")
+    await pass_time(parts, 2 * SETTLE_S)
+    await want(parts, "second")
+    assert (claims(api, "uid-first"), len(claims(api, "uid-second"))) == ([], 1)
+    ended.set()
+    await pass_time(parts, 2 * SETTLE_S)
+    assert len(claims(api, "uid-first")) == 2
