@@ -147,6 +147,7 @@ class OperatorParts:
             self.counts,
             PreemptionSettings(self.who_preempts, self.despite_budgets),
             settings.request,
+            self.leadership.is_active,
         )
         self.placer.on_refused = self.preemption.refused
         self.observer = ClusterObserver(

@@ -115,6 +115,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         counts,
         PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
         placement.request,
+        leadership.is_active,
     )
     placer.on_refused = preemption.refused
     inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)

@@ -87,6 +87,7 @@ class Preemption:
         counts: Counts,
         settings: PreemptionSettings,
         read_request: Callable[[Json], PodRequest | None],
+        is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._claimer = claimer
@@ -97,6 +98,7 @@ class Preemption:
         self._counts = counts
         self._settings = settings
         self._read_request = read_request
+        self._is_active = is_active
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
@@ -215,14 +217,14 @@ class Preemption:
         for waiting in undecided:
             look = self._look_of(waiting)
             same = (waiting.pod.priority, waiting.request.shape, look)
-            if not self._is_undecided(waiting):
+            if not self._is_undecided(waiting) or not self._is_active():
                 continue
             nodes = sorted(self._ledger.node_names() if waiting.node_names is None else waiting.node_names)
             found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
             self._looked_at[waiting.pod.uid] = look
             if found is None:
                 hopeless.add(same)
-            elif not self._may_begin(waiting):  # it has found room meanwhile, or is gone
+            elif not self._may_begin(waiting) or not self._is_active():  # it has found room meanwhile, or is gone
                 self._looked_at.pop(waiting.pod.uid, None)
             elif found.cost[0] and not self._settings.despite_budgets:
                 self._is_forbidden(waiting.pod, found)

@@ -42,7 +42,8 @@ GRACE_S = 0.25
 """How long kube-scheduler has to come for a pod by itself before the pod is woken."""
 
 TURN_STEPS = 1_024
-"""Steps of one turn, of some 10 microseconds each; the last search may go beyond them."""
+"""Steps of one turn to look who fits, of some 10 microseconds each, and as many to give; the last search may go beyond
+them."""
 
 SHAPES_AT_ONCE = 64
 """Different shapes of one namespace's pods that are looked at before those of others have their turn."""
@@ -209,10 +210,10 @@ class WaitingPods:
 
         Returns whether pods are left for whom there was no time: this was as much as one turn may cost.
         """
-        work = Work(TURN_STEPS)
+        looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
-            self._give(self._candidates(work), work)
-            if work.is_spent:
+            self._give(self._candidates(looking), giving)
+            if looking.is_spent or giving.is_spent:
                 self.on_newcomer()
                 return True
         return False

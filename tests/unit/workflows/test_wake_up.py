@@ -478,3 +478,15 @@ async def test_a_crowd_of_one_namespace_makes_no_turn_long_and_pods_of_others_wa
     assert {shape for turn in turns for shape in turn} >= {request.shape for request in crowd}, "each has its turn"
     first = next(number for number, turn in enumerate(turns) if any(shape[0].cards == 1 for shape in turn))
     assert first <= 1 < len(turns) - 4, "others of a higher priority, who came before, were looked at later"
+
+
+async def test_where_more_shapes_fit_than_a_turn_has_time_for_the_first_of_them_gets_the_room(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_up, "TURN_STEPS", 20 * STEPS_OF_A_LOOK)
+    for number in range(100):
+        wait_for_room(parts, f"p{number:02}", {GPU: "1", MEMORY: str(9_000 + number)})
+    await asyncio.sleep(60.0)
+    await free(parts, CARD)
+    await asyncio.sleep(GRACE_S / 2)
+    assert kept(parts) == ["p00"]
