@@ -30,6 +30,7 @@ from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.work import Work
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.find_victims import answered
 from gpuledger.workflows.pauses import TURN_S, rest
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.wake_up import WaitingPods
@@ -205,14 +206,11 @@ class PodExplainer:
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
         tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
-        question = Question.about(shape, self._ledger.node_room(node.name), entries, tenants, {}, Preference.BINPACK)
-        # What is hard is answered in a thread, so that others are served meanwhile.
-        work = Work(EVICTION_WORK_LIMIT)
+        room, work = self._ledger.node_room(node.name), Work(EVICTION_WORK_LIMIT)
+        question = Question(shape, room, entries, tenants, {}, Preference.BINPACK).kept()
+        eviction = await answered(question, None, work)
         if question.is_hard:
-            eviction = await asyncio.to_thread(question.answer, None, work)
             leaving.spend(EVICTION_WORK_LIMIT - work.left)
-        else:
-            eviction = question.answer(None, work)
         leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
         return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
 

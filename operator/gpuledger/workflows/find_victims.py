@@ -103,6 +103,13 @@ class Victims:
     """The budgets that do not allow it."""
 
 
+async def answered(question: Question, below: Cost | None, work: Work) -> Eviction | None:
+    """Return the answer to a question; to a hard one from a thread, so that others are served meanwhile."""
+    if question.is_hard:
+        return await asyncio.to_thread(question.answer, below, work)
+    return question.answer(below, work)
+
+
 class VictimFinder:
     """Looks at the ledger of now."""
 
@@ -153,7 +160,7 @@ class VictimFinder:
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
         room, entries = self._ledger.node_room(node_name), self._ledger.entries_of_node(node_name)
-        return Question.about(request.shape, room, entries, tenants, budgets.allowed, self._preference(request))
+        return Question(request.shape, room, entries, tenants, budgets.allowed, self._preference(request)).kept()
 
     async def _best(
         self,
@@ -175,10 +182,7 @@ class VictimFinder:
                 continue
             below = best[1].cost if best else None
             work = Work(WORK_LIMIT)
-            if question.is_hard:
-                found = await asyncio.to_thread(question.answer, below, work)  # others are served meanwhile
-            else:
-                found = question.answer(below, work)
+            found = await answered(question, below, work)
             best = (question, found) if found else best
             if question.is_hard and hard is not None and not hard.spend(WORK_LIMIT - work.left):
                 break

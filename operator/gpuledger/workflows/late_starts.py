@@ -108,9 +108,8 @@ class LateStarts:
             if uid not in self._waiting:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
                 self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
-            if age_s >= self._timeout_s and not _is_long(
-                pod
-            ):  # at once: an operator that starts must not open a node that hangs
+            # At once: an operator that starts must not open a node that hangs.
+            if age_s >= self._timeout_s and not _is_long(pod):
                 self._waiting[uid].is_over = True
                 self._note_late(uid)
 

@@ -62,20 +62,11 @@ class Question:
     allowed: Mapping[str, int]
     preference: Preference
 
-    @classmethod
-    def about(
-        cls,
-        shape: Shape,
-        node: NodeRoom,
-        entries: Sequence[CardEntry],
-        tenants: Mapping[str, Tenant],
-        allowed: Mapping[str, int],
-        preference: Preference,
-    ) -> Question:
+    def kept(self) -> Question:
         """Return the question with copies of what may change, if it is a hard one."""
-        if len(shape) > 1:
-            entries, allowed = [entry.as_it_is() for entry in entries], dict(allowed)
-        return cls(shape, node, entries, tenants, allowed, preference)
+        if not self.is_hard:
+            return self
+        return replace(self, entries=[entry.as_it_is() for entry in self.entries], allowed=dict(self.allowed))
 
     @property
     def is_hard(self) -> bool:
