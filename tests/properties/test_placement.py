@@ -19,7 +19,7 @@ from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.placement import choose
+from gpuledger.placement import fitting_nodes
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
@@ -436,8 +436,9 @@ class LargeClusterMachine(ChooserMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(choose, "ALL_AT_ONCE", 0)
-        self.patch.setattr(choose, "LOOKED_AT", 1)
+        self.patch.setattr(fitting_nodes, "ALL_LOOKED_AT", 0)
+        self.patch.setattr(fitting_nodes, "LOOKED_AT", 1)
+        self.patch.setattr(fitting_nodes, "LOOKED_AT_A_TIME", 1)
 
     def teardown(self) -> None:
         self.patch.undo()

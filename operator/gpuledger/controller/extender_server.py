@@ -72,7 +72,7 @@ class ExtenderServer:
             try:
                 self._check_ready()
                 arguments = extender.filter_arguments(body)
-                result = self._placer.filter(arguments)
+                result = await self._placer.answer(arguments)
             except GpuledgerError as error:
                 return _answer(extender.filter_error(self._told(error)))
             return _answer(extender.filter_answer(result.node_names, result.refused, result.short_of_room))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
@@ -15,10 +14,11 @@ from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
-from gpuledger.placement.decide import Decider, Decision, hard_steps
+from gpuledger.placement.decide import Decider, hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, refuse_alone
+from gpuledger.placement.fitting_nodes import LOOKED_AT, FittingNodes, Ranking
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference
+from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
 from gpuledger.placement.pricers import Pricers
 from gpuledger.placement.ways import Ask
 from gpuledger.placement.work import Work
@@ -29,47 +29,8 @@ SETS_KEPT = 256
 ENTRIES_KEPT = 100_000
 """Nodes in all of these sets together, 0.3 kB each: for 5,000 nodes 20 asks are kept, for 200 all of them."""
 
-ALL_AT_ONCE = 2_000
-"""Up to so many nodes, all that are new or have changed are looked at: for an ask that is new that takes some 50 ms
-for each thousand."""
-
-LOOKED_AT = 16
-"""In a larger cluster, nodes that are looked at per question, those first that have changed last. If some fit, that is
-enough for now: the others are out of the running until they are looked at between the questions, or with the next
-ones. A pod is refused only when all were looked at."""
-
-RANKED_AGAIN = 256
-"""Of the nodes whose ranks are older than the prices, so many of the best and so many in turn are ranked again at each
-question. The others are out of the running meanwhile, unless nothing else fits: ranks by different prices can't be
-compared, and nobody waits for thousands of nodes."""
-
-RANKED_AGAIN_OF_MANY = 64
-"""The same in a cluster of more than ALL_AT_ONCE nodes."""
-
-HARD_STEPS = 4_096
-"""Steps of one question, beyond what plain requests take: some 5 ms, and those of its last node. Who asks for more is
-told to ask again; what was found out is kept, and between the questions the rest is looked at."""
-
 STEPS_OF_A_LOOK = 3
 """What it takes to compare a plain request with a node: some 30 microseconds for eight cards."""
-
-RANKS_SHOWN = 3
-"""Nodes whose ranks are remembered with a choice."""
-
-Ranked = tuple[NodeRank, str]
-"""A node's rank and name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best nodes at the time of a choice."""
-
-    policy: str
-    """By which they are compared."""
-    fitting: int
-    """How many nodes fit, as far as they were looked at."""
-    best: tuple[Ranked, ...]
-    """The best of them, the lowest first; kube-scheduler may not have offered all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,149 +41,6 @@ class Choice:
     refusals: dict[str, Refusal]
     ranking: Ranking | None = None
     """How the first node compared with others, if it was compared."""
-
-
-class FittingNodes:
-    """The nodes on which pods with one ask fit, ranked. Costs what has changed since the last look."""
-
-    def __init__(self, decider: Decider, ledger: Ledger, order: Iterable[str]) -> None:
-        self._decider = decider
-        self._ledger = ledger
-        self._edition = decider.edition
-        self._seen = ledger.changes  # number of the last change that is taken into account
-        self._unseen = dict.fromkeys(chain(order, ledger.known_nodes()))  # names of nodes that are to be looked at
-        self._ranked: list[Ranked] = []
-        self._old: list[Ranked] = []  # the same for the nodes whose rank is older than the prices
-        self._turns: deque[str] = deque()  # names of these nodes, and maybe of others that were among them
-        self._fitting: dict[str, Decision] = {}  # node name -> its rank and cards
-        self.refused: dict[str, Refusal] = {}  # node name -> why not; nodes of the ledger only
-        self._reasons: dict[Refusal, Refusal] = {}  # each reason once: thousands of nodes share a few
-        self.evaluations = 0
-        self._hard_steps_allowed = HARD_STEPS
-
-    @property
-    def looked_at(self) -> int:
-        """How many nodes were looked at and have not changed since."""
-        return len(self._fitting) + len(self.refused)
-
-    @property
-    def unseen(self) -> int:
-        """How many nodes were not looked at since they have changed."""
-        return len(self._unseen)
-
-    def question(self) -> None:
-        """Begin a question: it may cost so much, and no more."""
-        self._hard_steps_allowed = self._decider.hard_steps + HARD_STEPS
-
-    @property
-    def hard_steps(self) -> int:
-        """Steps of searches so far, beyond what plain ones take."""
-        return self._decider.hard_steps
-
-    @property
-    def is_tired(self) -> bool:
-        """Tell whether the question has cost what it may."""
-        return self._decider.hard_steps >= self._hard_steps_allowed
-
-    @property
-    def at_once(self) -> int:
-        """How many nodes may be looked at while somebody waits."""
-        return LOOKED_AT if self._many else self._nodes
-
-    @property
-    def _nodes(self) -> int:
-        return len(self._fitting) + len(self.refused) + len(self._unseen)
-
-    @property
-    def _many(self) -> bool:
-        return self._nodes > ALL_AT_ONCE
-
-    def update(self, at_once: int) -> int:
-        """Look at nodes that were touched since the last time, and rank some again whose rank is old.
-
-        Returns how many it has looked at, which are not more than `at_once`.
-        """
-        if self._edition != self._decider.edition:
-            self._edition = self._decider.edition
-            self._old = sorted(self._old + self._ranked)
-            self._ranked = []
-            self._turns = deque(name for _, name in self._old)
-        touched, changes = list(self._ledger.touched_since(self._seen)), self._ledger.changes
-        self._set_aside(touched[at_once:])
-        self._decide(touched[:at_once])
-        self._seen = changes  # not before: what is not looked at must not count as seen
-        if self._old:
-            number = RANKED_AGAIN_OF_MANY if self._many else RANKED_AGAIN
-            in_turn = [self._turns.popleft() for _ in range(min(number, len(self._turns)))]
-            best = [name for _, name in self._old[:number]]
-            self._rank_again(dict.fromkeys(best + in_turn))
-        return len(touched[:at_once])
-
-    def look_further(self, number: int) -> None:
-        """Look at so many of the nodes that are to be looked at."""
-        self._decide(list(islice(self._unseen, number)))
-
-    def ranking(self) -> Ranking:
-        """Return how the best nodes compare, for people. Costs the same however many there are."""
-        return Ranking(self._decider.policy_name, len(self._fitting), tuple(self._ranked[:RANKS_SHOWN]))
-
-    def in_order(self) -> Iterator[tuple[str, Assignment]]:
-        """Yield the nodes that fit with the cards of each container, the preferred first."""
-        for _, name in chain(self._ranked, self._old):
-            yield name, self._fitting[name].assignment
-
-    def _set_aside(self, names: list[str]) -> None:
-        """Forget what is known of these nodes, and have them looked at later."""
-        for name in names:
-            self._drop(name)
-            self.refused.pop(name, None)
-            self._unseen[name] = None
-
-    def _decide(self, names: list[str]) -> None:
-        """Look at nodes, as long as the question allows; the others are looked at later."""
-        if not names:  # as a rule there are none to look further at
-            return
-        nodes = [self._ledger.node_room(name) for name in names]
-        decisions = self._decider.decide(nodes, self._hard_steps_allowed)
-        self.evaluations += len(decisions)
-        for node, decision in zip(nodes, decisions, strict=False):
-            self._unseen.pop(node.name, None)
-            self._drop(node.name)
-            self.refused.pop(node.name, None)
-            if not isinstance(decision, Refusal):
-                self._add(node.name, decision)
-            elif node.cards:  # a node without cards may be gone for good: nothing is kept of it
-                self.refused[node.name] = self._reasons.setdefault(decision, decision)
-        self._set_aside(names[len(decisions) :])
-
-    def _rank_again(self, names: Iterable[str]) -> None:
-        """Rank those of these nodes again whose rank is old."""
-        old = [name for name in names if name in self._fitting and _place(self._old, self._rank_of(name)) is not None]
-        for name, decision in zip(old, self._decider.rank_again([self._fitting[name] for name in old]), strict=True):
-            self._drop(name)
-            self._add(name, decision)
-
-    def _rank_of(self, name: str) -> Ranked:
-        return (self._fitting[name].rank, name)
-
-    def _drop(self, name: str) -> None:
-        if name in self._fitting:
-            ranked = self._rank_of(name)
-            for nodes in (self._ranked, self._old):
-                place = _place(nodes, ranked)
-                if place is not None:
-                    del nodes[place]
-            del self._fitting[name]
-
-    def _add(self, name: str, decision: Decision) -> None:
-        insort(self._ranked, (decision.rank, name))
-        self._fitting[name] = decision
-
-
-def _place(nodes: list[Ranked], ranked: Ranked) -> int | None:
-    """Return where a node is in a sorted list, None if it is not there."""
-    place = bisect_left(nodes, ranked)
-    return place if place < len(nodes) and nodes[place] == ranked else None
 
 
 class Chooser:
@@ -263,32 +81,60 @@ class Chooser:
 
     def choose(self, request: PodRequest, node_names: Collection[str], count: int) -> Choice:
         """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch."""
-        wanted = set(node_names) if isinstance(node_names, Sequence) else node_names
-        placements = tuple(islice(self._placements(request, wanted), count))
+        wanted = _quick(node_names)
+        known = self._set_of(request)
+        known.question()
+        self._pricers.tick()
+        for _ in known.look_around(wanted):
+            pass
+        placements = tuple(islice(self._placements(known, request, wanted), count))
         if placements:
-            return Choice(placements, {}, self._set_of(request).ranking())
-        refused = self._set_of(request).refused
+            return Choice(placements, {}, known.ranking())
+        if known.unseen:
+            raise TooMuch(
+                f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
+                f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
+            )
+        refused = known.refused
         try:  # quickly, for there can be thousands
             return Choice((), dict(zip(node_names, map(refused.__getitem__, node_names), strict=True)))
         except KeyError:
             return Choice((), {name: refused.get(name) or self._unknown_node(request, name) for name in node_names})
+
+    def look_around(self, request: PodRequest, node_names: Collection[str]) -> Iterator[None]:
+        """Look at the nodes that `choose` has to know for this request, some at each step.
+
+        Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile.
+        """
+        known = self._set_of(request)
+        known.question()
+        yield from known.look_around(_quick(node_names))
 
     def best(
         self, request: PodRequest, node_names: Container[str] | None, work: Work | None = None
     ) -> Placement | None:
         """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any.
 
-        Those that fit but were not looked at yet are found when it is asked for again. It is spent of `work`.
+        Nodes are looked at as long as `work` is left, and it is spent of it. Those that fit but were not looked at yet
+        are found when it is asked for again.
         """
         known = self._set_of(request)
-        before = known.hard_steps + STEPS_OF_A_LOOK * known.evaluations
+        before = _steps(known)
+        known.question()
+        self._pricers.tick()
         try:
-            return next(self._placements(request, node_names), None)
-        except TooMuch:
-            return None
+            for _ in known.look_around(node_names):
+                if work is not None and _steps(known) - before > work.left:
+                    return None
+            return next(self._placements(known, request, node_names), None)
         finally:
             if work is not None:
-                work.spend(known.hard_steps + STEPS_OF_A_LOOK * known.evaluations - before)
+                work.spend(_steps(known) - before)
+
+    def is_unfinished(self, request: PodRequest) -> bool:
+        """Tell whether `best` has had no work left to look at all nodes, and goes on where it was."""
+        known = self._set_of(request)
+        return bool(known.unseen) and not known.is_tired
 
     def fits(self, shape: Shape, node_name: str, work: Work) -> bool:
         """Tell whether a pod of this shape fits on a node now, once spares are taken back. It is spent of `work`."""
@@ -321,26 +167,12 @@ class Chooser:
             return decision
         return self._placement(request, node_name, decision.assignment)
 
-    def _placements(self, request: PodRequest, node_names: Container[str] | None) -> Iterator[Placement]:
-        known = self._set_of(request)
-        known.question()
-        self._pricers.tick()
-        number, found = known.at_once, False
-        number -= known.update(number)
-        while not found:
-            known.look_further(number)
-            number = max(2 * number, LOOKED_AT)
-            for name, assignment in known.in_order():
-                if node_names is None or name in node_names:
-                    found = True
-                    yield self._placement(request, name, assignment)
-            if not known.unseen:
-                return
-            if known.is_tired and not found:
-                raise TooMuch(
-                    f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
-                    f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
-                )
+    def _placements(
+        self, known: FittingNodes, request: PodRequest, node_names: Container[str] | None
+    ) -> Iterator[Placement]:
+        for name, assignment in known.in_order():
+            if node_names is None or name in node_names:
+                yield self._placement(request, name, assignment)
 
     def look_further(self) -> bool:
         """Look at some nodes for an ask that is new, in a moment that nobody waits for; tell whether there are any."""
@@ -381,3 +213,12 @@ class Chooser:
                 self._dropped_evaluations += self._sets.popitem(last=False)[1].evaluations
         self._sets.move_to_end(key)
         return known
+
+
+def _steps(known: FittingNodes) -> int:
+    return known.hard_steps + STEPS_OF_A_LOOK * known.evaluations
+
+
+def _quick(names: Collection[str]) -> Container[str]:
+    """Return names as something that tells quickly which are among them."""
+    return set(names) if isinstance(names, Sequence) else names

@@ -18,7 +18,7 @@ from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
-from gpuledger.placement.choose import Ranking
+from gpuledger.placement.fitting_nodes import Ranking
 from gpuledger.workflows.journal import Entered, Journal
 from gpuledger.workflows.pauses import pause
 from gpuledger.workflows.plugin_turns import PluginTurns

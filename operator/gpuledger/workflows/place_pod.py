@@ -10,29 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import (
-    bound_node,
-    created_at,
-    pod_facts,
-    pod_identity,
-    resource_version,
-)
+from gpuledger.formats.pod import bound_node, created_at, pod_facts, pod_identity, resource_version
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.errors import (
-    BadInput,
-    BindFailed,
-    DoesNotFit,
-    GpuledgerError,
-)
+from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
@@ -45,6 +34,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.stepwise import at_once, giving_way
 from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
@@ -151,11 +141,19 @@ class PodPlacer:
 
     # Filter.
 
+    async def answer(self, arguments: FilterArguments) -> FilterResult:
+        """Do what `filter` does, and let others have their turn while many nodes are looked at."""
+        return await giving_way(self._filter(arguments))
+
     def filter(self, arguments: FilterArguments) -> FilterResult:
         """Choose a node and hold the pod's cards there.
 
         Raises GpuledgerError when the pod can't be judged now, and should be tried again soon.
         """
+        return at_once(self._filter(arguments))
+
+    def _filter(self, arguments: FilterArguments) -> Generator[None, None, FilterResult]:
+        """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
         self._counts.filters += 1
         self.expire_holds()
         try:
@@ -169,6 +167,7 @@ class PodPlacer:
         if arguments.pod_bytes > MAX_POD_BYTES:
             self._counts.bad_input["pod"] += 1
             return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, TOO_LONG))
+        yield from self._chooser.look_around(request, arguments.node_names)
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
-from gpuledger.placement.choose import Ranking
+from gpuledger.placement.fitting_nodes import Ranking
 from gpuledger.reports.record import Happening, Ranked, Record
 
 KEPT = 10_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model.node_set import NodeSet
@@ -45,3 +45,13 @@ def in_turns(waiting: Iterable[WaitingPod], shapes_at_once: int) -> list[Waiting
             turns.append([])
         turns[turn].append(one)
     return [one for turn in turns for one in turn]
+
+
+def who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:
+    """Return those whom kube-scheduler would let go to one of these nodes."""
+    if not node_names:
+        return []
+    answers: dict[int, bool] = {}  # identity of a set of names -> whether one of these nodes is in it
+    for names in {id(one.node_names): one.node_names for one in waiting}.values():
+        answers[id(names)] = names is None or not names.isdisjoint(node_names)
+    return [one for one in waiting if answers[id(one.node_names)]]

@@ -29,7 +29,7 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.work import Work
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pauses import pause
-from gpuledger.workflows.waiting_pod import Rank, WaitingPod, in_turns
+from gpuledger.workflows.waiting_pod import Rank, WaitingPod, in_turns, who_may_go
 
 logger = logging.getLogger(__name__)
 
@@ -241,9 +241,10 @@ class WaitingPods:
 
     def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
-        placement = self._chooser.best(waiting.request, waiting.node_names, work)
-        if placement is None and self._ledger.take_back_spares():
-            placement = self._chooser.best(waiting.request, waiting.node_names, work)
+        request, names = waiting.request, waiting.node_names
+        placement = self._chooser.best(request, names, work)
+        if placement is None and not self._chooser.is_unfinished(request) and self._ledger.take_back_spares():
+            placement = self._chooser.best(request, names, work)
         return placement
 
     def _give(self, candidates: Iterable[_Candidate], work: Work) -> None:
@@ -259,6 +260,8 @@ class WaitingPods:
             elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
                 self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
                 self._earmark(waiting)
+            elif self._chooser.is_unfinished(waiting.request):
+                self._put_off(shape, candidate.since)
             else:
                 exhausted.add(same)
 
@@ -275,7 +278,7 @@ class WaitingPods:
                 found += [_Candidate(waiting, None, None) for waiting in same]
             else:
                 fitting = self._where_it_fits(shape, touches, since, work)
-                found += [_Candidate(waiting, fitting, since) for waiting in _who_may_go(same, fitting)]
+                found += [_Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
         found.sort(key=_rank_of_candidate)
         return found
 
@@ -387,13 +390,3 @@ def _rank_of_candidate(candidate: _Candidate) -> Rank:
 
 def _number_of(touch: Touch) -> int:
     return touch[0]
-
-
-def _who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:
-    """Return those whom kube-scheduler would let go to one of these nodes."""
-    if not node_names:
-        return []
-    answers: dict[int, bool] = {}  # identity of a set of names -> whether one of these nodes is in it
-    for names in {id(one.node_names): one.node_names for one in waiting}.values():
-        answers[id(names)] = names is None or not names.isdisjoint(node_names)
-    return [one for one in waiting if answers[id(one.node_names)]]

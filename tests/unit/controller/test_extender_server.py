@@ -45,7 +45,7 @@ class StubPlacer:
         if self.error:
             raise self.error
 
-    def filter(self, arguments: FilterArguments) -> FilterResult:
+    async def answer(self, arguments: FilterArguments) -> FilterResult:
         self._ask(arguments)
         return self.result
 

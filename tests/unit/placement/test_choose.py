@@ -1,13 +1,19 @@
 """Which node a pod gets, and how little work it takes to know."""
 
+from itertools import pairwise
+
+import pytest
+
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import MAX_HOLDERS, Placement
-from gpuledger.placement.choose import ALL_AT_ONCE, LOOKED_AT, SETS_KEPT, Chooser
+from gpuledger.placement.choose import SETS_KEPT, STEPS_OF_A_LOOK, Chooser
+from gpuledger.placement.fitting_nodes import ALL_LOOKED_AT, LOOKED_AT, LOOKED_AT_A_TIME
 from gpuledger.placement.policy import Policy, Preference, load_permille
+from gpuledger.placement.work import Work
 
 BINPACK, SPREAD = Preference.BINPACK, Preference.SPREAD
 NAMES = ["node-a", "node-b", "node-c"]
@@ -191,7 +197,7 @@ def test_fewer_shapes_are_remembered_where_there_are_many_nodes() -> None:
 
 
 def test_a_new_ask_is_answered_before_all_nodes_were_looked_at() -> None:
-    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
+    names = [f"node-{number:04}" for number in range(ALL_LOOKED_AT + 1)]
     chooser, request = Chooser(a_ledger(*(a_card(0, name) for name in names)), Policy()), a_request(mib(1_000))
     assert len(chooser.choose(request, names, 1).placements) == 1
     assert chooser.evaluations == LOOKED_AT
@@ -199,7 +205,7 @@ def test_a_new_ask_is_answered_before_all_nodes_were_looked_at() -> None:
 
 
 def test_in_a_large_cluster_a_question_costs_little_however_much_has_changed() -> None:
-    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
+    names = [f"node-{number:04}" for number in range(ALL_LOOKED_AT + 1)]
     ledger = a_ledger(*(a_card(0, name, memory_mib=2_000) for name in names))
     chooser, request = Chooser(ledger, Policy()), a_request(mib(2_000))
     chooser.choose(request, names, 1)
@@ -218,7 +224,7 @@ def test_in_a_large_cluster_a_question_costs_little_however_much_has_changed() -
 
 
 def test_a_pod_is_refused_only_when_all_nodes_were_looked_at() -> None:
-    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
+    names = [f"node-{number:04}" for number in range(ALL_LOOKED_AT + 1)]
     ledger = a_ledger(*(a_card(0, name, memory_mib=2_000 if name == "node-0777" else 1_000) for name in names))
     chooser = Chooser(ledger, Policy())
     assert chooser.choose(a_request(mib(2_000)), names, 1).placements[0].node_name == "node-0777"
@@ -226,9 +232,39 @@ def test_a_pod_is_refused_only_when_all_nodes_were_looked_at() -> None:
     assert chooser.evaluations <= 2 * len(names)
 
 
+@pytest.mark.parametrize("count", [1_000, ALL_LOOKED_AT + 1])
+def test_who_can_wait_looks_at_some_nodes_at_a_time_and_then_none_is_left_to_look_at(count: int) -> None:
+    names = [f"node-{number:04}" for number in range(count)]
+    ledger = a_ledger(*(a_card(0, name) for name in names))
+    chooser, too_large = Chooser(ledger, Policy()), a_request(mib(99_000))
+    seen = [0, *(chooser.evaluations for _ in chooser.look_around(too_large, names)), chooser.evaluations]
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= LOOKED_AT_A_TIME
+    assert chooser.choose(too_large, names, 1).refusals.keys() == set(names)
+    assert chooser.evaluations == count
+    for name in names:
+        occupy(ledger, f"pod-on-{name}", a_share(a_card(0, name), 1_000))
+    next(chooser.look_around(too_large, names))
+    assert chooser.evaluations <= count + LOOKED_AT_A_TIME, "nor all at once that have changed meanwhile"
+
+
+def test_room_is_looked_for_as_long_as_there_is_work_left_and_the_best_is_found_in_the_end() -> None:
+    names = [f"node-{number:04}" for number in range(1_000)]
+    ledger = a_ledger(*(a_card(0, name) for name in names))
+    occupy(ledger, "pod", a_share(a_card(0, "node-0000"), 8_000))  # the fullest: binpack wants it
+    chooser, request = Chooser(ledger, Policy()), a_request(mib(1_000))
+    found: list[Placement | None] = []
+    while not found or found[-1] is None:
+        before = chooser.evaluations
+        found.append(chooser.best(request, None, Work(200 * STEPS_OF_A_LOOK)))
+        assert chooser.evaluations - before <= 200 + LOOKED_AT_A_TIME
+        assert chooser.is_unfinished(request) == (found[-1] is None)
+    assert len(found) > 2
+    assert found[-1].node_name == "node-0000"
+
+
 def test_a_new_ask_looks_first_where_others_of_its_policy_went() -> None:
     """Of a thousand nodes, the one in use is found by a pod that is unlike all before."""
-    names = [f"node-{number:04}" for number in range(ALL_AT_ONCE + 1)]
+    names = [f"node-{number:04}" for number in range(ALL_LOOKED_AT + 1)]
     ledger = a_ledger(*(a_card(0, name) for name in names))
     chooser = Chooser(ledger, Policy())
     occupy(ledger, "pod", a_share(a_card(0, "node-0500"), 8_000))

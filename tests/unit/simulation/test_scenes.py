@@ -20,7 +20,7 @@ from gpuledger.formats.host import LARGEST, MIB, host_capacity
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.placement import choose
+from gpuledger.placement import fitting_nodes
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
@@ -104,8 +104,8 @@ def share(uuid: str) -> Share:
 
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_all_nodes_are_looked_at_before_one_is_chosen(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "ALL_AT_ONCE", 6)
-    monkeypatch.setattr(choose, "LOOKED_AT", 2)
+    monkeypatch.setattr(fitting_nodes, "ALL_LOOKED_AT", 6)
+    monkeypatch.setattr(fitting_nodes, "LOOKED_AT", 2)
     nodes = [a_node_object(f"n{number}", cards_of(f"n{number}", 1 + (number != place))) for number in range(7)]
     found = shown(*nodes, a_pod_object("a", WHOLE), arguments=("--policy", "topology"))
     assert nodes_of(found) == [f"n{place}"]

@@ -1,11 +1,15 @@
 """What a Filter looks at: what has changed, however large the cluster is. Counts, so that no machine is too slow."""
 
+import asyncio
+from itertools import pairwise
+
 from builders import OFFER, cards_of, stored
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, PERCENTAGE, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.formats.extender import FilterArguments
-from gpuledger.model.share import Holder, Pod
+from gpuledger.model.share import ContainerShare, Holder, Pod, Share
+from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
 
 NODES = [f"node-{number:04}" for number in range(1000)]
 PODS = 300
@@ -66,3 +70,26 @@ async def test_a_pod_that_fits_nowhere_is_refused_again_without_an_evaluation() 
         body = a_pod_object(f"pod-{number}", {GPU: "9"})
         assert parts.placer.filter(FilterArguments(body, NODES)).node_names == []
     assert parts.chooser.evaluations == len(NODES)
+
+
+async def test_while_a_new_shape_is_compared_with_all_nodes_others_have_their_turn_and_what_they_do_counts() -> None:
+    parts = large_operator()
+    seen = [0]
+
+    async def occupy_the_node_that_it_would_get() -> None:
+        while len(seen) < 4:
+            seen.append(parts.chooser.evaluations)
+            await asyncio.sleep(0)
+        for card in cards_of("node-0000", 8):
+            share = Share(card.uuid, card.capacity, True, (ContainerShare("main", card.capacity.memory_mib, 0),))
+            parts.ledger.load(stored(card, Holder(Pod(f"uid-{card.uuid}", "default", "quick"), share), version=2))
+
+    other = asyncio.create_task(occupy_the_node_that_it_would_get())
+    names = ["node-0000", *(name for name in NODES if name != "node-0000")]
+    for name in NODES[1:]:
+        parts.ledger.set_offer(name, None)
+    result = await parts.placer.answer(FilterArguments(a_pod_object("a", SHAPES[0]), names))
+    await other
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= LOOKED_AT_A_TIME
+    assert result.node_names == []
+    assert "node-0000" in result.refused

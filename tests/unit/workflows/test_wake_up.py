@@ -3,11 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from builders import a_card, a_request, cards_of, mib, whole_share
+from builders import OFFER, a_card, a_request, cards_of, mib, stored, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
@@ -20,6 +21,7 @@ from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import STEPS_OF_A_LOOK
+from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
 from gpuledger.placement.work import Work
 from gpuledger.workflows import wake_up
 from gpuledger.workflows.wake_up import EARMARK_S, GRACE_S, WOKEN_ANNOTATION
@@ -490,3 +492,28 @@ async def test_where_more_shapes_fit_than_a_turn_has_time_for_the_first_of_them_
     await free(parts, CARD)
     await asyncio.sleep(GRACE_S / 2)
     assert kept(parts) == ["p00"]
+
+
+async def test_an_operator_that_has_just_started_looks_at_some_nodes_a_turn_and_gives_room_when_it_has_seen_all(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows who waits, and has not been asked for anybody: nothing is known of any node."""
+    monkeypatch.setattr(wake_up, "TURN_STEPS", LOOKED_AT_A_TIME * STEPS_OF_A_LOOK)
+    for number in range(3 * LOOKED_AT_A_TIME):
+        parts.ledger.load(stored(a_card(0, f"idle-{number}")))
+        parts.ledger.set_offer(f"idle-{number}", OFFER)
+    waits = Pod("uid-waits", "default", "waits")
+    looks = [parts.chooser.evaluations]
+    give_room = parts.waiting.give_room
+
+    def spied() -> bool:
+        is_more = give_room()
+        looks.append(parts.chooser.evaluations)
+        return is_more
+
+    monkeypatch.setattr(parts.waiting, "give_room", spied)
+    parts.waiting.refused(waits, a_request(mib(1_000)), "2030-01-01T00:00:00Z", None)
+    await asyncio.sleep(GRACE_S / 2)
+    assert parts.ledger.hold_of(waits.uid) is not None
+    assert max(later - earlier for earlier, later in pairwise(looks)) <= 2 * LOOKED_AT_A_TIME
+    assert looks[-1] >= 3 * LOOKED_AT_A_TIME
