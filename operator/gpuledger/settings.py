@@ -106,7 +106,10 @@ class Settings:
     start_timeout_s: float = option(
         60.0, "After how long a node whose kubelet has not started a bound pod takes no more of them; 0: never."
     )
-    release_delay_s: float = option(30.0, "How long the shares of a pod stay that was deleted by force while it ran.")
+    release_delay_s: float = option(
+        30.0, "How long, beyond its time to end, the shares of a pod stay that is gone without a word of its node."
+    )
+    longest_release_s: float = option(3600.0, "How long they stay at most, where no agent says that it still runs.")
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 
     isolation: str = option(

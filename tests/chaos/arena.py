@@ -21,7 +21,13 @@ from installation import NO_KUBELET, Installation
 Json = dict[str, Any]
 
 RELEASE_DELAY_S = 6
-SETTINGS = {**NO_KUBELET, "release_delay_s": RELEASE_DELAY_S, "hold_ttl_s": 10}
+LONGEST_RELEASE_S = 12
+SETTINGS = {
+    **NO_KUBELET,
+    "release_delay_s": RELEASE_DELAY_S,
+    "longest_release_s": LONGEST_RELEASE_S,
+    "hold_ttl_s": 10,
+}
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
 EMPTY_S = 30.0

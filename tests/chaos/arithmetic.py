@@ -131,6 +131,11 @@ def is_bound(pod: Json) -> bool:
     return bool(pod["spec"].get("nodeName"))
 
 
+def grace_s(pod: Json) -> int:
+    """Return how long the pod may take to end once it is told to."""
+    return int(pod["spec"].get("terminationGracePeriodSeconds", 30))
+
+
 def has_ended(pod: Json) -> bool:
     """Tell whether all containers of a pod have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

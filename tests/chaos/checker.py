@@ -13,8 +13,8 @@ from typing import Any
 from chaos.arithmetic import (
     AMOUNTS,
     asks_of,
+    grace_s,
     has_ended,
-    has_started,
     holders_of,
     is_bound,
     peaks,
@@ -51,17 +51,18 @@ class _Ended:
 
     at_s: float
     cards: frozenset[str]
+    grace_s: int
 
 
 class Checker:
     """Takes all changes since the cluster was empty."""
 
-    def __init__(self, release_delay_s: float) -> None:
+    def __init__(self, release_delay_s: float, longest_release_s: float) -> None:
         self.findings: list[Finding] = []
         self.checks = 0
         self.cards: dict[str, Json] = {}  # card UUID -> card
         self.pods: dict[str, Json] = {}  # pod UID -> pod
-        self._release_delay_s = release_delay_s
+        self._release_delay_s, self._longest_release_s = release_delay_s, longest_release_s
         self._put_there: set[str] = set()  # UIDs of pods that the hostile user has put on a node himself
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
@@ -102,8 +103,8 @@ class Checker:
         if now is None and before is not None:
             uid = before["metadata"]["uid"]
             del self.pods[uid]
-            ran = has_started(before) and not has_ended(before)
-            self._ended[uid] = _Ended(change.at_s, told_cards(before) if ran else frozenset())
+            may_run = is_bound(before) and not has_ended(before)
+            self._ended[uid] = _Ended(change.at_s, told_cards(before) if may_run else frozenset(), grace_s(before))
         elif now is not None:
             uid = now["metadata"]["uid"]
             if before is None and is_bound(now) and is_hostile(now):
@@ -137,12 +138,12 @@ class Checker:
             self._check(same, "a card moves while pods hold it", uuid, uids, [uuid])
 
     def _check_leaving(self, change: Change, uid: str, holder: Json) -> None:
-        """Check that a pod that was deleted while it ran has kept its share for long enough."""
+        """Check that a pod that was deleted while it may have run has kept its share for long enough."""
         ended = self._ended.get(uid)
         if ended is not None and _uuid(change) in ended.cards:
             kept_s = change.at_s - ended.at_s
             text = f"{holder['namespace']}/{holder['pod']} left after {kept_s:.1f} s, {holder['state']}"
-            enough = kept_s >= self._release_delay_s - EARLY_S
+            enough = kept_s >= min(ended.grace_s + self._release_delay_s, self._longest_release_s) - EARLY_S
             self._check(enough, "a share is given up while its pod may still run", text, [uid], [_uuid(change)])
 
     # Pods.

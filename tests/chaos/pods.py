@@ -10,6 +10,9 @@ from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
 
 Json = dict[str, Any]
 
+GRACE_S = 2
+"""How long pods may take to end; the kubelet's player does not hold them to it."""
+
 START_AFTER, RUN, END_AFTER = "chaos/start-after-s", "chaos/run-s", "chaos/end-after-s"
 """Annotations for the kubelet's player, in seconds."""
 
@@ -69,7 +72,7 @@ def body_of(pod: PlannedPod) -> Json:
             "schedulerName": "gpuledger",
             "priorityClassName": pod.priority,
             "restartPolicy": "Always" if pod.run_s is None else "Never",
-            "terminationGracePeriodSeconds": 30,
+            "terminationGracePeriodSeconds": GRACE_S,
             **SPECS[pod.shape](),
         },
     }

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chaos.admin import Admin
-from chaos.arena import RELEASE_DELAY_S, Arena
+from chaos.arena import LONGEST_RELEASE_S, RELEASE_DELAY_S, Arena
 from chaos.arithmetic import is_bound
 from chaos.checker import Checker, Finding
 from chaos.director import Director, Done, Workers
@@ -74,7 +74,7 @@ class Outcome:
 
 def run(arena: Arena, outcome: Outcome) -> None:
     """Carry out a plan, and leave the arena empty."""
-    checker = Checker(RELEASE_DELAY_S)
+    checker = Checker(RELEASE_DELAY_S, LONGEST_RELEASE_S)
     try:
         _Run(arena, outcome, checker).go()
     finally:

@@ -146,13 +146,16 @@ def container(limits: Mapping[str, object], name: str = "main", **extra: object)
 def pod(
     name: str, *containers: Mapping[str, Any], annotations: Mapping[str, str] | None = None, **spec: object
 ) -> Json:
-    """Return a pod of our scheduler profile; a mapping of limits stands for a single container."""
+    """Return a pod of our scheduler profile; a mapping of limits stands for a single container.
+
+    It may take a second to end: what is deleted by force keeps its share for that time and `release_delay_s`.
+    """
     listed = [c if "image" in c else container(c) for c in containers]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "annotations": dict(annotations or {})},
-        "spec": {"schedulerName": "gpuledger", "containers": listed, **spec},
+        "spec": {"schedulerName": "gpuledger", "containers": listed, "terminationGracePeriodSeconds": 1, **spec},
     }
 
 

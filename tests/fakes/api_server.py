@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,13 +21,13 @@ import jsonpointer
 from fakes.card_rules import check_card
 from fakes.objects import with_conditions
 from gpuledger.formats.pod import bound_node
-from gpuledger.formats.stored_card import holder_json, new_allocation, pods_column, stored_card, used_json
+from gpuledger.formats.stored_card import claim_json, holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Holder
+from gpuledger.model.share import Claim, Holder
 from gpuledger.model.stored_card import StoredCard
 
 Json = dict[str, Any]
@@ -218,7 +218,9 @@ class ApiServer:
         """Return the JSON patches of cards' status so far."""
         return [call.body for call in self.called(Operation.WRITE_STATUS)]
 
-    def put_card(self, card: Card, *holders: Holder, opened: bool = True, phase: str = "Ready") -> StoredCard:
+    def put_card(
+        self, card: Card, *holders: Holder, opened: bool = True, phase: str = "Ready", claims: Sequence[Claim] = ()
+    ) -> StoredCard:
         """Store a card as if it had been there always, or as if somebody else had written it."""
         old = self.cards.get(card.object_name)
         allocation = new_allocation(card)
@@ -230,6 +232,8 @@ class ApiServer:
                 "pods": pods_column(holders),
                 "holders": [holder_json(holder) for holder in holders],
             }
+            if claims:
+                allocation["status"]["claims"] = [claim_json(claim) for claim in claims]
         return stored_card(self._put_card(allocation, old))
 
     def holders_of(self, card: Card) -> list[str]:

@@ -15,7 +15,7 @@ from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.share import Holder, Pod, Share
+from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.settings import Settings
@@ -24,6 +24,7 @@ from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.departures import Departures, ReleaseTimes
 from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
@@ -34,6 +35,7 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
@@ -47,6 +49,10 @@ from gpuledger.workflows.why_waiting import WhyWaiting
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 3.0
 RELEASE_DELAY_S = 30.0
+LONGEST_RELEASE_S = 3_600.0
+KEPT_S = RELEASE_DELAY_S + DEFAULT_GRACE_S
+"""How long a pod's shares stay that is gone without a word of its node, if nobody speaks."""
+
 PLUGIN_TIMEOUT_S = 20.0
 PREEMPTION_TIMEOUT_S = 60.0
 TELL_WAITING_AFTER_S = 10.0
@@ -82,13 +88,15 @@ class OperatorParts:
         self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
         settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, self.who_preempts)
+        self.agents = AgentPods()
+        self.ends = PodEnds(self.agents)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
             self.api.store,
             self.counts,
             settings.request,
-            RELEASE_DELAY_S,
+            Departures(self.ends, ReleaseTimes(RELEASE_DELAY_S, LONGEST_RELEASE_S)),
             self.leadership.is_active,
             self.trail,
         )
@@ -108,7 +116,7 @@ class OperatorParts:
             clock=asyncio.get_running_loop().time,
             trail=self.trail,
         )
-        self.agents = AgentPods()
+        self.ends.on_news = self.releaser.word_of_node
         self.starts = LateStarts(self.ledger, self.api.store, self.start_timeout_s)
         self.inventory = InventoryKeeper(
             self.ledger,
@@ -154,6 +162,7 @@ class OperatorParts:
             self.ledger,
             self.inventory,
             self.releaser,
+            self.ends,
             self.placer,
             self.waiting,
             self.turns,

@@ -16,7 +16,7 @@ from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer
 from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
-from gpuledger.agent.node_register import NodeRegister
+from gpuledger.agent.node_annotation import NodeAnnotation
 from gpuledger.command_line import main
 
 
@@ -52,8 +52,8 @@ def unfinished() -> None:
 
 
 POINTS: dict[str, Callable[[], None]] = {
-    "before the node shows its cards": lambda: before(NodeRegister, "_write"),
-    "after the node shows its cards": lambda: after(NodeRegister, "_write"),
+    "before the node shows its cards": lambda: before(NodeAnnotation, "_write"),
+    "after the node shows its cards": lambda: after(NodeAnnotation, "_write"),
     "before it is registered": lambda: before(PluginServer, "_register"),
     "after it is registered": lambda: after(PluginServer, "_register"),
     "before Allocate is answered": lambda: after(ContainerStarts, "allocate"),

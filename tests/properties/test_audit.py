@@ -27,7 +27,7 @@ from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.settings import Settings
-from gpuledger.workflows import audit, release_pod
+from gpuledger.workflows import audit, departures, release_pod
 from gpuledger.workflows.audit import Auditor, Report
 
 NODES = ["node-a", "node-b"]
@@ -193,6 +193,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     with (
         patch.object(audit, "datetime", LoopDatetime),
         patch.object(release_pod, "datetime", LoopDatetime),
+        patch.object(departures, "datetime", LoopDatetime),
         asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
     ):
         return runner.run(go())

@@ -20,10 +20,10 @@ from simulation.process_loop import Clock, ProcessLoop, new_loop
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
 
-SETTLE_S = 45.0
+SETTLE_S = 75.0
 """How long a world is watched after the last choice, at least: longer than the delays of the releases."""
 
-LEAK_S = 60.0
+LEAK_S = 90.0
 """After so long no share is left over: a suspect is looked at, its pod may still run, and that ends."""
 
 PATIENCE_S = 1_500.0

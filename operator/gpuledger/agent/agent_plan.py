@@ -42,12 +42,19 @@ class AgentPlan:
     hami_core_directory: str = ""
     mps_directory: str = ""
     priority_resource: str = ""
+    own_pod_uid: str = ""
+    """Empty for an agent that is a process of its node."""
     health_host: str = "0.0.0.0"  # noqa: S104 - it only tells
     health_port: int = 8890
 
 
 def agent_plan(
-    settings: Settings, words: Words, config: NodeConfig, node_name: str, kubelet_directory: Path
+    settings: Settings,
+    words: Words,
+    config: NodeConfig,
+    node_name: str,
+    kubelet_directory: Path,
+    own_pod_uid: str = "",
 ) -> AgentPlan:
     """Return the plan for a node with this configuration. Raises BadInput if its mode can't be had."""
     mode = config.mode or settings.isolation
@@ -70,6 +77,7 @@ def agent_plan(
         hami_core_directory=settings.hami_core_directory,
         mps_directory=settings.mps_directory,
         priority_resource=settings.resource_priority,
+        own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )

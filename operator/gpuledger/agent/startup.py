@@ -7,10 +7,11 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from prometheus_client.core import Metric
@@ -22,6 +23,7 @@ from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
+from gpuledger.agent.ended_pods import EndedPods
 from gpuledger.agent.farewell import let_in
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards
@@ -31,14 +33,16 @@ from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.kubelet.slots import NodeSlots, Slots
 from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.agent.node_register import NodeRegister
+from gpuledger.agent.node_annotation import NodeAnnotation
 from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.agent.pod_processes import pods_with_processes
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
 from gpuledger.formats.event import node_event
-from gpuledger.formats.node import NVIDIA, register_of
+from gpuledger.formats.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.pod import container_ids
+from gpuledger.formats.pod_ends import ENDS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.watch import follow
@@ -56,6 +60,9 @@ THREAD_SILENCE_S = 60.0
 
 KUBELET_SILENCE_S = 60.0
 """How long a kubelet may be gone before that counts as our fault."""
+
+
+ASK_AGAIN_S = 1.0
 
 
 class AgentStore(KubeReads, KubeWrites):
@@ -90,9 +97,14 @@ class Agent:
         )
         self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
         self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
-        self._register = NodeRegister(plan.node_name, self._store)
+        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
+        self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
+        counts = {resource for resources in plan.resources.values() for resource in resources}
+        self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
+        self._has_cards = asyncio.Event()
+        self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,16 +119,50 @@ class Agent:
                     group.create_task(_beat(beat))
                 group.create_task(self._watcher.run())
                 group.create_task(self._register.run())
+                group.create_task(self._ends.run())
                 selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
                 group.create_task(
-                    follow(self._client, "/api/v1/nodes", selector, self._register.observe, lambda: lambda _: None)
+                    follow(self._client, "/api/v1/nodes", selector, self._observe_node, lambda: lambda _: None)
                 )
+                group.create_task(self._look_after_ended_pods())
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
 
     async def let_in(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
         await let_in(self._plan.node_name, self._store)
+
+    def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
+        self._register.observe(node, gone)
+        self._ends.observe(node, gone)
+        if not self._node_seen.done():
+            self._node_seen.set_result(node)
+
+    async def _look_after_ended_pods(self) -> None:
+        """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
+        await self._has_cards.wait()
+        if not await self._sees_processes():
+            logger.warning("without hostPID, what is left of pods that were deleted by force is not known")
+            self._ended.speaks = True
+            return
+        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants()})
+        selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ended.run())
+            group.create_task(follow(self._client, "/api/v1/pods", selector, self._ended.observe, self._ended.listing))
+
+    async def _sees_processes(self) -> bool:
+        """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
+        while self._plan.own_pod_uid:
+            try:
+                pods = await self._store.pods_of_node(self._plan.node_name)
+            except ApiError as error:
+                logger.info("whether this pod has hostPID is asked again: %s", error)
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
+            own = (pod for pod in pods if pod["metadata"]["uid"] == self._plan.own_pod_uid)
+            return any(pod["spec"].get("hostPID") for pod in own)
+        return True
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Take in what the driver shows now."""
@@ -133,6 +179,8 @@ class Agent:
             self._versions = versions
             self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
             self._slots.offer(self.cards)
+        if self.cards:
+            self._has_cards.set()
         if self.cards or snapshot is not None:
             self._register.want(register_of(self.cards))
         self._known.set()
@@ -224,6 +272,8 @@ class Agent:
             problems.append("the kubelet does not listen")
         if not self._register.written:
             problems.append("the node does not show its cards")
+        if self._has_cards.is_set() and not self._ended.speaks:
+            problems.append("which pods have ended is not known yet")
         return problems
 
     def _metrics(self) -> Iterable[Metric]:
@@ -241,8 +291,13 @@ class Agent:
         yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
         yield counter("container_starts", "Starts of containers, by outcome.", starts, ["outcome"])
-        yield counter("node_writes", "Writes of this node's annotation.", [([], float(self._register.writes))])
+        writes = float(self._register.writes + self._ends.writes)
+        yield counter("node_writes", "Writes of this node's annotations.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
+
+
+async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> set[str]:
+    return await asyncio.to_thread(pods_with_processes, Path("/proc"), containers)
 
 
 async def _beat(pipe: int) -> None:

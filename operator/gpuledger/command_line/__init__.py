@@ -81,7 +81,10 @@ def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool,
     show_default=True,
     help="Where the kubelet has its sockets.",
 )
-def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path) -> None:
+@click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod in which this runs.  [env: POD_UID]")
+def agent(
+    settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path, pod_uid: str
+) -> None:
     """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
     from gpuledger.agent.supervisor import Supervisor
     from gpuledger.controller.config_files import nodes_config
@@ -99,7 +102,7 @@ def agent(settings_file: Path | None, kubeconfig: Path | None, node_name: str, k
         from gpuledger.agent.startup import run_agent
 
         try:
-            plan = agent_plan(settings, words, config, node_name, kubelet_directory)
+            plan = agent_plan(settings, words, config, node_name, kubelet_directory, pod_uid)
         except BadInput as error:
             logging.error("%s", error)
             return 1

@@ -16,6 +16,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.settings import Settings
 from gpuledger.workflows.audit import Auditor, AuditSettings, Report
+from gpuledger.workflows.departures import ReleaseTimes
 
 
 async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float, fix: bool, adopt: bool) -> Report:
@@ -36,7 +37,7 @@ def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequenc
         words=words,
         read_request=lambda pod: pod_request(pod, words),
         read_facts=lambda pod: pod_facts(pod, words),
-        release_delay_s=settings.release_delay_s,
+        release=ReleaseTimes(settings.release_delay_s, settings.longest_release_s, by_deadline=True),
         settle_s=settle_s,
     )
 

@@ -23,6 +23,7 @@ from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.departures import Departures, ReleaseTimes
 from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
@@ -33,6 +34,7 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
@@ -86,9 +88,10 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     clock, trail = asyncio.get_running_loop().time, Trail(settings.trail_kept)
     agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
-    releaser = PodReleaser(
-        ledger, journal, store, counts, placement.request, settings.release_delay_s, leadership.is_active, trail
-    )
+    ends = PodEnds(agents)
+    departures = Departures(ends, ReleaseTimes(settings.release_delay_s, settings.longest_release_s))
+    releaser = PodReleaser(ledger, journal, store, counts, placement.request, departures, leadership.is_active, trail)
+    ends.on_news = releaser.word_of_node
     turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
     placer = PodPlacer(ledger, chooser, journal, store, releaser, waiting, turns, placement, counts, clock, trail)
     events, lives = Events(store), PodLives()
@@ -125,6 +128,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         ledger,
         inventory,
         releaser,
+        ends,
         placer,
         waiting,
         turns,

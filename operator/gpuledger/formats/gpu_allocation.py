@@ -33,7 +33,7 @@ from gpuledger.formats.resource import (
     VERSION,
 )
 from gpuledger.model.card import CardPhase
-from gpuledger.model.share import MAX_HOLDERS, HolderState
+from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState
 
 # The others' names and limits are had from here, too.
 __all__ = [
@@ -186,6 +186,14 @@ class _WholeShare(_Share):
         le=2**31 - 1,
         json_schema_extra={"format": "int32"},
         description="Priority of the pod, as its PriorityClass says.",
+    )
+    grace_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=LONGEST_GRACE_KEPT_S,
+        json_schema_extra={"format": "int32"},
+        description=f"How long the pod may take to end once it is told to; absent: {DEFAULT_GRACE_S} s. A pod that is "
+        "gone without a word of its node keeps its share for that time, and longer.",
     )
     containers: tuple[ContainerShare, ...] = Field(
         max_length=MAX_CONTAINERS,

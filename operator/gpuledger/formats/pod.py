@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
@@ -13,13 +13,10 @@ from gpuledger.formats.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.model.errors import BadInput
-from gpuledger.model.share import Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
 from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
-
-DEFAULT_GRACE_S = 30
-"""How long pods may take to end, unless they say otherwise: Kubernetes' default."""
 
 LONGEST_GRACE_S = 3_600
 """Who may take longer to end is the last to be asked to leave, and is waited for no longer."""
@@ -31,7 +28,7 @@ def pod_identity(pod: Json) -> Pod:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         priority = spec.get("priority") or 0
         uid, namespace, name = (intern(str(metadata[key])) for key in ("uid", "namespace", "name"))
-        return Pod(uid, namespace, name, int(priority))
+        return Pod(uid, namespace, name, int(priority), max(0, min(grace_s(pod), LONGEST_GRACE_KEPT_S)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
 
@@ -117,6 +114,28 @@ def resource_version(pod: Json) -> str:
 def is_finished(pod: Json) -> bool:
     """Tell whether all containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def has_ended(pod: Json) -> bool:
+    """Tell whether its kubelet has said that all containers of the pod have ended for good: then nothing of it runs.
+
+    Kubernetes' garbage collector writes `Failed` without a word of the kubelet, where the node is gone or out of
+    service: its containers may run on. Source: markFailedAndDeletePod in pkg/controller/podgc.
+    """
+    return is_finished(pod) and not _is_given_up(pod) and not any("running" in state for state in _states(pod))
+
+
+def _is_given_up(pod: Json) -> bool:
+    """Tell whether the garbage collector has written that the pod has failed."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "DisruptionTarget" and c.get("reason") == "DeletionByPodGC" for c in conditions)
+
+
+def _states(pod: Json) -> Iterator[Json]:
+    status = pod.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+        for each in status.get(kind) or ():
+            yield each.get("state") or {}
 
 
 def is_being_deleted(pod: Json) -> bool:

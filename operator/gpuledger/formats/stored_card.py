@@ -12,7 +12,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.links import Links
-from gpuledger.model.share import Claim, ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
@@ -106,7 +106,7 @@ def _share_json(holder: Holder) -> dict[str, Any]:
         "exclusive": share.exclusive,
         "priority": pod.priority,
         "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
-    }
+    } | ({} if pod.grace_s == DEFAULT_GRACE_S else {"graceSeconds": pod.grace_s})
 
 
 def misfit_json(misfit: Misfit) -> dict[str, Any]:
@@ -156,7 +156,13 @@ def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:
 
 def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
     return Holder(
-        pod=Pod(intern(entry["podUID"]), intern(entry["namespace"]), intern(entry["pod"]), entry["priority"]),
+        pod=Pod(
+            intern(entry["podUID"]),
+            intern(entry["namespace"]),
+            intern(entry["pod"]),
+            entry["priority"],
+            entry.get("graceSeconds", DEFAULT_GRACE_S),
+        ),
         share=Share(
             uuid=uuid,
             amounts=_amounts(entry["memoryMiB"], entry["cores"], entry["number"]),

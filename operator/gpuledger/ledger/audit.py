@@ -85,7 +85,9 @@ class _Audit:
     def _holder(self, card: Card, holder: Holder) -> tuple[Kind | None, str]:
         pod, amounts = self._world.pods.get(holder.pod.uid), _words(holder.share.amounts)
         if holder.state is not HolderState.ALLOCATED:
-            late = _is_overdue(holder.deadline, self._world.read_at)
+            report = self._world.nodes.get(card.node_name)
+            runs = report is not None and report.runs(holder.pod.uid)
+            late = not runs and _is_overdue(holder.deadline, self._world.read_at)
             return (Kind.OVERDUE if late else None), f"{amounts}, {holder.state} until {holder.deadline or 'now'}"
         if pod is None:
             return Kind.POD_GONE, amounts

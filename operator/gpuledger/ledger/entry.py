@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuledger.model.amounts import Amounts, total
@@ -166,6 +166,12 @@ class CardEntry:
         held = [holder.share for other, holder in self.holders.items() if other != uid]
         held += [share for other, share in self.holds.items() if other not in self.holders and other != uid]
         return why_not(claim.share, held, self.card.capacity) is None
+
+    def could_take(self, claim: Claim, may_leave: Callable[[str, Holder], bool]) -> bool:
+        """Tell whether what a pod claims fits once all those holders have left who may, and nothing is on hold."""
+        uid = claim.holder.pod.uid
+        stay = [h.share for other, h in self.holders.items() if other != uid and not may_leave(other, h)]
+        return why_not(claim.share, stay, self.card.capacity) is None
 
     def room(self) -> Room:
         """Return what placement needs to know of the card."""

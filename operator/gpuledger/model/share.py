@@ -19,6 +19,13 @@ MAX_HOLDERS: Final = 256
 """Pods that one card's object can list as its holders. A card that has so many is full, whatever is free on it."""
 
 
+DEFAULT_GRACE_S: Final = 30
+"""How long pods may take to end, unless they say otherwise: Kubernetes' default."""
+
+LONGEST_GRACE_KEPT_S: Final = 86_400
+"""A longer time to end counts as this one: the API server takes 63 bits of seconds."""
+
+
 class HolderState(StrEnum):
     """Why a share counts. All three count."""
 
@@ -32,12 +39,14 @@ class HolderState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod's identity."""
+    """A pod's identity, and what of it never changes."""
 
     uid: str
     namespace: str
     name: str
     priority: int = 0
+    grace_s: int = DEFAULT_GRACE_S
+    """How long it may take to end once it is told to, at most LONGEST_GRACE_KEPT_S."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

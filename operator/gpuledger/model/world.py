@@ -65,6 +65,13 @@ class NodeReport:
     cards: tuple[Card, ...] | None
     """None if its register can't be read: then nothing is known of its cards."""
     problems: tuple[str, ...] = ()
+    ends: Mapping[str, bool] | None = None
+    """UID of a pod that has ended without a word of its kubelet -> whether anything of it runs, as its agent says; None
+    if nobody says such things."""
+
+    def runs(self, pod_uid: str) -> bool:
+        """Tell whether the agent says of a pod that anything of it is left."""
+        return bool(self.ends and self.ends.get(pod_uid))
 
 
 @dataclass(frozen=True, slots=True)

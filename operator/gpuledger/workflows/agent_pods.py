@@ -27,7 +27,7 @@ class AgentPods:
         self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
         self.listed = asyncio.Event()
         """Set once all pods were shown: before, nothing can be said of a node."""
-        self.on_change: Callable[[str], None] = lambda _: None
+        self.listeners: list[Callable[[str], None]] = []
         """Called with a node's name when `not_ready` has another answer for it."""
 
     def not_ready(self, node_name: str) -> bool:
@@ -70,4 +70,5 @@ class AgentPods:
 
     def _tell(self, node_name: str, before: bool) -> None:
         if self.not_ready(node_name) != before:
-            self.on_change(node_name)
+            for listener in self.listeners:
+                listener(node_name)

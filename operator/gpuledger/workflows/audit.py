@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from gpuledger.formats.node import node_facts, read_registers
 from gpuledger.formats.pod import bound_node, scheduler_of
+from gpuledger.formats.pod_ends import read_ends
 from gpuledger.formats.stored_card import printed_total, stored_card
 from gpuledger.formats.words import Words
 from gpuledger.ledger.audit import findings
@@ -25,6 +26,7 @@ from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.model.world import NodeReport, PodFacts, SeenCard, World
+from gpuledger.workflows.departures import ReleaseTimes
 from gpuledger.workflows.mend import Mender, MendStore
 
 Json = dict[str, Any]
@@ -59,7 +61,7 @@ class AuditSettings:
     words: Words
     read_request: Callable[[Json], PodRequest | None]
     read_facts: Callable[[Json], PodFacts]
-    release_delay_s: float
+    release: ReleaseTimes
     settle_s: float
     """Between the two reads."""
 
@@ -115,7 +117,7 @@ class Auditor:
 
     async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
         settings = self._settings
-        mender = Mender(self._store, world, settings.read_request, settings.read_facts, settings.release_delay_s)
+        mender = Mender(self._store, world, settings.read_request, settings.read_facts, settings.release)
         return await mender.mend(found)
 
     # Reading.
@@ -151,11 +153,16 @@ class Auditor:
         return World(tuple(cards), nodes, pods, datetime.now(UTC))
 
     def _report(self, node: Json) -> NodeReport:
+        ends, problems = None, tuple[str, ...]()
+        try:
+            ends = read_ends(node)
+        except BadInput as error:
+            problems = (str(error),)
         try:
             inventory = read_registers(node_facts(node, self._settings.words))
         except BadInput as error:
-            return NodeReport(None, (str(error),))
-        return NodeReport(inventory.cards, inventory.problems)
+            return NodeReport(None, (*problems, str(error)), ends)
+        return NodeReport(inventory.cards, (*problems, *inventory.problems), ends)
 
     async def _read_pod(self, pod: Pod) -> PodFacts | None:
         """Return a pod that the ledger names and the list did not have; None if it is gone."""

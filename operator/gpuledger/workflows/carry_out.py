@@ -39,6 +39,10 @@ REFUSED_PAUSE_S = 5.0
 SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
+IN_VAIN_S = 10.0
+"""After this a preemption is given up for which nobody leaves any more. kube-scheduler's own victims are told after the
+claim is made, and the watches show later that they go."""
+
 FORBIDDEN = 429
 
 
@@ -97,6 +101,7 @@ class PreemptionCarrier:
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
         self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
+        self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
@@ -132,9 +137,15 @@ class PreemptionCarrier:
                     self.look(uid)
 
     def notice(self, card: CardEntry) -> None:
-        """Look, in a while, at claims of which nothing is known: another operator's, or what a lost write has left."""
-        for uid in card.claims:
-            if uid not in self._active and uid not in self._timers:
+        """Look at those to whom a card is promised that their victims have left: others may have it, and no room changed.
+
+        In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
+        """
+        for uid, claim in card.claims.items():
+            if uid in self._active:
+                if card.holders.keys().isdisjoint(claim.victims):
+                    self.worker.mark(uid)
+            elif uid not in self._timers:
                 self._look_again(uid, SUSPECT_DELAY_S)
 
     def give_up(self, pod_uid: str, why: str) -> None:
@@ -180,7 +191,11 @@ class PreemptionCarrier:
         if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
             return
         claims = self._ledger.promises.claims_of(pod_uid)
-        await self._evict(pod_uid, [(card, claim) for card, claim in claims if not self._is_free(card, claim)])
+        taken = [(card, claim) for card, claim in claims if not self._is_free(card, claim)]
+        if self._waits_in_vain(pod_uid, taken):
+            self.give_up(pod_uid, "others have come to its cards, and do not leave")
+            return
+        await self._evict(pod_uid, taken)
         if not self._ledger.promises.claims_of(pod_uid):
             self._call(pod_uid)
 
@@ -242,6 +257,7 @@ class PreemptionCarrier:
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
         self._evicted.pop(pod_uid, None)
+        self._in_vain.pop(pod_uid, None)
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
@@ -256,6 +272,30 @@ class PreemptionCarrier:
     def _is_free(self, card: Card, claim: Claim) -> bool:
         entry = self._ledger.entry(card.uuid)
         return entry is not None and entry.open and entry.takes_now(claim)
+
+    def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
+        """Tell whether a pod has waited for some time for cards that nobody is to leave."""
+        if all(self._could_come(card, claim) for card, claim in taken):
+            self._in_vain.pop(pod_uid, None)
+            return False
+        now_s = asyncio.get_running_loop().time()
+        since_s = self._in_vain.setdefault(pod_uid, now_s)
+        if now_s < since_s + IN_VAIN_S:
+            self._look_again(pod_uid, since_s + IN_VAIN_S - now_s)
+            return False
+        return True
+
+    def _could_come(self, card: Card, claim: Claim) -> bool:
+        """Tell whether a claim fits once all have left who are told to, or leave anyway, or may lose what they have."""
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or not entry.open:
+            return True  # others judge that
+
+        def may_leave(uid: str, holder: Holder) -> bool:
+            settled = holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid)
+            return uid in claim.victims or not settled or bool(self._lives.leaves_s(uid))
+
+        return entry.could_take(claim, may_leave)
 
     async def _reserve(self, claim: Claim) -> None:
         """Make the claim a holder, which the API server counts."""

@@ -7,10 +7,10 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from gpuledger.formats.pod import DEFAULT_GRACE_S, LONGEST_GRACE_S, grace_s
+from gpuledger.formats.pod import LONGEST_GRACE_S, grace_s
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
-from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, Claim, Holder, HolderState, Pod
 from gpuledger.workflows.find_victims import Victims
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.pod_lives import PodLives

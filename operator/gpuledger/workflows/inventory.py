@@ -78,7 +78,8 @@ class InventoryKeeper:
         self._teller = teller
         self._agents = agents
         self._starts = starts
-        agents.on_change = starts.on_change = self.reconsider
+        starts.on_change = self.reconsider
+        agents.listeners.append(self.reconsider)
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
@@ -17,7 +18,9 @@ from gpuledger.model.share import Holder, Pod
 from gpuledger.model.world import PodFacts, World
 from gpuledger.workflows.adopt import enter_shares
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.departures import Departures, ReleaseTimes
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.pod_ends import Word
 from gpuledger.workflows.release_pod import PodReleaser
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,21 @@ class MendStore(Protocol):
         """Set one annotation of a pod; return the pod as it is then."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the nodes said of pods that have ended, when the world was read."""
+
+    world: World
+
+    def word(self, node_name: str, pod_uid: str) -> Word:
+        """Return what is known of a pod that had a share on a node."""
+        report = self.world.nodes.get(node_name)
+        if report is None or report.ends is None:
+            return Word.NO_AGENT
+        runs = report.ends.get(pod_uid)
+        return Word.NOTHING_SAID if runs is None else Word.RUNS if runs else Word.ENDED
+
+
 class Mender:
     """Carries out the actions of findings, over the ledger that they were found in."""
 
@@ -58,7 +76,7 @@ class Mender:
         world: World,
         read_request: Callable[[Json], PodRequest | None],
         read_facts: Callable[[Json], PodFacts],
-        release_delay_s: float,
+        release: ReleaseTimes,
     ) -> None:
         self._store = store
         self._read_facts = read_facts
@@ -66,7 +84,8 @@ class Mender:
         for seen in world.cards:
             self._ledger.load(seen.stored)
         self._journal = Journal(self._ledger, store)
-        self._releaser = PodReleaser(self._ledger, self._journal, store, Counts(), read_request, release_delay_s)
+        departures = Departures(_Said(world), release)
+        self._releaser = PodReleaser(self._ledger, self._journal, store, Counts(), read_request, departures)
 
     async def mend(self, found: Sequence[Finding]) -> list[Finding]:
         """Mend the findings that have an action; return those of them that were mended."""

@@ -34,6 +34,7 @@ from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.place_pod import PodPlacer
 from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.preempt import Preemption
 from gpuledger.workflows.release_pod import PodReleaser
@@ -104,6 +105,7 @@ class ClusterObserver:
         ledger: Ledger,
         inventory: InventoryKeeper,
         releaser: PodReleaser,
+        ends: PodEnds,
         placer: PodPlacer,
         waiting: WaitingPods,
         turns: PluginTurns,
@@ -121,6 +123,7 @@ class ClusterObserver:
         self._ledger = ledger
         self._inventory = inventory
         self._releaser = releaser
+        self._ends = ends
         self._placer = placer
         self._waiting = waiting
         self._turns = turns
@@ -160,9 +163,14 @@ class ClusterObserver:
     def _take_node(self, node: Json, gone: bool) -> None:
         with apart("node", node, self._counts):
             if gone:
-                self._inventory.forget(node["metadata"]["name"])
+                self._forget_node(node["metadata"]["name"])
             else:
                 self._inventory.observe(node_facts(node, self._words))
+                self._ends.observe(node)
+
+    def _forget_node(self, name: str) -> None:
+        self._inventory.forget(name)
+        self._ends.forget(name)
 
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
@@ -351,7 +359,7 @@ class ClusterObserver:
                     if node["metadata"]["name"] not in shown:
                         self._take_node(node, gone=False)
         for name in missing - shown:
-            self._inventory.forget(name)
+            self._forget_node(name)
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:

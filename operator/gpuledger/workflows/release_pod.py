@@ -8,6 +8,9 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 2. an annotation is patched on the pod, which changes its resourceVersion: a Binding carries the one that was read
    before the holders were seen in the ledger, so the API server refuses every Binding that is still under way;
 3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
+
+And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
+agent says it, or nobody does for a long time (departures.py).
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from math import inf
 from typing import Any, Protocol
 from uuid import uuid4
 
-from gpuledger.formats.pod import annotated_cards, bound_node, has_started, is_being_deleted, is_finished
+from gpuledger.formats.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -30,6 +34,7 @@ from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.departures import Departures
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
 from gpuledger.workflows.pauses import pause
@@ -49,10 +54,6 @@ SUSPECT_DELAY_S = 10.0
 when it takes longer, taking the share back makes the bind start again, and does no harm."""
 
 
-DEADLINE_ROUNDING_S = 1.0
-"""A deadline in the ledger has whole seconds."""
-
-
 class PodStore(Protocol):
     """The pods at the API server."""
 
@@ -67,10 +68,8 @@ class PodStore(Protocol):
 class _Bound:
     """What was seen of a bound pod."""
 
-    started: bool = False
-    """A kubelet has taken it up."""
     ended: bool = False
-    """It was seen to end, so nothing of it runs, even if it is gone before it is looked at."""
+    """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
     cards: set[str] = field(default_factory=set)
     """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
 
@@ -85,7 +84,7 @@ class PodReleaser:
         store: PodStore,
         counts: Counts,
         read_request: Callable[[Json], PodRequest | None],
-        release_delay_s: float,
+        departures: Departures,
         is_active: Callable[[], bool] = lambda: True,
         trail: Trail | None = None,
     ) -> None:
@@ -95,11 +94,10 @@ class PodReleaser:
         self._store = store
         self._counts = counts
         self._read_request = read_request
-        self._release_delay_s = release_delay_s
+        self._departures = departures
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
-        self._ends: dict[str, float] = {}  # pod UID -> when its releasing shares end, in seconds of the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
 
@@ -124,9 +122,10 @@ class PodReleaser:
         holders = self._ledger.holders_of(uid)
         if is_finished(pod):
             wrong = bool(holders)
-            self._note_ended(uid)
+            if has_ended(pod):
+                self._note_ended(uid)
         else:
-            self._note_bound(uid, has_started(pod), annotated_cards(pod))
+            self._note_bound(uid, annotated_cards(pod))
             wrong = bool(holders) and _differ(holders, pod)
         if wrong:
             self.worker.mark(uid)
@@ -139,17 +138,19 @@ class PodReleaser:
         """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
         self._counts.pods_examined += 1
         uid = pod["metadata"]["uid"]
-        if is_finished(pod):  # it may be the first to say so
+        if has_ended(pod):  # it may be the first to say so
             self._note_ended(uid)
-        elif uid in self._bound and has_started(pod):
-            self._bound[uid].started = True
         self.recheck(uid)
 
     def not_listed(self, pod_uid: str) -> None:
-        """Take in that a pod is not among the bound ones: if it was, nobody has seen how it ended."""
-        if pod_uid in self._bound:
-            self._bound[pod_uid].started = True  # for all that is known
+        """Take in that a pod is not among the bound ones."""
         self.recheck(pod_uid)
+
+    def word_of_node(self, node_name: str) -> None:
+        """Take in that another word may be known of pods of a node whose shares are to end."""
+        for uid in self._departures.pods():
+            if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
+                self.recheck(uid)
 
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
@@ -171,11 +172,8 @@ class PodReleaser:
             elif holder.state is HolderState.RESERVED and uid not in self._timers:
                 self._look_again(uid, _seconds_to(holder) + SUSPECT_DELAY_S)
 
-    def _note_bound(self, pod_uid: str, started: bool, cards: AbstractSet[str]) -> None:
-        """Note what is seen of a bound pod. What is seen late may be old: what has started does not go back."""
-        bound = self._bound.setdefault(pod_uid, _Bound())
-        bound.started = bound.started or started
-        bound.cards |= cards
+    def _note_bound(self, pod_uid: str, cards: AbstractSet[str]) -> None:
+        self._bound.setdefault(pod_uid, _Bound()).cards |= cards
 
     def _note_ended(self, pod_uid: str) -> None:
         self._bound.pop(pod_uid, None)
@@ -186,7 +184,7 @@ class PodReleaser:
         if pod_uid in self._binding or _seconds_to(holder) > 0:
             return True
         bound = self._bound.get(pod_uid)
-        if bound is None or bound.ended or pod_uid in self._ends:
+        if bound is None or bound.ended or pod_uid in self._departures:
             return False
         return holder.state is HolderState.ALLOCATED and holder.share.uuid in bound.cards
 
@@ -202,7 +200,7 @@ class PodReleaser:
     def _due(self, pod_uid: str) -> None:
         del self._timers[pod_uid]
         if not self._ledger.holders_of(pod_uid):
-            self._ends.pop(pod_uid, None)
+            self._departures.forget(pod_uid)
             self._bound.pop(pod_uid, None)
         if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
             self.worker.mark(pod_uid)
@@ -239,7 +237,7 @@ class PodReleaser:
             # Who has marked a share may know more of the pod: another operator, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
             bound = self._bound.get(pod_uid)
-            may_run = marked or bound is None or (bound.started and not bound.ended)
+            may_run = marked or bound is None or not bound.ended
             await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
 
     async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
@@ -260,8 +258,10 @@ class PodReleaser:
             await self._remove(pod.uid)
         elif not bound_node(found):
             await self._remove_these(pod.uid, marked)
-        elif is_finished(found):
+        elif has_ended(found):
             await self._remove(pod.uid)
+        elif is_finished(found):
+            await self._release_gone(pod.uid, may_run)
         else:
             await self._keep(pod.uid, found)
 
@@ -285,36 +285,24 @@ class PodReleaser:
             return found
 
     async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
-        """Release the shares of a pod that no longer exists, later if it may still run on its node.
+        """Release the shares of a pod that is gone or called failed, later if it may still run on its node.
 
-        A pod that ends in good order is seen finished before it is deleted. One that was deleted by force while it ran
-        can have processes on the card until its kubelet hears of it.
+        A pod that ends in good order is seen finished before it is deleted. One that was deleted by force can have
+        processes on the card until its kubelet hears of it, and longer.
         """
         idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
         if idle:
             await self._remove_these(pod_uid, idle)
         if not self._holders(pod_uid):
             return
-        until = datetime.now(UTC) + timedelta(seconds=self._release_delay_s)
-        endless = [holder for holder in self._holders(pod_uid) if not holder.deadline]
-        await self._mark(endless, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        wait_s = self._end_s(pod_uid, self._holders(pod_uid)) - asyncio.get_running_loop().time()
+        wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
         if wait_s <= 0:
             await self._remove(pod_uid)
-        else:
+            return
+        endless = [holder for holder in self._holders(pod_uid) if not holder.deadline]
+        await self._mark(endless, self._departures.deadline(pod_uid))
+        if wait_s < inf:
             self._look_again(pod_uid, wait_s)
-
-    def _end_s(self, pod_uid: str, holders: Sequence[Holder]) -> float:
-        """Return when a pod's shares end, by the loop's clock: a deadline is read once, and never as too far away.
-
-        So a wall clock that is set while the shares are waiting moves their end neither way.
-        """
-        if pod_uid not in self._ends:
-            now = datetime.now(UTC)
-            left = [(datetime.fromisoformat(h.deadline) - now).total_seconds() for h in holders if h.deadline]
-            wait_s = min(max(left, default=0.0), self._release_delay_s) + DEADLINE_ROUNDING_S
-            self._ends[pod_uid] = asyncio.get_running_loop().time() + wait_s
-        return self._ends[pod_uid]
 
     async def _mark(self, holders: Sequence[Holder], deadline: str | None = None) -> None:
         """Have the ledger say that a pod is on its way out. It still counts.
@@ -328,7 +316,7 @@ class PodReleaser:
         """Leave a bound pod what it is bound with, and nothing else."""
         holders = self._ledger.holders_of(pod_uid)
         kept = _rightful(holders, found, self._request(found))
-        self._note_bound(pod_uid, has_started(found), kept)
+        self._note_bound(pod_uid, kept)
         for _, holder in holders:
             uuid = holder.share.uuid
             if uuid not in kept:
@@ -365,7 +353,7 @@ class PodReleaser:
             return  # those of a newer attempt, or of another operator
         self._counts.releases += 1
         self._bound.pop(pod_uid, None)
-        self._ends.pop(pod_uid, None)
+        self._departures.forget(pod_uid)
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()

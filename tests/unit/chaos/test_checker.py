@@ -10,13 +10,13 @@ from cluster.cluster import COUNT, MEMORY
 
 Json = dict[str, Any]
 
-DELAY_S = 6.0
+DELAY_S, LONGEST_S = 6.0, 60.0
 OTHER = "uid-2"
 
 
 @pytest.fixture
 def checker() -> Checker:
-    return Checker(DELAY_S)
+    return Checker(DELAY_S, LONGEST_S)
 
 
 def rules(checker: Checker) -> set[str]:
@@ -151,9 +151,10 @@ def test_a_pod_that_has_ended_may_leave(checker: Checker, phase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("started", "kept_s", "is_found"), [(True, 1.0, True), (True, 6.0, False), (False, 0.1, False)]
+    ("started", "kept_s", "is_found"),
+    [(True, 1.0, True), (True, 36.0, False), (False, 30.0, True), (False, 36.0, False)],
 )
-def test_a_pod_deleted_while_it_ran_keeps_its_share_for_the_delay(
+def test_a_pod_deleted_while_it_may_run_keeps_its_share_for_its_time_to_end_and_the_delay(
     checker: Checker, started: bool, kept_s: float, is_found: bool
 ) -> None:
     pod = a_pod(GPU_1=4000)

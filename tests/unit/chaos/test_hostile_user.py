@@ -40,7 +40,7 @@ def test_a_hostile_pod_may_wait_though_there_is_room() -> None:
 
 @pytest.mark.parametrize(("by_hand", "found"), [(True, 0), (False, 1)], ids=["by hand", "by the scheduler"])
 def test_a_hostile_pod_is_bound_without_a_share_by_hand_only(by_hand: bool, found: int) -> None:
-    checker, pod, waiting = Checker(0), a_pod(), a_pod(node=None)
+    checker, pod, waiting = Checker(0, 0), a_pod(), a_pod(node=None)
     for each in pod, waiting:
         each["metadata"]["namespace"] = NAMESPACE
     if not by_hand:

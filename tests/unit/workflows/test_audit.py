@@ -10,7 +10,7 @@ import pytest
 from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_request, lose_request, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
-from fakes.operator_parts import RELEASE_DELAY_S, an_operator
+from fakes.operator_parts import KEPT_S, RELEASE_DELAY_S, an_operator
 from fakes.virtual_time import LoopDatetime, now_s, settle
 from gpuledger.controller.audit import audit_settings
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
@@ -166,7 +166,7 @@ async def test_the_share_of_a_pod_that_is_gone_is_released_as_the_operator_does(
     report = await auditor.mend(adopt=False)
     assert (kinds(report.mended), report.left) == ([Kind.POD_GONE], ())
     (holder,) = api.card(FIRST).holders or ()
-    assert (holder.state, holder.deadline) == (HolderState.RELEASING, "2030-01-01T00:17:12Z")
+    assert (holder.state, holder.deadline) == (HolderState.RELEASING, "2030-01-01T00:17:42Z")
     assert (await auditor.look()).left == ()
 
 
@@ -391,7 +391,7 @@ async def test_an_operator_that_works_at_the_same_time_is_no_problem(api: ApiSer
         operator.releaser.recheck(f"uid-pod-{number}")
     report = await auditing
     await operator.idle()
-    await asyncio.sleep(RELEASE_DELAY_S + 5)
+    await asyncio.sleep(KEPT_S + 5)
     await operator.idle()
     assert report.left == ()
     assert [api.holders_of(card) for card in CARDS] == [[], []]

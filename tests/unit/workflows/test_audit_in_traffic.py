@@ -16,7 +16,7 @@ from fakes.virtual_time import LoopDatetime
 from gpuledger.controller.audit import audit_settings
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.settings import Settings
-from gpuledger.workflows import audit, release_pod
+from gpuledger.workflows import audit, departures, release_pod
 from gpuledger.workflows.audit import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
@@ -89,7 +89,7 @@ class Traffic:
 
 @pytest.mark.parametrize("seed", fresh_seeds("audit in traffic", times(1, 20)))
 async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    for module in (audit, release_pod):
+    for module in (audit, departures, release_pod):
         monkeypatch.setattr(module, "datetime", LoopDatetime)
     api = SlowApiServer(random.Random(seed))  # noqa: S311 - nothing secret
     for node in NODES:

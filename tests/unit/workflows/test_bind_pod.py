@@ -13,7 +13,7 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer, Operation, deliver_late, hold_request, lose_answer, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_container, a_pod_object
-from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
+from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.extender import FilterArguments
@@ -449,7 +449,7 @@ async def test_what_another_operator_has_entered_stays_for_a_while_if_the_pod_is
     (holder,) = api.card(theirs).holders or ()
     assert (holder.state, holder.attempt) == (HolderState.RELEASING, "theirs")
     assert [api.holders_of(card) for card in CARDS if card != theirs] == [[]]
-    await asyncio.sleep(RELEASE_DELAY_S + 5)
+    await asyncio.sleep(KEPT_S + 5)
     assert [api.holders_of(card) for card in CARDS] == [[], []]
 
 
@@ -477,7 +477,7 @@ async def test_shares_of_a_pod_that_may_have_run_before_it_was_gone_stay_for_a_w
     with pytest.raises(BindFailed):
         await binding
     assert [holder.state for holder in api.card(CARD).holders or ()] == [HolderState.RELEASING]
-    await asyncio.sleep(RELEASE_DELAY_S + 3)
+    await asyncio.sleep(KEPT_S + 3)
     assert parts.shares_left("uid-a") == []
 
 

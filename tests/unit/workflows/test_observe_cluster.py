@@ -9,7 +9,7 @@ import pytest
 from builders import a_card, a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Operation, hold_answer, lose_request
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
-from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts
+from fakes.operator_parts import KEPT_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.formats.extender import FilterArguments
 from gpuledger.model.errors import WentBack
@@ -72,7 +72,7 @@ async def test_holders_without_a_pod_are_released(api: ApiServer, parts: Operato
     api.put_pod(a_pod_object("a", node_name="node-a", phase="Succeeded", started=True))
     await resync(parts)
     assert [api.holders_of(card) for card in CARDS] == [[], ["uid-b"], [], [], []]
-    await asyncio.sleep(RELEASE_DELAY_S + 2)
+    await asyncio.sleep(KEPT_S + 2)
     await parts.idle()
     assert [api.holders_of(card) for card in CARDS] == [[]] * 5
     assert parts.counts.releases == 2

@@ -20,6 +20,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.placement.preemption.victims import Eviction
+from gpuledger.workflows.carry_out import IN_VAIN_S
 from gpuledger.workflows.pod_lives import unix_s
 from gpuledger.workflows.preempt import FRESH_S, RESTING_S, SETTLE_S
 
@@ -595,6 +596,44 @@ async def test_a_more_important_pod_takes_the_place_that_is_kept_for_another(
     assert [state for _, state in states(api, "uid-higher")] == ["reserved"] * 3
     assert states(api, "uid-high") == []
     assert len(evicted(api)) == 3, "nobody else leaves for it"
+
+
+async def test_a_pod_whose_place_others_have_taken_is_not_waited_for_in_vain(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """As a bind does that was under way when the operator was restarted: the claim would keep the room for a minute."""
+    await want(parts, "high")
+    [index], [victim] = claims(api, "uid-high"), evicted(api)
+    squatter = low(CARDS[index], priority=HIGH)
+    squatter["metadata"] |= {"name": "squatter", "uid": "uid-squatter"}
+    api.put_pod(squatter)
+    holder = Holder(pod_identity(squatter), whole_share(CARDS[index]), attempt="other")
+    api.put_card(CARDS[index], holder, claims=api.card(CARDS[index]).claims)
+    end(api, victim)
+    await pass_time(parts, IN_VAIN_S / 2)
+    assert claims(api, "uid-high") == [index], "it may be seen in a moment that the other one leaves, too"
+    await pass_time(parts, IN_VAIN_S)
+    assert index not in claims(api, "uid-high")
+    assert "PreemptionGivenUp" in reasons(parts, "uid-high")
+    assert not await ask(parts, "high")
+    await pass_time(parts, 2 * SETTLE_S)
+    assert len(evicted(api)) == 2, "another one leaves for it"
+    assert claims(api, "uid-high")
+
+
+@pytest.mark.parametrize("change", [{"deletionTimestamp": "2030-01-01T01:00:00Z"}, {"uid": "uid-not-seen"}])
+async def test_who_may_still_leave_is_waited_for(parts: OperatorParts, api: ApiServer, change: Json) -> None:
+    await want(parts, "high")
+    [index], [victim] = claims(api, "uid-high"), evicted(api)
+    other = low(CARDS[index], priority=HIGH)
+    other["metadata"] |= {"name": "other", "uid": "uid-other"}
+    api.put_pod({**other, "metadata": other["metadata"] | change})
+    holder = Holder(pod_identity(other), whole_share(CARDS[index]), attempt="other")
+    api.put_card(CARDS[index], holder, claims=api.card(CARDS[index]).claims)
+    end(api, victim)
+    parts.watch()
+    await asyncio.sleep(IN_VAIN_S - 1)
+    assert claims(api, "uid-high") == [index]
 
 
 async def test_a_pod_that_refuses_to_go_is_no_victim_again(parts: OperatorParts, api: ApiServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fakes.api_server import ApiServer, Operation, lose_answer, refuse
 from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
-from gpuledger.agent.node_register import LONGEST_PAUSE_S, NodeRegister
+from gpuledger.agent.node_annotation import LONGEST_PAUSE_S, NodeAnnotation
 from gpuledger.formats.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 
@@ -19,7 +19,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.api = ApiServer()
-        self.register = NodeRegister("node-a", self.api.store)
+        self.register = NodeAnnotation("node-a", self.api.store, REGISTER_ANNOTATION)
         self.times: list[float] = []
         self.fights = False
 

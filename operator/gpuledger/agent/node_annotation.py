@@ -1,4 +1,4 @@
-"""The annotation that lists this node's cards: written when it differs, and at no other time."""
+"""An annotation of this node: written when it differs, and at no other time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import logging
 from typing import Any, Protocol
 
-from gpuledger.formats.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -27,15 +26,15 @@ class Nodes(Protocol):
         """Set one annotation of a node, whatever it was."""
 
 
-class NodeRegister:
-    """Keeps the annotation equal to what the agent sees.
+class NodeAnnotation:
+    """Keeps an annotation equal to what the agent wants.
 
     The node is watched, so that a removed or edited annotation is put back; somebody who keeps at it is answered later
     and later, up to LONGEST_PAUSE_S.
     """
 
-    def __init__(self, node_name: str, nodes: Nodes) -> None:
-        self._node_name, self._nodes = node_name, nodes
+    def __init__(self, node_name: str, nodes: Nodes, annotation: str) -> None:
+        self._node_name, self._nodes, self._annotation = node_name, nodes, annotation
         self._wanted: str | None = None
         self._shown: str | None = None
         self._seen = False
@@ -59,7 +58,7 @@ class NodeRegister:
         """Take in the node as it is."""
         annotations = node["metadata"].get("annotations") or {}
         self._seen = not gone  # a node that was deleted comes back with its kubelet
-        self._shown = annotations.get(REGISTER_ANNOTATION)
+        self._shown = annotations.get(self._annotation)
         self._events += 1
         self._look.set()
 
@@ -89,13 +88,13 @@ class NodeRegister:
         self._tried, self._tried_s = wanted, now_s
         events = self._events
         try:
-            await self._nodes.annotate_own_node(self._node_name, REGISTER_ANNOTATION, wanted)
+            await self._nodes.annotate_own_node(self._node_name, self._annotation, wanted)
         except ApiError as error:
-            logger.warning("node %s does not show its cards: %s", self._node_name, error)
+            logger.warning("node %s does not show %s: %s", self._node_name, self._annotation, error)
             return
         finally:
             self._tried_s = asyncio.get_running_loop().time()
         if events == self._events:  # else the watch knows better, or will in a moment
             self._shown = wanted
         self.writes += 1
-        logger.info("node %s: its cards are written down", self._node_name)
+        logger.info("node %s: %s is written down", self._node_name, self._annotation)

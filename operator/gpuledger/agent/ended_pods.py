@@ -1,0 +1,139 @@
+"""Pods of this node that have ended without a word of the kubelet, and what is left of them.
+
+Whoever deletes a pod by force, and Kubernetes' own garbage collector, end it at the API server, whatever runs on the
+node. Then this agent looks for its processes, and writes into an annotation of the node what it finds. Of a pod that
+ends in good order nothing is looked for, and nothing written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from gpuledger.formats.pod import container_ids, has_ended, is_finished
+from gpuledger.formats.pod_ends import MAX_NAMED, ends_annotation, read_ends
+from gpuledger.model.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+LOOK_INTERVAL_S = 1.0
+LONGEST_INTERVAL_S = 5.0
+"""Between two looks at a pod of which something is left; nobody looks while there is none."""
+
+RUNS_AFTER_S = 5.0
+"""After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
+
+Look = Callable[[Mapping[str, Collection[str]]], Awaitable[set[str]]]
+"""Finds which pods have processes: UID -> ids of its containers, as far as they are known."""
+
+
+class EndedPods:
+    """Looks after the pods that ask for cards of this node, from when the API server shows that they have ended."""
+
+    def __init__(self, resources: Collection[str], look: Look, say: Callable[[str], None]) -> None:
+        self._resources = frozenset(resources)
+        self._look = look
+        self._say = say  # has the node show this
+        self._living: dict[str, frozenset[str]] = {}  # UID of a pod that may run -> ids of its containers
+        self._doubtful: dict[str, float] = {}  # UID of a pod that is looked for -> since when, by the loop's clock
+        self._containers: dict[str, frozenset[str]] = {}  # UID of such a pod -> ids of its containers
+        self._said: dict[str, bool] = {}  # UID -> whether anything of it runs, the oldest first
+        self._wanted = asyncio.Event()
+        self._listed = False
+        self.speaks = False
+        """Whether what it says is complete: all pods were shown once, and those in doubt looked for."""
+
+    def remember(self, node: Json, granted: Iterable[str]) -> None:
+        """Take in what this node said before this agent started, and the UIDs of the pods that had cards then."""
+        with suppress(BadInput):
+            self._said = dict(read_ends(node) or {})
+        for uid in (*granted, *(uid for uid, runs in self._said.items() if runs)):
+            self._living.setdefault(uid, frozenset())
+
+    def observe(self, pod: Json, gone: bool) -> None:
+        """Take in a pod of this node."""
+        if not self._asks_for_cards(pod):
+            return
+        uid = pod["metadata"]["uid"]
+        if has_ended(pod):
+            self._living.pop(uid, None)  # one that is looked for goes on being looked for
+        elif gone or is_finished(pod):
+            self._doubt(uid, container_ids(pod))
+        else:
+            self._living[uid] = frozenset(container_ids(pod))
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Return what takes in which pods there are: others that were known have ended unseen."""
+        before = set(self._living)
+
+        def listed(uids: set[str]) -> None:
+            for uid in before - uids:
+                self._doubt(uid, ())
+            if not self._listed:
+                self._listed = True
+                self._wanted.set()
+
+        return listed
+
+    async def run(self) -> None:
+        """Look for pods while there are any to look for, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            await self._look_once()
+            pause_s = LOOK_INTERVAL_S
+            self._wanted.clear()
+            while self._doubtful:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._wanted.wait()
+                        pause_s = LOOK_INTERVAL_S
+                self._wanted.clear()
+                await self._look_once()
+                pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
+
+    async def _look_once(self) -> None:
+        listed = self._listed
+        sought = {uid: self._containers.get(uid, frozenset()) for uid in self._doubtful}
+        left = await self._look(sought) if sought else set()
+        now_s = asyncio.get_running_loop().time()
+        for uid in sought:
+            if uid not in left:
+                self._settle(uid, False)
+                del self._doubtful[uid]
+                self._containers.pop(uid, None)
+            elif now_s >= self._doubtful[uid] + RUNS_AFTER_S:
+                self._settle(uid, True)
+        self._say(ends_annotation(self._said))
+        self.speaks = self.speaks or listed
+
+    def _settle(self, uid: str, runs: bool) -> None:
+        if self._said.get(uid) == runs:
+            return
+        self._said.pop(uid, None)
+        self._said[uid] = runs
+        logger.info("pod with UID %s: %s", uid, "something of it still runs" if runs else "nothing of it is left")
+        ended = [each for each, still in self._said.items() if not still]
+        for each in ended[: max(0, len(self._said) - MAX_NAMED)]:
+            del self._said[each]
+
+    def _doubt(self, uid: str, containers: Iterable[str]) -> None:
+        known = self._living.pop(uid, frozenset())
+        if uid in self._doubtful or self._said.get(uid) is False:
+            return
+        self._doubtful[uid] = asyncio.get_running_loop().time()
+        self._containers[uid] = known | frozenset(containers)
+        self._wanted.set()
+
+    def _asks_for_cards(self, pod: Json) -> bool:
+        spec = pod["spec"]
+        containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
+        return any(not self._resources.isdisjoint(_limits(container)) for container in containers)
+
+
+def _limits(container: Json) -> Json:
+    return (container.get("resources") or {}).get("limits") or {}

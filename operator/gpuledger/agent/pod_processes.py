@@ -1,0 +1,50 @@
+"""Which pods have processes on this node, by the control groups in which the kubelet has put them.
+
+A process that has ended and was not reaped yet holds nothing any more, unless one of its threads still hangs, as in a
+driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from gpuledger.formats.cgroup import container_id, pod_uid
+
+OVER = frozenset("ZXx")
+"""States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
+
+
+def pods_with_processes(proc: Path, containers: Mapping[str, Collection[str]]) -> set[str]:
+    """Return which of these pods have processes: pod UID -> ids of its containers, as far as they are known."""
+    pods = {container: uid for uid, ids in containers.items() for container in ids}
+    found: set[str] = set()
+    for process, groups in _processes(proc):
+        uid = pod_uid(groups) or pods.get(container_id(groups) or "", "")
+        if uid in containers and uid not in found and _lives(process):
+            found.add(uid)
+    return found
+
+
+def _processes(proc: Path) -> Iterator[tuple[Path, str]]:
+    for process in proc.iterdir():
+        if process.name.isdigit():
+            try:
+                yield process, (process / "cgroup").read_text()
+            except OSError:  # it has ended meanwhile
+                continue
+
+
+def _lives(process: Path) -> bool:
+    try:
+        return any(_state(thread) not in OVER for thread in (process / "task").iterdir())
+    except OSError:
+        return False
+
+
+def _state(thread: Path) -> str:
+    """Return the state of a thread, one letter; its name before that can contain anything."""
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "X"
