@@ -137,7 +137,7 @@ class PreemptionCarrier:
                     self.look(uid)
 
     def notice(self, card: CardEntry) -> None:
-        """Look at those whose victims have left a card that is promised to them: others may have come, and no room changed.
+        """Look at those whose victims have left a promised card: others may have come to it, and no room have changed.
 
         In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
         """
