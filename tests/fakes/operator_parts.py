@@ -78,6 +78,7 @@ class OperatorParts:
     evicts: bool = True
     """Who preempts: the operator, or kube-scheduler, which asks it."""
     despite_budgets: bool = False
+    release_delay_s: float = RELEASE_DELAY_S
     policy: Policy = field(default_factory=Policy)
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
@@ -96,7 +97,7 @@ class OperatorParts:
             self.api.store,
             self.counts,
             settings.request,
-            Departures(self.ends, ReleaseTimes(RELEASE_DELAY_S, LONGEST_RELEASE_S)),
+            Departures(self.ends, ReleaseTimes(self.release_delay_s, LONGEST_RELEASE_S)),
             self.leadership.is_active,
             self.trail,
         )
@@ -302,8 +303,8 @@ class OperatorParts:
         await self.journal.add(Holder(a_pod(uid), share), timeout_s)
 
 
-def an_operator(api: ApiServer) -> OperatorParts:
+def an_operator(api: ApiServer, release_delay_s: float = RELEASE_DELAY_S) -> OperatorParts:
     """Return an operator that knows the cards of the API server."""
-    parts = OperatorParts(api)
+    parts = OperatorParts(api, release_delay_s=release_delay_s)
     parts.read_cards()
     return parts

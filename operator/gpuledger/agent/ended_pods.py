@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from gpuledger.agent.pod_processes import Sight
 from gpuledger.formats.pod import container_ids, has_ended, is_finished
-from gpuledger.formats.pod_ends import MAX_NAMED, ends_annotation, read_ends
+from gpuledger.formats.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ LONGEST_INTERVAL_S = 5.0
 RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
 
-Look = Callable[[Mapping[str, Collection[str]]], Awaitable[set[str]]]
+Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 """Finds which pods have processes: UID -> ids of its containers, as far as they are known."""
 
 
@@ -52,6 +53,7 @@ class EndedPods:
         """Take in what this node said before this agent started, and the UIDs of the pods that had cards then."""
         with suppress(BadInput):
             self._said = dict(read_ends(node) or {})
+            self._living = {uid: frozenset(ids) for uid, ids in read_containers(node).items()}
         for uid in (*granted, *(uid for uid, runs in self._said.items() if runs)):
             self._living.setdefault(uid, frozenset())
 
@@ -94,22 +96,32 @@ class EndedPods:
                         pause_s = LOOK_INTERVAL_S
                 self._wanted.clear()
                 await self._look_once()
-                pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
+                if self._doubtful.keys() <= self._said.keys():
+                    pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
 
     async def _look_once(self) -> None:
         listed = self._listed
         sought = {uid: self._containers.get(uid, frozenset()) for uid in self._doubtful}
-        left = await self._look(sought) if sought else set()
-        now_s = asyncio.get_running_loop().time()
-        for uid in sought:
-            if uid not in left:
-                self._settle(uid, False)
-                del self._doubtful[uid]
-                self._containers.pop(uid, None)
-            elif now_s >= self._doubtful[uid] + RUNS_AFTER_S:
-                self._settle(uid, True)
-        self._say(ends_annotation(self._said))
+        if sought:
+            self._conclude(sought, await self._look(sought))
+        self._say(ends_annotation(self._said, self._containers))
         self.speaks = self.speaks or listed
+
+    def _conclude(self, sought: Mapping[str, Collection[str]], sight: Sight) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for uid, containers in sought.items():
+            if uid in sight.pods:
+                if now_s >= self._doubtful[uid] + RUNS_AFTER_S:
+                    self._settle(uid, True)
+            elif containers or sight.sees_pods:
+                self._settle(uid, False)
+                self._forget(uid)
+            elif not self._said.get(uid):  # nobody can tell: nothing is said of it
+                self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        del self._doubtful[uid]
+        self._containers.pop(uid, None)
 
     def _settle(self, uid: str, runs: bool) -> None:
         if self._said.get(uid) == runs:

@@ -7,6 +7,7 @@ driver.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.formats.cgroup import container_id, pod_uid
@@ -15,15 +16,27 @@ OVER = frozenset("ZXx")
 """States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
 
 
-def pods_with_processes(proc: Path, containers: Mapping[str, Collection[str]]) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look at all processes has shown."""
+
+    pods: frozenset[str]
+    """UIDs of those pods that have processes."""
+    sees_pods: bool
+    """Whether there are control groups of pods: if not, one is known by its containers alone."""
+
+
+def look_for_pods(proc: Path, containers: Mapping[str, Collection[str]]) -> Sight:
     """Return which of these pods have processes: pod UID -> ids of its containers, as far as they are known."""
     pods = {container: uid for uid, ids in containers.items() for container in ids}
-    found: set[str] = set()
+    found, sees_pods = set[str](), False
     for process, groups in _processes(proc):
-        uid = pod_uid(groups) or pods.get(container_id(groups) or "", "")
+        of_pod = pod_uid(groups)
+        sees_pods = sees_pods or of_pod is not None
+        uid = of_pod or pods.get(container_id(groups) or "", "")
         if uid in containers and uid not in found and _lives(process):
             found.add(uid)
-    return found
+    return Sight(frozenset(found), sees_pods)
 
 
 def _processes(proc: Path) -> Iterator[tuple[Path, str]]:

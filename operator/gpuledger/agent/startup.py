@@ -35,7 +35,7 @@ from gpuledger.agent.kubelet.slots import NodeSlots, Slots
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.node_annotation import NodeAnnotation
 from gpuledger.agent.node_ways import NodeWaysReader
-from gpuledger.agent.pod_processes import pods_with_processes
+from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.formats.cdi import Grant
@@ -296,8 +296,8 @@ class Agent:
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
 
 
-async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> set[str]:
-    return await asyncio.to_thread(pods_with_processes, Path("/proc"), containers)
+async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> Sight:
+    return await asyncio.to_thread(look_for_pods, Path("/proc"), containers)
 
 
 async def _beat(pipe: int) -> None:

@@ -21,6 +21,9 @@ from gpuledger.workflows.pod_ends import Word
 
 Held = Sequence[tuple[Card, Holder]]
 
+SPOKEN_WITHIN_S = 15.0
+"""How long at least an agent has to say that something of a pod runs. It looks for five seconds before it does."""
+
 DEADLINE_ROUNDING_S = 1.0
 """A deadline in the ledger has whole seconds."""
 
@@ -66,8 +69,9 @@ class Departures:
     def wait_s(self, pod_uid: str, held: Held) -> float:
         """Return after what time the pod's shares end; 0: now; infinite: only when another word is known of it."""
         now_s = asyncio.get_running_loop().time()
-        until_s = self._until_s.setdefault(pod_uid, now_s + self._first_wait_s(held))
         word = self.word(pod_uid, held)
+        least_s = 0.0 if word is Word.NO_AGENT else SPOKEN_WITHIN_S
+        until_s = self._until_s.setdefault(pod_uid, now_s + max(self._first_wait_s(held), least_s))
         if word is Word.ENDED:
             return 0.0
         return inf if word in (Word.RUNS, Word.AGENT_AWAY) and until_s <= now_s else max(0.0, until_s - now_s)

@@ -8,6 +8,7 @@ import pytest
 
 from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger.agent.ended_pods import LONGEST_INTERVAL_S, RUNS_AFTER_S, EndedPods
+from gpuledger.agent.pod_processes import Sight
 from gpuledger.formats.pod_ends import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
 
 Json = dict[str, Any]
@@ -22,14 +23,18 @@ class Node:
         self.left: set[str] = set()
         self.looks: list[dict[str, frozenset[str]]] = []
         self.said: list[dict[str, bool]] = []
+        self.sees_pods = True
+        self.text = ""
         self.ended = EndedPods([GPU], self._look, self._say)
 
-    async def _look(self, containers: Mapping[str, Collection[str]]) -> set[str]:
+    async def _look(self, containers: Mapping[str, Collection[str]]) -> Sight:
         self.looks.append({uid: frozenset(ids) for uid, ids in containers.items()})
         await asyncio.sleep(0)
-        return self.left & containers.keys()
+        known = containers.keys() if self.sees_pods else {uid for uid, ids in containers.items() if ids}
+        return Sight(frozenset(self.left & known), self.sees_pods)
 
     def _say(self, text: str) -> None:
+        self.text = text
         said = read_ends({"metadata": {"annotations": {ENDS_ANNOTATION: text}}})
         assert said is not None
         if not self.said or self.said[-1] != said:  # the same again is not written
@@ -167,6 +172,29 @@ async def test_a_restarted_agent_knows_what_was_said_and_looks_for_those_that_ha
     assert node.said[-1] == {"uid-hangs": True, "uid-over": False, "uid-gone": False}
     assert node.ended.speaks
     assert {uid for look in node.looks for uid in look} == {"uid-hangs", "uid-gone"}
+
+
+async def test_a_restarted_agent_knows_containers_of_what_runs_and_says_nothing_of_pods_it_cannot_know(
+    node: Node,
+) -> None:
+    """Where pods have no control groups of their own."""
+    node.sees_pods, node.left = False, {"uid-a"}
+    node.show(a_pod("a", "Running", RUNS))
+    node.ended.observe(a_pod("a", "Running", RUNS), True)
+    await asyncio.sleep(RUNS_AFTER_S + 2)
+    restarted = Node()
+    restarted.sees_pods, restarted.left = False, {"uid-a"}
+    before = a_node_object("node-a")
+    before["metadata"]["annotations"][ENDS_ANNOTATION] = node.text
+    restarted.ended.remember(before, ["uid-a", "uid-gone"])
+    task = asyncio.create_task(restarted.ended.run())
+    restarted.show()
+    await asyncio.sleep(HOUR_S)
+    assert restarted.said == [{"uid-a": True}]
+    restarted.left = set()
+    await asyncio.sleep(LONGEST_INTERVAL_S + 1)
+    assert restarted.said[-1] == {"uid-a": False}
+    task.cancel()
 
 
 async def test_what_it_said_before_it_was_restarted_is_left_out_if_it_cannot_be_read(node: Node) -> None:

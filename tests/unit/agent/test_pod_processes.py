@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.pod_processes import pods_with_processes
+from gpuledger.agent.pod_processes import look_for_pods
 
 UID, OTHER = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "ffffffff-4e5f-6071-8293-a4b5c6d7e8f9"
 CONTAINER = "c" * 64
@@ -32,25 +32,25 @@ def process(proc: Path, pid: int, groups: str, *states: str) -> None:
 def test_a_process_is_found_wherever_the_kubelet_puts_it(tmp_path: Path, groups: str) -> None:
     process(tmp_path, 7, groups)
     (tmp_path / "self").mkdir()
-    assert pods_with_processes(tmp_path, {UID: [CONTAINER], OTHER: []}) == {UID}
+    assert look_for_pods(tmp_path, {UID: [CONTAINER], OTHER: []}).pods == {UID}
 
 
 @pytest.mark.parametrize("states", ["Z", "X", "ZX"])
 def test_a_process_that_has_ended_and_was_not_reaped_holds_nothing(tmp_path: Path, states: str) -> None:
     process(tmp_path, 7, GROUPS["systemd"], *states)
-    assert pods_with_processes(tmp_path, {UID: []}) == set()
+    assert look_for_pods(tmp_path, {UID: []}).pods == set()
 
 
 @pytest.mark.parametrize("states", ["D", "ZD", "ZZS", "R", "T"])
 def test_a_thread_that_hangs_keeps_a_process_that_has_ended_otherwise(tmp_path: Path, states: str) -> None:
     process(tmp_path, 7, GROUPS["systemd"], *states)
-    assert pods_with_processes(tmp_path, {UID: []}) == {UID}
+    assert look_for_pods(tmp_path, {UID: []}).pods == {UID}
 
 
 def test_processes_of_the_node_and_of_other_pods_are_nobodys(tmp_path: Path) -> None:
     process(tmp_path, 1, "0::/init.scope")
     process(tmp_path, 2, GROUPS["systemd"])
-    assert pods_with_processes(tmp_path, {OTHER: ["d" * 64]}) == set()
+    assert look_for_pods(tmp_path, {OTHER: ["d" * 64]}).pods == set()
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_none(tmp_path: Path) -> None:
@@ -58,4 +58,12 @@ def test_a_process_that_ends_while_it_is_looked_at_is_none(tmp_path: Path) -> No
     for file in ("stat",):
         (tmp_path / "7" / "task" / "7" / file).unlink()
     (tmp_path / "8").mkdir()
-    assert pods_with_processes(tmp_path, {UID: []}) == set()
+    assert look_for_pods(tmp_path, {UID: []}).pods == set()
+
+
+def test_it_is_told_whether_pods_have_groups_of_their_own(tmp_path: Path) -> None:
+    process(tmp_path, 1, "0::/init.scope")
+    process(tmp_path, 2, GROUPS["no group of the pod"])
+    assert not look_for_pods(tmp_path, {UID: [CONTAINER]}).sees_pods
+    process(tmp_path, 3, GROUPS["systemd"])
+    assert look_for_pods(tmp_path, {OTHER: []}).sees_pods

@@ -14,6 +14,7 @@ from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.pod import pod_identity
 from gpuledger.formats.pod_ends import ENDS_ANNOTATION, ends_annotation
 from gpuledger.model.share import Holder, HolderState
+from gpuledger.workflows.departures import SPOKEN_WITHIN_S
 
 CARD, ELSEWHERE = a_card(0), a_card(0, "node-b")
 Json = dict[str, Any]
@@ -210,6 +211,20 @@ async def test_an_operator_that_has_just_started_knows_what_nodes_have_said(
     assert states(parts) == RELEASING
     await say(restarted, {"uid-a": False})
     assert states(restarted) == []
+
+
+async def test_an_agent_has_time_to_speak_however_short_the_delay_is(api: ApiServer) -> None:
+    api.put_node(node({}))
+    pod = running()
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    api.put_card(CARD, a_holder_of(pod))
+    parts = an_operator(api, release_delay_s=0.0)
+    await show(parts, pod)
+    await delete_by_force(parts)
+    await asyncio.sleep(SPOKEN_WITHIN_S - 1)
+    assert states(parts) == RELEASING
+    await asyncio.sleep(2)
+    assert states(parts) == []
 
 
 # How long, where nobody speaks.
