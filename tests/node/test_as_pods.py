@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(900)
 RESTART_S = 15.0
 """What has to start again before the next Binding, or to be told that it has ended."""
 FAIL_OVER_S = 20.0
-"""A kube-scheduler that says nothing keeps the Lease for 10 s, one whose operator says nothing gives it back by then."""
+"""A kube-scheduler that says nothing keeps the Lease for 10 s; beside an operator that says nothing it ends by then."""
 
 AGENT = "gpuledger-agent"
 SECURITY = REPOSITORY / "docs" / "security.md"
