@@ -317,6 +317,12 @@ class Node:
         found = node_box.box_cgroup(self._init).rglob(container_id)
         return sorted(pid for directory in found for pid in _processes_below(directory))
 
+    def memory_cgroup(self, container_id: str) -> Path:
+        """Return the directory of the cgroup that limits a container's memory. Raises ControlPlaneError: it is gone."""
+        for directory in node_box.box_cgroup(self._init, "memory").rglob(container_id):
+            return directory
+        raise ControlPlaneError(f"container {container_id} has no cgroup")
+
     def pid_in_box(self, pid: int) -> int:
         """Return the id by which the node knows a process of a container."""
         status = Path(f"/proc/{pid}/status").read_text()

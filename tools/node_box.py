@@ -111,10 +111,10 @@ def lacking_controllers() -> list[str]:
     return sorted(CONTROLLERS - set(present))
 
 
-def box_cgroup(init: int) -> Path:
-    """Return the topmost cgroup of the box of an init, in a tree that has all processes of the box."""
+def box_cgroup(init: int, controller: str = "pids") -> Path:
+    """Return the topmost cgroup of the box of an init, in a controller's tree: each has all its processes."""
     places = _cgroups_by_options(str(init))
-    tree = next(tree for tree in hierarchies() if tree.options in ("", "pids"))
+    tree = next(tree for tree in hierarchies() if not tree.options or controller in tree.options.split(","))
     directory = tree.path(places[tree.options])
     return directory.parent if directory.name == LEAF else directory
 

@@ -131,6 +131,9 @@ class Settings:
     listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
+    scheduler_livez_url: str = option(
+        "https://127.0.0.1:10259/livez", "What /healthz/scheduler asks: kube-scheduler's own health, in the same pod."
+    )
     agent_health_host: str = option("0.0.0.0", "Where the node agent's probes and metrics listen.")  # noqa: S104
     agent_health_port: int = option(8890, "Port of the node agent's /healthz, /readyz and /metrics.")
     metrics_per_card: bool = option(

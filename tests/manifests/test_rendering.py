@@ -17,10 +17,18 @@ import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.controller import scheduler_health
+from gpuledger.formats.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from gpuledger.settings import Settings
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 
 AGENT, OPERATOR = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger")
+FAIL_OVER_S, TAKE_OVER_S = 20.0, 3.0
+"""Within which time the next pod is bound, and what of it is left to the replica that then has the Lease."""
+
+LONGEST_RETRY = 2.2
+"""kube-scheduler's pauses are as long as the retry period at least, and so many times as long at most."""
+
 VERSIONS = yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["versions"]
 
 
@@ -245,6 +253,7 @@ def test_ports_and_directories_of_the_settings_are_those_of_the_pods(helm: Helm)
     }
     objects = helm.objects(settings=changed, agent={"kubeletDirectory": "/var/snap/kubelet"})
     assert containers(objects[OPERATOR])["operator"]["ports"][0]["containerPort"] == 9001
+    assert containers(objects[OPERATOR])["kube-scheduler"]["livenessProbe"]["httpGet"]["port"] == 9001
     assert objects["Service", "gpuledger-metrics"]["spec"]["ports"][0]["port"] == 9001
     agent = containers(objects[AGENT])["agent"]
     assert agent["ports"][0]["containerPort"] == 9002
@@ -263,6 +272,44 @@ def test_files_lie_beside_the_settings(helm: Helm) -> None:
     for key, name in ((OPERATOR, "operator"), (AGENT, "agent")):
         mounts = {each["name"]: each["mountPath"] for each in containers(objects[key])[name]["volumeMounts"]}
         assert mounts["settings"] == "/settings"
+
+
+# Operator and kube-scheduler live and end together.
+
+
+def slowest_s(probe: Json) -> float:
+    """Return when a container is killed at the latest, after it has ceased to answer."""
+    return float(probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"])
+
+
+def test_a_scheduler_whose_operator_does_not_answer_ends_in_time_for_another_replica(helm: Helm) -> None:
+    probe = containers(helm.objects()[OPERATOR])["kube-scheduler"]["livenessProbe"]
+    assert probe["httpGet"]["path"] == "/healthz/scheduler"
+    assert probe["timeoutSeconds"] > scheduler_health.TIMEOUT_S  # for then it can say which of the two does not answer
+    assert slowest_s(probe) + LONGEST_RETRY * RETRY_PERIOD_S < FAIL_OVER_S - TAKE_OVER_S
+
+
+def test_a_scheduler_that_says_nothing_loses_the_lease_in_time() -> None:
+    """Others see the Lease as new when they look next, and its end when they look next after that."""
+    assert LEASE_DURATION_S + 2 * LONGEST_RETRY * RETRY_PERIOD_S < FAIL_OVER_S - TAKE_OVER_S
+    assert RETRY_PERIOD_S * LONGEST_RETRY < RENEW_DEADLINE_S < LEASE_DURATION_S
+
+
+def test_a_scheduler_waits_for_its_configuration_longer_than_a_hung_operator_lives(helm: Helm) -> None:
+    found = containers(helm.objects()[OPERATOR])
+    startup, operators = found["kube-scheduler"]["startupProbe"], found["operator"]["livenessProbe"]
+    hung_s = slowest_s({"failureThreshold": 3, **operators}) + operators["terminationGracePeriodSeconds"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] > 2 * hung_s
+
+
+def test_the_schedulers_configuration_is_a_pipe_that_its_operator_fills(helm: Helm) -> None:
+    found = containers(helm.objects()[OPERATOR])
+    (path,) = (flag.partition("=")[2] for flag in found["kube-scheduler"]["command"] if flag.startswith("--config="))
+    assert f"--pipe={path}" in found["scheduler-config"]["args"]
+    assert f"--scheduler-config={path}" in found["operator"]["args"]
+    for name in ("scheduler-config", "operator", "kube-scheduler"):
+        mounts = {each["mountPath"]: each["name"] for each in found[name]["volumeMounts"]}
+        assert mounts[os.path.dirname(path)] == "config"
 
 
 # The ledger outlives the release.

@@ -6,42 +6,37 @@ import contextlib
 import json
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from cluster.cluster import PODS, RequestFailed, devices
+from cluster.cluster import PODS, RequestFailed
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import Process
-from gpuledger.model.node_config import NodeConfig
 from installation import NAMESPACE, REPOSITORY
 from manifests.helm import the_helm
 from node.agent_pod import Watch
-from node.gpu_node import gpu_pod, one_card
 from node.helm_release import HelmRelease
+from node.hits import HITS
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster, previous_release, require_pods
+from node.pod_stream import Stream, a_pod, all_placed_soon_and_once, check
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
 pytestmark = pytest.mark.timeout(900)
-STREAM_PAUSE_S = 0.4
-LEASE_S = 15.0
-"""After this time kube-scheduler's Lease runs out. A replica that is asked to end gives it back before."""
-RUN_S = 330.0
-"""The kubelet's longest pause between two tries to start a container is five minutes."""
+RESTART_S = 15.0
+"""What has to start again before the next Binding, or to be told that it has ended."""
+FAIL_OVER_S = 20.0
+"""A kube-scheduler that says nothing keeps the Lease for 10 s; beside an operator that says nothing it ends by then."""
 
-SLOTS = len(NODES) * CARDS_PER_NODE * NodeConfig().split_count
 AGENT = "gpuledger-agent"
 SECURITY = REPOSITORY / "docs" / "security.md"
 
@@ -71,84 +66,10 @@ def cluster(installed: tuple[PodCluster, str]) -> Iterator[PodCluster]:
     remove_all(found)
 
 
-def a_pod(name: str, memory_mib: int = 1000, **more: int) -> Json:
-    return gpu_pod(name, one_card(memory_mib, **more), hostNetwork=False)
-
-
 def remove_all(cluster: PodCluster) -> None:
     """Delete all pods and wait until they have let go of their cards."""
     cluster.request("DELETE", f"{PODS}?gracePeriodSeconds=1")
     cluster.wait(lambda: not cluster.pods() and not any(cluster.holders().values()), "no pods and no holders are left")
-
-
-def check(cluster: PodCluster, *names: str) -> None:
-    """Compare what containers were told with the ledger, and the ledger with the pods' annotations."""
-    for name in names:
-        assert cluster.told(name) == cluster.entered(name) != []
-    cluster.check_consistent()
-
-
-class Stream:
-    """Pods that are created one after the other, as long as the `with` lasts.
-
-    Slots are not used up, however long that is: once half of them are taken, the pauses grow as the rest gets less.
-    """
-
-    def __init__(self, cluster: PodCluster, prefix: str) -> None:
-        self.created: dict[str, datetime] = {}
-        self._cluster, self._prefix, self._ended = cluster, prefix, threading.Event()
-        self._offset = cluster.plane.audit_offset()
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with contextlib.closing(PodCluster(self._cluster.plane, self._cluster.nodes)) as cluster:
-            while not self._ended.wait(self._pause_s()):
-                name, now = f"{self._prefix}-{len(self.created)}", datetime.now(UTC)
-                cluster.create(a_pod(name))
-                self.created[name] = now
-
-    def _pause_s(self) -> float:
-        left = max(SLOTS - len(self.created), 0.5)
-        return STREAM_PAUSE_S * max(1.0, SLOTS / 2 / left)
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many more pods were created."""
-        wanted = len(self.created) + count
-        self._cluster.wait(
-            lambda: len(self.created) >= wanted, f"{count} more pods are created", count * 2 * self._pause_s() + 60
-        )
-
-    def longest_wait_s(self) -> float:
-        """Return how long a pod has waited for its Binding at most, by the API server's audit log."""
-        events = self._cluster.plane.audit_events(self._offset)
-        bound = {e.name: e.timestamp for e in events if e.subresource == "binding" and e.code < 300}
-        return max((bound[name] - created).total_seconds() for name, created in self.created.items())
-
-
-def all_placed_soon_and_once(cluster: PodCluster, stream: Stream, within_s: float = LEASE_S) -> str:
-    """Check that no pod of a stream was lost or had to wait longer, and no card given twice; return what was seen."""
-    names = list(stream.created)
-    pods = cluster.wait_bound(*names)
-    assert all(len(devices(pod)["main"]) == 1 for pod in pods)
-    try:
-        cluster.wait(lambda: cluster.runs(*names), "all of them run", timeout_s=RUN_S)
-    except AssertionError as error:
-        pods = [pod for name, pod in cluster.pods().items() if not cluster.runs(name)]
-        late_ones = {pod["metadata"]["name"]: (pod["spec"].get("nodeName"), pod["status"]) for pod in pods}
-        told = {name: cluster.messages(name) for name in late_ones}
-        raise AssertionError(f"these do not: {json.dumps(late_ones, indent=1)}\n{told}\n{error}") from None
-    check(cluster, *names)
-    longest_s = stream.longest_wait_s()
-    assert longest_s < within_s
-    return f"{len(names)} pods, the slowest bound after {longest_s:.1f} s"
 
 
 def test_from_nothing_to_pods_with_cards(installed: tuple[PodCluster, str], cluster: PodCluster, say: Say) -> None:
@@ -190,11 +111,8 @@ def deleted(cluster: PodCluster, pod: str) -> None:
 
 def killed(cluster: PodCluster, pod: str) -> None:
     """Kill all processes of a pod's containers at once: the Lease stays with it."""
-    found = cluster.system_pods()[pod]
-    node = cluster.node_of(found)
-    ids = [status["containerID"].removeprefix("containerd://") for status in found["status"]["containerStatuses"]]
-    for pid in [pid for container in ids for pid in node.container_pids(container)]:
-        os.kill(pid, signal.SIGKILL)
+    for container in ("operator", "kube-scheduler"):
+        HITS["killed"].do(cluster, pod, container)
 
 
 @pytest.mark.parametrize("ended", [deleted, killed])
@@ -208,9 +126,77 @@ def test_the_active_replica_ends_and_another_takes_over(
         ended(cluster, cluster.active())
         cluster.wait(lambda: cluster.holder() != before, "another process is active")
         stream.wait_for(4)
-    seen = all_placed_soon_and_once(cluster, stream, within_s=LEASE_S if ended is deleted else 2 * LEASE_S)
-    say(f"the active replica was {ended.__name__}: {seen}")
+    within_s = RESTART_S if ended is deleted else FAIL_OVER_S
+    say(f"the active replica was {ended.__name__}: {all_placed_soon_and_once(cluster, stream, within_s)}")
     cluster.wait_installed()
+
+
+def scheduler_restarts(cluster: PodCluster, pod: str) -> int:
+    """Return how often the kube-scheduler of a pod was started again."""
+    statuses = cluster.system_pods()[pod]["status"]["containerStatuses"]
+    return int(next(status["restartCount"] for status in statuses if status["name"] == "kube-scheduler"))
+
+
+@pytest.fixture
+def active(cluster: PodCluster) -> Iterator[str]:
+    """Yield the active replica's pod, which is replaced after the test: its containers would wait to start again."""
+    found = cluster.active()
+    yield found
+    if found in cluster.system_pods():
+        deleted(cluster, found)
+    cluster.wait_installed()
+
+
+FAILING = [
+    pytest.param("operator", "stopped", id="operator-stopped"),
+    *(
+        pytest.param(container, hit, id=f"{container}-{hit}".replace(" ", "-"), marks=pytest.mark.long)
+        for container, hit in (
+            ("operator", "killed again and again"),
+            ("operator", "out of memory again and again"),
+            ("kube-scheduler", "killed"),
+            ("kube-scheduler", "stopped"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("container", "hit"), FAILING)
+def test_one_of_the_active_replicas_two_programs_fails_and_another_replica_takes_over(
+    cluster: PodCluster, active: str, say: Say, container: str, hit: str
+) -> None:
+    before = cluster.holder()
+    with Stream(cluster, "hit") as stream:
+        stream.wait_for(4)
+        HITS[hit].do(cluster, active, container)
+
+        def taken_over() -> bool:
+            HITS[hit].repeat(cluster, active, container)
+            return cluster.holder() not in (before, "")
+
+        cluster.wait(taken_over, "another process is active")
+        next_one = cluster.active()
+        if hit == "stopped":
+            HITS["continued"].do(cluster, active, container)
+        stream.wait_for(4)
+    say(f"the active {container} was {hit}: {all_placed_soon_and_once(cluster, stream, FAIL_OVER_S)}")
+    if container == "operator":  # the scheduler beside it waits for it, and does not take the Lease again
+        assert next_one != active
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hit", ["killed", "out of memory"])
+def test_an_operator_that_is_started_again_is_back_before_its_scheduler_would_end(
+    cluster: PodCluster, active: str, say: Say, hit: str
+) -> None:
+    before, restarts = cluster.holder(), scheduler_restarts(cluster, active)
+    with Stream(cluster, "again") as stream:
+        stream.wait_for(4)
+        HITS[hit].do(cluster, active, "operator")
+        cluster.wait_installed()
+        stream.wait_for(4)
+    say(f"the active operator was once {hit}: {all_placed_soon_and_once(cluster, stream, RESTART_S)}")
+    assert (cluster.holder(), scheduler_restarts(cluster, active)) == (before, restarts)
 
 
 def test_the_node_of_the_active_replica_is_drained(cluster: PodCluster, say: Say) -> None:

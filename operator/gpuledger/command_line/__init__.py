@@ -60,14 +60,28 @@ def main(verbose: bool) -> None:
     help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.",
 )
 @click.option("--host", help="Host name of that kube-scheduler; without it, this host's: they share a pod.")
-def run(settings_file: Path | None, kubeconfig: Path | None, leader_elect: bool, host: str | None) -> None:
+@click.option(
+    "--scheduler-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.",
+)
+def run(
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    leader_elect: bool,
+    host: str | None,
+    scheduler_config: Path | None,
+) -> None:
     """Run the operator: the ledger, and the scheduler's extender."""
     import uvloop
 
     from gpuledger.controller.startup import run as run_operator
 
     followed = (host or socket.gethostname()) if leader_elect else None
-    until_interrupted(lambda: run_operator(read_settings(settings_file), kubeconfig, followed), uvloop.new_event_loop)
+    until_interrupted(
+        lambda: run_operator(read_settings(settings_file), kubeconfig, followed, scheduler_config),
+        uvloop.new_event_loop,
+    )
 
 
 @main.command()
@@ -155,23 +169,20 @@ def fake_nodes(
 @settings_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True)
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
-def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO) -> None:
+@click.option(
+    "--pipe",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Named pipe to make, instead of printing: `gpuledger run --scheduler-config` then fills it.",
+)
+def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
     """Print the configuration of kube-scheduler that goes with the settings."""
-    import yaml
+    from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
 
-    from gpuledger.controller.vocabularies import words_of
-    from gpuledger.formats.scheduler_config import scheduler_configuration
-
-    settings = read_settings(settings_file)
-    configuration = scheduler_configuration(
-        settings.scheduler_names,
-        words_of(settings),
-        settings.extender_url,
-        settings.extender_timeout_s,
-        leader_elect,
-        settings.nodes_offered,
-    )
-    output.write(yaml.safe_dump(configuration, sort_keys=False))
+    content = scheduler_config_text(read_settings(settings_file), leader_elect)
+    if pipe is not None:
+        make_pipe(pipe)
+    else:
+        output.write(content)
 
 
 @main.command("admission-policies")

@@ -9,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.scrapes import Scrapes
 from gpuledger.formats import extender
 from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
@@ -32,6 +33,7 @@ class ExtenderServer:
         metrics: Metrics,
         counts: Counts,
         is_ready: Callable[[], bool],
+        scheduler: SchedulerHealth,
     ) -> None:
         self._placer = placer
         self._preemption = preemption
@@ -39,6 +41,7 @@ class ExtenderServer:
         self._scrapes = Scrapes(metrics.chunks, metrics.content_type)
         self._counts = counts
         self._is_ready = is_ready
+        self._scheduler = scheduler
 
     def extender(self) -> web.Application:
         """Return the routes for kube-scheduler, in the same pod: whoever reaches them can bind pods."""
@@ -60,6 +63,7 @@ class ExtenderServer:
         application.add_routes(
             [
                 web.get("/healthz", self._healthz),
+                web.get("/healthz/scheduler", self._scheduler.answer),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._scrapes.answer),
             ]

@@ -10,6 +10,7 @@ from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.garbage import Garbage
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.view_source import LedgerSource, operators_source
 from gpuledger.controller.vocabularies import words_of
 from gpuledger.kube_api.client import KubeClient
@@ -170,7 +171,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     )
     journal.counts.on_write = metrics.ledger_written
     garbage = Garbage(metrics.garbage_seconds.observe)
-    server = ExtenderServer(placer, preemption, metrics, counts, is_ready=lambda: observer.synced)
+    neighbour = SchedulerHealth(settings.scheduler_livez_url)
+    server = ExtenderServer(placer, preemption, metrics, counts, lambda: observer.synced, neighbour)
     room_has_changed = asyncio.Event()
     ledger.on_change = waiting.on_newcomer = room_has_changed.set
     return Operator(

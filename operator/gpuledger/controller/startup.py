@@ -17,11 +17,12 @@ from kopf._core.engines.peering import Identity
 
 from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
 from gpuledger.controller.parts import Operator, build_operator
+from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.trail_file import trail_written
 from gpuledger.controller.view_access import access_for
 from gpuledger.controller.view_server import ViewServer
 from gpuledger.controller.webhook import serve_webhook
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
@@ -37,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 START_PAUSE_S = 1.0
 
-LEASE_SILENCE_S = 20.0
-"""A Lease that somebody holds is renewed every few seconds."""
-
 PAUSE_TO_WORK = 3.0
 """How long the search for victims pauses, by how long it took."""
 
@@ -47,11 +45,14 @@ AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
 
 
-async def run(settings: Settings, kubeconfig: Path | None, host: str | None = None) -> None:
+async def run(
+    settings: Settings, kubeconfig: Path | None, host: str | None = None, scheduler_pipe: Path | None = None
+) -> None:
     """Run until a signal. A part that fails is started again.
 
-    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease. Raises WentBack when
-    nothing that is remembered can be trusted: whoever runs the process starts it again.
+    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease. Through a pipe, if
+    there is one, that kube-scheduler gets its configuration. Raises WentBack when nothing that is remembered can be
+    trusted: whoever runs the process starts it again.
     """
     client = await KubeClient.connect(kubeconfig)
     try:
@@ -63,6 +64,9 @@ async def run(settings: Settings, kubeconfig: Path | None, host: str | None = No
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
             await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
             logger.info("extender at %s", settings.extender_url)
+            if scheduler_pipe is not None:
+                content = scheduler_config_text(settings, leader_elect=host is not None)
+                await sites.enter_async_context(given_through(scheduler_pipe, content))
             if settings.view_port:
                 access = access_for(settings.view_host, KubeReviews(client))
                 view = ViewServer(operator.view_source, access)
@@ -146,7 +150,9 @@ async def _follow_agents(operator: Operator) -> None:
 async def _follow_lease(operator: Operator) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
     selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
-    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None, LEASE_SILENCE_S)
+    # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
+    silence_s = float(LEASE_DURATION_S)
+    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None, silence_s)
 
 
 async def _give_room(operator: Operator) -> None:

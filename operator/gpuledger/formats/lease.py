@@ -8,6 +8,15 @@ from typing import Any
 LEASE_NAMESPACE = "gpuledger-system"
 LEASE_NAME = "gpuledger-scheduler"
 
+LEASE_DURATION_S = 10
+"""How long a kube-scheduler that says nothing keeps the Lease, from when the others have last seen it renewed."""
+
+RENEW_DEADLINE_S = 8
+"""After this time without an answer to its renewals a kube-scheduler ends: before another one can begin."""
+
+RETRY_PERIOD_S = 1
+"""How often the Lease is renewed, and looked at by those who would take it: they wait up to 2.2 times as long."""
+
 
 def holder_host(lease: Mapping[str, Any]) -> str:
     """Return the host name of the kube-scheduler that holds the Lease, an empty string if none does.

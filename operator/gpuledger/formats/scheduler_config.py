@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.lease import (
+    LEASE_DURATION_S,
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    RENEW_DEADLINE_S,
+    RETRY_PERIOD_S,
+)
 from gpuledger.formats.words import Words
 
 PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
@@ -35,6 +41,9 @@ def scheduler_configuration(
             "leaderElect": leader_elect,
             "resourceName": LEASE_NAME,
             "resourceNamespace": LEASE_NAMESPACE,
+            "leaseDuration": f"{LEASE_DURATION_S}s",
+            "renewDeadline": f"{RENEW_DEADLINE_S}s",
+            "retryPeriod": f"{RETRY_PERIOD_S}s",
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
         "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from fakes.objects import a_pod_object
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.formats.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
@@ -27,6 +28,7 @@ from gpuledger.workflows.wake_up import WaitingPods
 Client = TestClient[web.Request, web.Application]
 
 BIND = {"PodName": "a", "PodNamespace": "default", "PodUID": "u", "Node": "node-a"}
+NOBODY_LISTENS = "https://127.0.0.1:1/livez"
 NOT_READY = "gpuledger: gpuledger has just started and is still reading the ledger"
 
 
@@ -76,8 +78,9 @@ class World:
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
         unlinked = UnlinkedNodes(ledger, Policy())
         metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()), unlinked)
+        placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(
-            cast(PodPlacer, self.placer), cast(Preemption, self.preemption), metrics, self.counts, lambda: self.ready
+            placer, preemption, metrics, self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
         )
 
 
@@ -240,6 +243,12 @@ async def test_the_process_is_ready_when_the_ledger_is_read(world: World, health
     world.ready = True
     async with health.get("/readyz") as response:
         assert response.status == 200
+
+
+async def test_a_kube_scheduler_that_does_not_live_makes_the_operator_neither_dead_nor_unready(health: Client) -> None:
+    for path, status in {"/healthz/scheduler": 503, "/healthz": 200, "/readyz": 200}.items():
+        async with health.get(path) as response:
+            assert response.status == status
 
 
 async def test_metrics_show_the_counters(world: World, health: Client, extender: Client) -> None:

@@ -51,6 +51,11 @@ def test_a_leader_is_elected_where_there_can_be_several(leader_elect: bool) -> N
     assert found["profiles"][0]["schedulerName"] == "own"
 
 
+def test_the_lease_moves_on_sooner_than_by_default(configuration: dict[str, Any]) -> None:
+    found = {key: configuration["leaderElection"][key] for key in ("leaseDuration", "renewDeadline", "retryPeriod")}
+    assert found == {"leaseDuration": "10s", "renewDeadline": "8s", "retryPeriod": "1s"}
+
+
 def test_several_nodes_are_scored_by_what_the_pods_prefer_alone() -> None:
     found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect=True, nodes_offered=2)
     (profile,) = found["profiles"]

@@ -1,0 +1,96 @@
+"""kube-scheduler's configuration, and how it gets it from the operator beside it: through a pipe.
+
+A kube-scheduler that starts beside an operator that hangs must not take the Lease, and may be quicker than the other
+replica's. It reads its configuration first of all. So that is a named pipe, which the operator fills while its event
+loop runs: until then, kube-scheduler waits in its first read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import yaml
+
+from gpuledger.controller.vocabularies import words_of
+from gpuledger.formats.scheduler_config import scheduler_configuration
+from gpuledger.settings import Settings
+
+
+def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
+    """Return the configuration that goes with the settings, as YAML. Raises BadInput: the words can't be used."""
+    configuration = scheduler_configuration(
+        settings.scheduler_names,
+        words_of(settings),
+        settings.extender_url,
+        settings.extender_timeout_s,
+        leader_elect,
+        settings.nodes_offered,
+    )
+    return yaml.safe_dump(configuration, sort_keys=False)
+
+
+def make_pipe(path: Path) -> None:
+    """Let there be a named pipe at a path; one that is there stays, for somebody may wait for its content."""
+    if not (path.exists() and stat.S_ISFIFO(path.stat().st_mode)):
+        _replace_by_pipe(path)
+
+
+@contextlib.asynccontextmanager
+async def given_through(path: Path, content: str) -> AsyncIterator[None]:
+    """Give a content to whoever opens the pipe at a path, as long as the running loop answers and the context lasts."""
+    pipe = _Pipe(path, content, asyncio.get_running_loop())
+    pipe.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(pipe.stop)
+
+
+class _Pipe:
+    """A thread that waits for readers: to open a pipe takes until there is one, and nothing else tells of it."""
+
+    def __init__(self, path: Path, content: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._path, self._content, self._loop = path, content.encode(), loop
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="give kube-scheduler its configuration", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Raises OSError: there can be no pipe at this path."""
+        make_pipe(self._path)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the end. The loop must go on meanwhile."""
+        self._stopped = True
+        with contextlib.suppress(FileNotFoundError):
+            reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # for which the thread waits
+            self._thread.join()
+            os.close(reader)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            # Killed or stopped, this process holds its end no more or is silent: the reader starts again, or waits.
+            with open(self._path, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+                self._wait_for_loop()
+                # One reader for each pipe. It ends to read when no writer is left, so the next may not open the same.
+                _replace_by_pipe(self._path)
+                if not self._stopped:
+                    pipe.write(self._content)
+
+    def _wait_for_loop(self) -> None:
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        answered.wait()
+
+
+def _replace_by_pipe(path: Path) -> None:
+    fresh = path.with_name(f".{path.name}")
+    fresh.unlink(missing_ok=True)
+    os.mkfifo(fresh, mode=0o644)
+    fresh.rename(path)
