@@ -82,7 +82,12 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
-    settings = {**NO_KUBELET, "release_delay_s": RELEASE_DELAY_S, "resync_interval_s": UNDISTURBED_S}
+    settings = {
+        **NO_KUBELET,
+        "release_delay_s": RELEASE_DELAY_S,
+        "longest_release_s": 12,
+        "resync_interval_s": UNDISTURBED_S,
+    }
     installation = Installation(plane, settings)
     installation.start()
     shared = Cluster(plane, installation)

@@ -32,7 +32,9 @@ OURS = ["pods", "nodes", "gpuallocations", "events"]
 def impatient() -> Iterator[Cluster]:
     """Yield a cluster whose operator gives kubelets a few seconds."""
     with ControlPlane.run() as plane:
-        installation = Installation(plane, {"start_timeout_s": START_TIMEOUT_S, "release_delay_s": 1})
+        installation = Installation(
+            plane, {"start_timeout_s": START_TIMEOUT_S, "release_delay_s": 1, "longest_release_s": 3}
+        )
         installation.start()
         cluster = Cluster(plane, installation)
         yield cluster

@@ -18,7 +18,7 @@ from faults.kinds import Answer, Hold
 from faults.proxy import Armed
 from faults.requests import binding, changing, entering, leaving, of_kind
 
-SETTINGS = {"hold_ttl_s": 2, "extender_timeout_s": 30, "release_delay_s": 2}
+SETTINGS = {"hold_ttl_s": 2, "extender_timeout_s": 30, "release_delay_s": 2, "longest_release_s": 4}
 """A hold that ends soon, and a kube-scheduler that waits for longer than that."""
 
 

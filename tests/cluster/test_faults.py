@@ -19,7 +19,7 @@ RETRY_AFTER_S = 3
 
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
-    with faulty_cluster({"release_delay_s": 2}) as running:
+    with faulty_cluster({"release_delay_s": 2, "longest_release_s": 4}) as running:
         yield running
 
 

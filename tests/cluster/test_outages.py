@@ -38,7 +38,7 @@ KINDS = ("pods", "nodes", "gpuallocations")
 
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
-    with faulty_cluster({"release_delay_s": 2}, durable=True) as running:
+    with faulty_cluster({"release_delay_s": 2, "longest_release_s": 4}, durable=True) as running:
         yield running
 
 

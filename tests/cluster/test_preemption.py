@@ -40,7 +40,12 @@ MANY_CARDS, MANY_PREEMPTORS = times(16, 32), times(20, 50)
 RELEASE_DELAY_S = 1
 """After a test its pods are deleted by force."""
 
-SETTINGS = {**NO_KUBELET, "preemption_timeout_s": PREEMPTION_TIMEOUT_S, "release_delay_s": RELEASE_DELAY_S}
+SETTINGS = {
+    **NO_KUBELET,
+    "preemption_timeout_s": PREEMPTION_TIMEOUT_S,
+    "release_delay_s": RELEASE_DELAY_S,
+    "longest_release_s": 2,
+}
 
 
 class Kubelet(FakeKubelet):

@@ -34,7 +34,7 @@ class Replicas(Cluster):
 def two_installations(replicated: bool) -> Iterator[Replicas]:
     with ControlPlane.run() as plane, ExitStack() as stack:
         pair = [
-            Installation(plane, {**NO_KUBELET, "release_delay_s": 2}, name, replicated)
+            Installation(plane, {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}, name, replicated)
             for name in ("replica-a", "replica-b")
         ]
         for installation in pair:

@@ -26,7 +26,9 @@ UNDISTURBED_S = 3600
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster of its own, with one node of two cards: the shared one must not lose what others rely on."""
     with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, "release_delay_s": 1, "resync_interval_s": UNDISTURBED_S})
+        installation = Installation(
+            plane, {**NO_KUBELET, "release_delay_s": 1, "longest_release_s": 3, "resync_interval_s": UNDISTURBED_S}
+        )
         installation.start()
         cluster = Cluster(plane, installation)
         cluster.add_nodes(1, gpus=2)
