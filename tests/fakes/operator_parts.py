@@ -32,7 +32,8 @@ from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
+from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.placement_settings import PlacementSettings
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.preempt import Preemption, PreemptionSettings
@@ -45,7 +46,7 @@ from gpuledger.workflows.who_preempts import WhoPreempts
 from gpuledger.workflows.why_waiting import WhyWaiting
 
 HOLD_TTL_S = 30.0
-BIND_TIMEOUT_S = 3.0
+BIND_TIMEOUT_S = 45.0
 RELEASE_DELAY_S = 30.0
 PLUGIN_TIMEOUT_S = 20.0
 PREEMPTION_TIMEOUT_S = 60.0
@@ -69,6 +70,7 @@ class OperatorParts:
     """UID of the pod, reason, sentence and key, for each that was told to a pod once."""
     start_timeout_s: float = START_TIMEOUT_S
     nodes_offered: int = 1
+    bind_timeout_s: float = BIND_TIMEOUT_S
     evicts: bool = True
     """Who preempts: the operator, or kube-scheduler, which asks it."""
     despite_budgets: bool = False
@@ -81,7 +83,7 @@ class OperatorParts:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, self.who_preempts)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, self.bind_timeout_s, self.nodes_offered, self.who_preempts)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
