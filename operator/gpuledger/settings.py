@@ -98,8 +98,10 @@ class Settings:
     trail_file: str = option("", "File to which these records are appended as lines of JSON; -: standard output.")
 
     hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
-    bind_timeout_s: float = option(3.0, "When Bind answers at the latest; must be less than extender_timeout_s.")
-    extender_timeout_s: int = option(5, "How long kube-scheduler waits for an answer.")
+    bind_timeout_s: float = option(
+        0.0, "After how long Bind gives up, less than extender_timeout_s; 0: after three quarters of it."
+    )
+    extender_timeout_s: int = option(60, "How long kube-scheduler waits for an answer.")
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while others wait for it."
     )
@@ -159,6 +161,11 @@ class Settings:
     def extender_url(self) -> str:
         """Where kube-scheduler finds the extender."""
         return f"http://{self.listen_host}:{self.listen_port}"
+
+    @property
+    def bind_answer_s(self) -> float:
+        """After how long Bind sends no more Bindings: a while before kube-scheduler gives up."""
+        return self.bind_timeout_s or 0.75 * self.extender_timeout_s
 
     def changed(self, values: Mapping[str, object]) -> Settings:
         """Return the settings with some values replaced.

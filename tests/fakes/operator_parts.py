@@ -33,7 +33,8 @@ from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import FilterResult, PlacementSettings, PodPlacer
+from gpuledger.workflows.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.placement_settings import PlacementSettings
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
@@ -47,7 +48,7 @@ from gpuledger.workflows.who_preempts import WhoPreempts
 from gpuledger.workflows.why_waiting import WhyWaiting
 
 HOLD_TTL_S = 30.0
-BIND_TIMEOUT_S = 3.0
+BIND_TIMEOUT_S = 45.0
 RELEASE_DELAY_S = 30.0
 LONGEST_RELEASE_S = 3_600.0
 KEPT_S = RELEASE_DELAY_S + DEFAULT_GRACE_S
@@ -75,6 +76,7 @@ class OperatorParts:
     """UID of the pod, reason, sentence and key, for each that was told to a pod once."""
     start_timeout_s: float = START_TIMEOUT_S
     nodes_offered: int = 1
+    bind_timeout_s: float = BIND_TIMEOUT_S
     evicts: bool = True
     """Who preempts: the operator, or kube-scheduler, which asks it."""
     despite_budgets: bool = False
@@ -88,7 +90,7 @@ class OperatorParts:
         self.journal = Journal(self.ledger, self.api.store)
         self.chooser = Chooser(self.ledger, self.policy)
         self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, BIND_TIMEOUT_S, self.nodes_offered, self.who_preempts)
+        settings = PlacementSettings(WORDS, HOLD_TTL_S, self.bind_timeout_s, self.nodes_offered, self.who_preempts)
         self.agents = AgentPods()
         self.ends = PodEnds(self.agents)
         self.releaser = PodReleaser(

@@ -12,12 +12,13 @@ from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.network import Watch
+from simulation.operator_process import SETTINGS
 
 if TYPE_CHECKING:
     from simulation.slot import Slot
     from simulation.world import World
 
-HTTP_TIMEOUT_S = 5.0
+HTTP_TIMEOUT_S = SETTINGS.extender_timeout_s
 FLUSH_S = 300.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 10.0)
 
@@ -31,7 +32,9 @@ class _Attempt:
 
     uid: str
     number: int
-    """Of failed attempts before."""
+    """Of attempts before, failed or refused."""
+    rested: bool = False
+    """It has waited for the end of its back-off."""
     asleep: bool = False
     """Refused by all nodes: waits until something changes."""
     backing_off: bool = False
@@ -121,6 +124,7 @@ class KubeScheduler:
         else:
             self.world.note("    answer: no node")
             attempt.asleep = True
+            attempt.number += 1
             self._tell(attempt, "Unschedulable", "no node")
             wait_s = FLUSH_S if len(node_names) == len(self.world.node_names) else LATE_S
             self.world.environment.call_later(wait_s, self._again, attempt)
@@ -140,14 +144,17 @@ class KubeScheduler:
                 self.world.pend(BindAnswer(self, attempt, arguments.name, error))
 
         try:
-            process.bind(arguments, answered)
+            process.bind(arguments, answered, lambda: self._waits_for(attempt))
         except GpuledgerError as error:
             self.failed(attempt, "SchedulerError", str(error))
             return
         self.world.environment.call_later(HTTP_TIMEOUT_S, self._timed_out, attempt)
 
+    def _waits_for(self, attempt: _Attempt) -> bool:
+        return self.active and self.attempts.get(attempt.uid) is attempt and not attempt.backing_off
+
     def _timed_out(self, attempt: _Attempt) -> None:
-        if self.attempts.get(attempt.uid) is attempt and not attempt.backing_off:
+        if self._waits_for(attempt):
             self.world.note(f"{self.name}: Bind of {attempt.uid}: no answer in time")
             self.failed(attempt, "SchedulerError", "timeout")
 
@@ -163,9 +170,8 @@ class KubeScheduler:
         self.world.note(f"    {self.name} failed: {message}")
         attempt.backing_off = True
         self._tell(attempt, reason, message)
-        wait_s = BACK_OFF_S[min(attempt.number, len(BACK_OFF_S) - 1)]
         attempt.number += 1
-        self.world.environment.call_later(wait_s, self._again, attempt)
+        self.world.environment.call_later(back_off_s(attempt.number), self._again, attempt)
 
     def _again(self, attempt: _Attempt) -> None:
         if self.attempts.get(attempt.uid) is attempt:
@@ -176,6 +182,11 @@ class KubeScheduler:
         if attempt.told != f"{reason}: {message}":
             attempt.told = f"{reason}: {message}"
             self.world.pend(StatusPatch(self, attempt.uid, reason, message))
+
+
+def back_off_s(number: int) -> float:
+    """Return how long a pod waits after so many attempts before it is tried again."""
+    return BACK_OFF_S[min(number, len(BACK_OFF_S)) - 1]
 
 
 def _has_changed(before: Json, pod: Json) -> bool:
@@ -215,7 +226,10 @@ class _Step(Item):
 
 
 class FilterQuestion(_Step):
-    """A Filter that the scheduler is about to send: for all nodes, or for one that its own plugins have left."""
+    """A Filter that the scheduler is about to send: for all nodes, or for one that its own plugins have left.
+
+    A pod that was woken has to wait for the end of its back-off, unless nothing else is to be done.
+    """
 
     __slots__ = ()
 
@@ -223,15 +237,28 @@ class FilterQuestion(_Step):
         return f"{self.scheduler.name}: Filter {self.attempt.uid}"
 
     def ways(self) -> int:
+        return 2 + self._single_nodes() + self._may_back_off()
+
+    def _single_nodes(self) -> int:
         nodes = len(self.world.node_names)
-        return 2 if nodes == 1 else 2 + nodes
+        return nodes if nodes > 1 else 0
+
+    def _may_back_off(self) -> bool:
+        return self.attempt.number > 0 and not self.attempt.rested
 
     def way(self, number: int) -> str:
-        return ("", SOON)[number] if number < 2 else f"for {self.world.node_names[number - 2]} only"
+        if number < 2:
+            return ("", SOON)[number]
+        if number == 2 + self._single_nodes():
+            return f"backs off for {back_off_s(self.attempt.number):.0f} s"
+        return f"for {self.world.node_names[number - 2]} only"
 
     def happen(self, way: int) -> None:
         if way == 1:
             self.world.put_off(self, SOON_S)
+        elif way == 2 + self._single_nodes():
+            self.attempt.rested = True
+            self.world.put_off(self, back_off_s(self.attempt.number))
         elif way == 0:
             self.scheduler.filter(self.attempt, list(self.world.node_names))
         else:
@@ -239,7 +266,7 @@ class FilterQuestion(_Step):
 
 
 class BindQuestion(_Step):
-    """A Bind that the scheduler is about to send."""
+    """A Bind that the scheduler is about to send, if all that comes before has gone well."""
 
     __slots__ = ("node_name",)
 
@@ -250,12 +277,17 @@ class BindQuestion(_Step):
     def what(self) -> str:
         return f"{self.scheduler.name}: Bind {self.attempt.uid} to {self.node_name}"
 
+    def ways(self) -> int:
+        return 4
+
     def way(self, number: int) -> str:
-        return ("", SOON, f"waits {VOLUMES_S:.0f} s for volumes")[number]
+        return ("", SOON, f"waits {VOLUMES_S:.0f} s for volumes", "fails in PreBind")[number]
 
     def happen(self, way: int) -> None:
         if way == 0:
             self.scheduler.bind(self.attempt, self.node_name)
+        elif way == 3:
+            self.scheduler.failed(self.attempt, "SchedulerError", "PreBind has failed")
         else:
             self.world.put_off(self, SOON_S if way == 1 else VOLUMES_S)
 

@@ -62,6 +62,8 @@ class Client:
         if operation is Operation.EVICT and isinstance(body, dict):
             self._world.check_evicted(body["deleteOptions"]["preconditions"]["uid"])
         field_selector = parameters.get("fieldSelector") if parameters else None
+        if operation is Operation.BIND and isinstance(body, dict):
+            self._world.check_sent(self._process, body["metadata"]["uid"])
         request = Request(self._world, self._process, operation, key, body, field_selector)
         timer = self._process.loop.call_later(timeout_s, request.give_up)
         self._world.pend(request)
@@ -165,6 +167,8 @@ class Request(Item):
         except ApiError as refusal:
             error = refusal
             self.world.note(f"    refused: {refusal}")
+        if self.operation is Operation.BIND and error is None:
+            self.world.check_accepted(self.process, self.body["metadata"]["uid"])
         self._answer(answer, error)
 
     def _answer(self, answer: Json | None, error: ApiError | None) -> None:

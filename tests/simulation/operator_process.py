@@ -18,8 +18,11 @@ from simulation.process_loop import new_loop
 if TYPE_CHECKING:
     from simulation.world import World
 
-SETTINGS = Settings(start_timeout_s=0, preemption="own", preemption_timeout_s=10.0)
-"""The simulated kubelet starts pods as late as it likes, and that is not what is simulated."""
+SETTINGS = Settings(
+    start_timeout_s=0, preemption="own", preemption_timeout_s=10.0, bind_timeout_s=1.5, extender_timeout_s=5
+)
+"""The simulated kubelet starts pods as late as it likes, and that is not what is simulated. Bind has little time: so it
+often ends before the API server has answered."""
 
 NEVER_ENDING = ("resync_every", "wait_passive")
 """Coroutines that the parts of an operator run beside themselves."""
@@ -35,6 +38,8 @@ class OperatorProcess:
         self.alive = True
         self.loop = new_loop(world.clock)
         self.watches: list[Watch] = []
+        self.binds: dict[str, Callable[[], bool] | None] = {}
+        """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""
         self._world = world
         self._ended = ended
         self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), SETTINGS, host)
@@ -114,18 +119,23 @@ class OperatorProcess:
         self._check_ready()
         return list(self.loop.call(self.operator.placer.filter, FilterArguments(pod, node_names)).node_names)
 
-    def bind(self, arguments: BindArguments, answer: Callable[[str], None]) -> None:
+    def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]) -> None:
         """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""
         self._check_ready()
-        self.loop.call(self.loop.create_task, self._bind(arguments, answer))
+        self.binds[arguments.uid] = is_heard
+        self.loop.call(self.loop.create_task, self._bind(arguments, answer, is_heard))
 
-    async def _bind(self, arguments: BindArguments, answer: Callable[[str], None]) -> None:
+    async def _bind(
+        self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]
+    ) -> None:
+        error = ""
         try:
-            await self.operator.placer.bind(arguments)
-        except GpuledgerError as error:
-            answer(str(error))
-        else:
-            answer("")
+            await self.operator.placer.bind(arguments, is_heard)
+        except GpuledgerError as failure:
+            error = str(failure)
+        if error and self.binds.get(arguments.uid) is is_heard and is_heard():
+            self.binds[arguments.uid] = None
+        answer(error)
 
     def _check_ready(self) -> None:
         if not self.alive:

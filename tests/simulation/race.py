@@ -69,9 +69,11 @@ class Bind:
             runner.loop.create_task(self._bind(runner, arguments))
 
     async def _bind(self, runner: "Runner", arguments: BindArguments) -> None:
+        runner.binds[arguments.uid] = lambda: True
         try:
             await runner.parts.placer.bind(arguments)
         except GpuledgerError as error:
+            runner.binds[arguments.uid] = None
             runner.world.check_bound(arguments, str(error))
         else:
             runner.world.check_bound(arguments, "")
@@ -129,6 +131,8 @@ class Runner:
         self.world = world
         self.name = name
         self.alive = True
+        self.binds: dict[str, Callable[[], bool] | None] = {}
+        """As of an operator's process."""
         self.loop = new_loop(world.clock)
         self.loop.call(self._read)
 

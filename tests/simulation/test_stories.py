@@ -11,8 +11,8 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import ONE_CARD, TWO_CARDS, A, B
 
-LATE, ENDS, SKIPPED, REFUSED = 2, 3, 4, 9
-"""Ways of a request, of a watch, of an event of a watch, and of a request again."""
+LATE, ENDS, FAILS_BEFORE, SKIPPED, REFUSED = 2, 3, 3, 4, 9
+"""Ways of a request, of a watch, of a Bind, of an event of a watch, and of a request again."""
 
 LISTS_BOUND_PODS = "operator 1: list pods spec.schedulerName=gpuledger,spec.nodeName!="
 
@@ -98,7 +98,6 @@ def test_the_time_of_a_pod_that_is_gone_does_not_begin_before_it_is_gone() -> No
     assert not told(
         Scenario("marked before", ONE_CARD, (A,), (Crash(), ForceDelete("a"))),
         Rule("operator 1: bind pod", way=LATE),
-        Rule("operator 1: bind pod", skip=1, way=REFUSED),
         Rule("operator 1: read pod", skip=1, act=True),
         Rule("operator 1: starts again", way=LATE),
         Rule("scheduler 1: writes status", way=LATE),
@@ -136,3 +135,14 @@ def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as_they_
         Rule("scheduler 1: sees MODIFIED pod a", act=True),
         Rule("operator 2: sees MODIFIED node", way=LATE),
     )
+
+
+def test_a_pod_whose_prebind_fails_on_one_node_goes_to_another() -> None:
+    story = Scenario("PreBind", {"node-a": 1, "node-b": 1}, (A,))
+    trace: list[str] = []
+    life = live(story, Planned(Rule("scheduler 1: Bind uid-a", way=FAILS_BEFORE)), trace)
+    assert not life.violation
+    asked = [line.split()[-1] for line in trace if "scheduler 1: Bind uid-a to" in line and "fails" not in line]
+    failed = [line for line in trace if "fails in PreBind" in line]
+    assert len(failed) == len(asked) == 1
+    assert f"to {asked[0]} " not in failed[0]

@@ -15,6 +15,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows import bind_pod, journal, journal_entries, release_pod
+from gpuledger.workflows.bind_permission import BindPermission
 from gpuledger.workflows.journal import Entered
 from gpuledger.workflows.journal_entries import Add
 from gpuledger.workflows.place_pod import PodPlacer
@@ -175,11 +176,22 @@ def unclear_is_failed(patch: Patch) -> None:
 def success_always(patch: Patch) -> None:
     bind = PodPlacer.bind
 
-    async def confident(self: PodPlacer, arguments: Any) -> None:
+    async def confident(self: PodPlacer, arguments: Any, is_heard: Any) -> None:
         with suppress(GpuledgerError):
-            await bind(self, arguments)
+            await bind(self, arguments, is_heard)
 
     patch.setattr(PodPlacer, "bind", confident)
+
+
+def bound_without_a_question(patch: Patch) -> None:
+    patch.setattr(BindPermission, "_is_asked", lambda self: True)
+
+
+def failed_before_it_is_known(patch: Patch) -> None:
+    async def until_known(self: BindPermission, task: object) -> None:
+        """Take what is not known for failed."""
+
+    patch.setattr(BindPermission, "until_known", until_known)
 
 
 def writer_with_a_defect(patch: Patch) -> None:
@@ -214,6 +226,8 @@ REFUSED_ONCE = Rule("operator 1: bind pod", way=9)
 H_COMES = Rule("operator 1: sees MODIFIED pod a", act=True)
 STATUS_LATE = Rule("scheduler 1: writes status", until=("operator 2: bind pod",) * 2)
 
+FILTER_AFTER_BINDING = Rule("scheduler 1: Filter uid-a", skip=1, until=("operator 1: bind pod",))
+
 BREAKS = [
     Break("giving back, and the sweep", no_give_back, "two pods for one card", LEFT),
     Break("the sweep", no_sweep, "two pods for one card", LEFT, Mood(act_rate=0.3)),
@@ -226,6 +240,24 @@ BREAKS = [
     Break("the age of news", old_news_believed, "two pods on one card", "older state", LATE),
     Break("the ledger before the Binding", bound_before_entered, "one pod", NOTHING),
     Break("the truth of an answer", success_always, "one pod", "is answered with success"),
+    Break(
+        "the question before the Binding",
+        bound_without_a_question,
+        "one pod",
+        "for which nobody waits",
+        plan=(Rule("operator 1: write status", until=("scheduler 1: hears of Bind",)), FILTER_AFTER_BINDING),
+    ),
+    Break(
+        "the Binding before the answer",
+        failed_before_it_is_known,
+        "one pod",
+        "was answered with failure",
+        plan=(
+            Rule("operator 1: bind pod", until=("scheduler 1: hears of Bind",)),
+            Rule("scheduler 1: writes status", way=2),
+            FILTER_AFTER_BINDING,
+        ),
+    ),
     Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
     Break(
         "the patience with what others have left",

@@ -16,6 +16,7 @@ from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item
 from simulation.kubelet import Kubelets
+from simulation.operator_process import OperatorProcess
 from simulation.process_loop import Clock, ProcessLoop, new_loop
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
@@ -170,6 +171,17 @@ class World:
         """Check what an operator is about to answer to a Bind; it is not for its tasks to fail by that."""
         if not error:
             self._lie = self._lie or self.checker.lie(arguments.uid, arguments.node_name)
+
+    def check_sent(self, process: OperatorProcess, uid: str) -> None:
+        """Check a Binding that an operator is about to send: kube-scheduler has to wait for what becomes of it."""
+        is_heard = process.binds.get(uid)
+        if is_heard is None or not is_heard():
+            self._lie = self._lie or f"{process.name} sends a Binding of {uid}, for which nobody waits"
+
+    def check_accepted(self, process: OperatorProcess, uid: str) -> None:
+        """Check a Binding that the API server has accepted: kube-scheduler must not have been told that it failed."""
+        if process.binds.get(uid, True) is None:
+            self._lie = self._lie or f"{uid} is bound though its Bind was answered with failure"
 
     def check_evicted(self, uid: str) -> None:
         """Check an eviction that an operator is about to ask for."""

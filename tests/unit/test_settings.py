@@ -58,8 +58,8 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
         ({"metrics_compatibility": ["dcgm"]}, "metrics_compatibility is a list of hami, hami-legacy, volcano"),
         ({"node_policy": "random"}, "must be one of binpack, spread, topology, fragmentation, not 'random'"),
         ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
-        ({"bind_timeout_s": 5}, "bind_timeout_s must be less than extender_timeout_s"),
-        ({"extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
+        ({"bind_timeout_s": 60}, "bind_timeout_s must be less than extender_timeout_s"),
+        ({"bind_timeout_s": 3, "extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"default_number": -1}, "no number may be negative"),
         ({"release_delay_s": -0.5}, "no number may be negative"),
         ({"resource_memory": "nvidia.com/gpu"}, "resource names must differ"),
@@ -116,3 +116,12 @@ def test_names_of_other_systems_that_can_not_be_meant_are_refused(values: dict[s
 def test_counts_may_have_one_name_and_other_words_may_be_left_out() -> None:
     settings = Settings().changed({"volcano_count": "nvidia.com/gpu", "volcano_classic_memory": ""})
     assert settings.volcano_count == settings.resource_count
+
+
+@pytest.mark.parametrize(
+    ("values", "answer_s"),
+    [({}, 45.0), ({"extender_timeout_s": 10}, 7.5), ({"bind_timeout_s": 3, "extender_timeout_s": 5}, 3.0)],
+)
+def test_bind_answers_before_kube_scheduler_gives_up(values: dict[str, object], answer_s: float) -> None:
+    """Also where a file of settings names only one of the two, or both as they were before."""
+    assert Settings().changed(values).bind_answer_s == answer_s

@@ -101,7 +101,8 @@ class ExtenderServer:
         with self._metrics.bind_seconds.time():
             try:
                 self._check_ready()
-                await self._placer.bind(extender.bind_arguments(await request.read()))
+                arguments = extender.bind_arguments(await request.read())
+                await self._placer.bind(arguments, lambda: not _has_gone(request))
             except GpuledgerError as error:
                 return _answer(extender.bind_answer(self._told(error)))
             return _answer(extender.bind_answer())
@@ -122,6 +123,11 @@ class ExtenderServer:
         if isinstance(error, BadInput):
             self._counts.bad_input["request"] += 1
         return f"gpuledger: {error}"
+
+
+def _has_gone(request: web.Request) -> bool:
+    """Tell whether whoever has asked has hung up."""
+    return request.transport is None or request.transport.is_closing()
 
 
 def _answer(content: object) -> web.Response:

@@ -33,7 +33,8 @@ from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import PlacementSettings, PodPlacer
+from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.placement_settings import PlacementSettings
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
@@ -83,7 +84,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     placement = PlacementSettings(
         words=words_of(settings),
         hold_ttl_s=settings.hold_ttl_s,
-        bind_timeout_s=settings.bind_timeout_s,
+        bind_timeout_s=settings.bind_answer_s,
         nodes_offered=settings.nodes_offered,
         who_preempts=who_preempts,
     )

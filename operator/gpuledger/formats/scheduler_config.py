@@ -17,6 +17,9 @@ from gpuledger.formats.words import Words
 PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 """In-tree plugins whose scores would weigh against the policy, and that no pod has asked for: emptier nodes first."""
 
+LONGEST_BACK_OFF_S = 10
+"""Before kube-scheduler tries a pod again, at most: its own default, and said all the same, for much relies on it."""
+
 
 def scheduler_configuration(
     scheduler_names: Sequence[str],
@@ -46,6 +49,7 @@ def scheduler_configuration(
             "retryPeriod": f"{RETRY_PERIOD_S}s",
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
+        "podMaxBackoffSeconds": LONGEST_BACK_OFF_S,
         "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],
         "extenders": [
             {

@@ -4,6 +4,7 @@ GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
 ├── DoesNotFit          the ledger refuses a share that would over-allocate a card
 ├── BindFailed          a pod can't be bound now; the text goes into its event
+│   └── NobodyAsks      kube-scheduler does not wait for its Binding any more
 ├── TooMuch             an answer takes more work than one question may cost; asked again, there is less left to do
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
@@ -35,6 +36,10 @@ class DoesNotFit(GpuledgerError):  # noqa: N818
 
 class BindFailed(GpuledgerError):  # noqa: N818
     """A pod that can't be bound to the node now."""
+
+
+class NobodyAsks(BindFailed):
+    """kube-scheduler does not wait for a pod's Binding any more; that says nothing of the pod or its node."""
 
 
 class TooMuch(GpuledgerError):  # noqa: N818

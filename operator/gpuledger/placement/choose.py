@@ -79,16 +79,23 @@ class Chooser:
         """Take in that the ledger has had holders before it was looked at here."""
         self._mix.taken_over()
 
-    def choose(self, request: PodRequest, node_names: Collection[str], count: int) -> Choice:
-        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch."""
+    def choose(
+        self, request: PodRequest, node_names: Collection[str], count: int, avoided: Collection[str] = ()
+    ) -> Choice:
+        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch.
+
+        Nodes to be avoided are returned only if no other one fits.
+        """
         wanted = _quick(node_names)
         known = self._set_of(request)
         known.question()
         self._pricers.tick()
         for _ in known.look_around(wanted):
             pass
-        placements = tuple(islice(self._placements(known, request, wanted), count))
-        if placements:
+        fitting = self._placements(known, request, wanted, avoided)
+        if placements := tuple(islice(fitting, count)):
+            return Choice(placements, {}, None if avoided else known.ranking())
+        if avoided and (placements := tuple(islice(self._placements(known, request, wanted), count))):
             return Choice(placements, {}, known.ranking())
         if known.unseen:
             raise TooMuch(
@@ -168,10 +175,10 @@ class Chooser:
         return self._placement(request, node_name, decision.assignment)
 
     def _placements(
-        self, known: FittingNodes, request: PodRequest, node_names: Container[str] | None
+        self, known: FittingNodes, request: PodRequest, node_names: Container[str] | None, avoided: Container[str] = ()
     ) -> Iterator[Placement]:
         for name, assignment in known.in_order():
-            if node_names is None or name in node_names:
+            if name not in avoided and (node_names is None or name in node_names):
                 yield self._placement(request, name, assignment)
 
     def look_further(self) -> bool:

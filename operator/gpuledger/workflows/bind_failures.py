@@ -1,11 +1,20 @@
-"""Pods that could not be bound several times in a row are put off: whatever is wrong with them, others go first."""
+"""Pods that could not be bound, and where.
+
+Several times in a row: they are put off. Whatever is wrong with them, others go first.
+
+On a node: they get another one next time, if another one fits. Nobody says that something fails between Filter and
+Bind, such as Reserve, Permit or PreBind; it shows when kube-scheduler asks for the pod again without having asked to
+bind it. If it names the node again, the node is fit by its own rules, and has led nowhere. If it does not name it, it
+keeps the pod off the node by itself, and nothing is remembered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable
+from dataclasses import dataclass, field
 
-from gpuledger.model.errors import ApiError, BindFailed, NotFound
+from gpuledger.model.errors import ApiError, BindFailed, Conflict, GpuledgerError, NobodyAsks, NotFound
+from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 
 FAILURES_FREE = 3
@@ -16,11 +25,18 @@ FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
 
+NODES_KEPT = 64
+"""Nodes that are remembered of one pod: those that led nowhere last."""
+
 
 @dataclass(slots=True)
 class _Failures:
     number: int = 0
     put_off_until_s: float = 0.0
+    offered: tuple[str, ...] = ()
+    """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
+    nodes: Latest[None] = field(default_factory=lambda: Latest(NODES_KEPT))
+    """Names of the nodes that led nowhere."""
 
 
 class BindFailures:
@@ -38,11 +54,43 @@ class BindFailures:
         """Take in that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
 
-    def note(self, pod_uid: str, error: BaseException) -> None:
-        """Take in why a bind has failed; what says nothing of the pod does not count."""
-        if not isinstance(error, ApiError) or isinstance(error, NotFound) or error.status in OVERLOADED:
+    def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
+        """Take in which nodes kube-scheduler was offered for a pod."""
+        self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
+
+    def bind_begins(self, pod_uid: str) -> None:
+        """Take in that kube-scheduler has come as far as Bind with what it was offered."""
+        failures = self._failures.get(pod_uid)
+        if failures is not None:
+            failures.offered = ()
+
+    def led_nowhere(self, pod_uid: str, node_names: Container[str]) -> Collection[str]:
+        """Return the nodes that a pod had better not get again, now that kube-scheduler asks with these names."""
+        failures = self._failures.get(pod_uid)
+        if failures is None:
+            return ()
+        for name in failures.offered:
+            if name in node_names:
+                failures.nodes.note(name, None)
+        failures.offered = ()
+        return failures.nodes
+
+    def start_over(self, pod_uid: str) -> None:
+        """Take in that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        failures = self._failures.get(pod_uid)
+        if failures is not None:
+            failures.nodes = Latest(NODES_KEPT)
+
+    def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
+        """Take in why a bind has failed. What says nothing of the pod, or of the node, does not count."""
+        if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
-        failures = self._failures.setdefault(pod_uid, _Failures())
+        if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, NobodyAsks)):
+            self._failures.setdefault(pod_uid, _Failures()).nodes.note(node_name, None)
+        if isinstance(error, ApiError) and not isinstance(error, NotFound):
+            self._count(self._failures.setdefault(pod_uid, _Failures()))
+
+    def _count(self, failures: _Failures) -> None:
         failures.number += 1
         if failures.number > FAILURES_FREE:
             put_off_s = min(LONGEST_PUT_OFF_S, FIRST_PUT_OFF_S * 2 ** (failures.number - FAILURES_FREE - 1))

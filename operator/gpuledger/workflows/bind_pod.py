@@ -19,6 +19,7 @@ from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.fitting_nodes import Ranking
+from gpuledger.workflows.bind_permission import BindPermission
 from gpuledger.workflows.journal import Entered, Journal
 from gpuledger.workflows.pauses import pause
 from gpuledger.workflows.plugin_turns import PluginTurns
@@ -34,9 +35,12 @@ MANY_CARDS_AT_ONCE = 16
 """Pods with several cards that are entered at once. Each takes as many writes, and all of one's have to be there before
 it can be bound: hundreds at once would all be late, and give back what they have."""
 
+BINDING_TIMEOUT_S = 5.0
+"""How long the API server may take for a Binding, at most. What has become of it is asked then."""
+
 ENTER_TIMEOUT_S = 15.0
-"""How long the API server may take to enter a share. Longer than Bind waits for an answer: when everything is slow,
-giving shares back to enter them again would make it slower. The task goes on; the scheduler's next try joins it."""
+"""How long the API server may take to enter a share. When everything is slow, giving shares back to enter them again
+would make it slower. If Bind has been answered meanwhile, the scheduler's next try goes on from there."""
 
 
 class PodStore(Protocol):
@@ -69,17 +73,17 @@ class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
     def __init__(
-        self, journal: Journal, store: PodStore, releaser: PodReleaser, turns: PluginTurns, timeout_s: float
+        self, journal: Journal, store: PodStore, releaser: PodReleaser, turns: PluginTurns, bind_timeout_s: float
     ) -> None:
         self._turns = turns
         self._journal = journal
         self._store = store
         self._releaser = releaser
-        self._timeout_s = timeout_s
+        self._timeout_s = min(BINDING_TIMEOUT_S, bind_timeout_s)
         self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
 
-    async def bind(self, seen: SeenPod, placement: Placement) -> None:
-        """Bind a pod, when it is its turn. When it can't be done, give its shares back.
+    async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission) -> None:
+        """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
         Raises why: BindFailed, DoesNotFit, or what the API server says.
         """
@@ -88,7 +92,7 @@ class PodBinder:
             dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
             async with self._turns.turn(seen.pod, placement, dialect):
                 had_its_turn = True
-                await self._bind_now(seen, placement, dialect)
+                await self._bind_now(seen, placement, dialect, permission)
         except Exception:
             if not had_its_turn:  # shares that an earlier attempt has entered
                 await self._releaser.give_back(seen.pod, placement.shares, set())
@@ -97,19 +101,29 @@ class PodBinder:
     def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
         return self._places if len(placement.shares) > 1 else nullcontext()
 
-    async def _bind_now(self, seen: SeenPod, placement: Placement, dialect: Dialect) -> None:
+    async def _bind_now(
+        self, seen: SeenPod, placement: Placement, dialect: Dialect, permission: BindPermission
+    ) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
         annotations = self._turns.annotations(placement, seen.request, dialect)
         unbound: set[str] = set()
         try:
-            async with self._place(placement):  # left before anything is given back: that can last for ever
-                await self._enter_and_send(seen, placement, annotations, unbound)
+            await self._enter_and_send(seen, placement, annotations, unbound, permission)
         except Exception:
             await self._releaser.give_back(seen.pod, placement.shares, unbound)
+            if permission.is_unanswered:  # behind the fence that has become clear
+                found = await self._pod_now(seen.pod)
+                if found is not None and _is_bound_by_us(found, placement, annotations):
+                    return
             raise
 
     async def _enter_and_send(
-        self, seen: SeenPod, placement: Placement, annotations: dict[str, str], unbound: set[str]
+        self,
+        seen: SeenPod,
+        placement: Placement,
+        annotations: dict[str, str],
+        unbound: set[str],
+        permission: BindPermission,
     ) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
@@ -121,13 +135,17 @@ class PodBinder:
         pod, version = seen.pod, seen.resource_version
         entered: list[Entered] = []
         for attempt in range(BINDING_ATTEMPTS):
-            entered = await self._enter(pod, placement, entered)
+            async with self._place(placement):
+                entered = await self._enter(pod, placement, entered)
             unbound.update([step.attempt for step in entered if step.took_over <= unbound])
-            try:
-                await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
-                return
-            except (Conflict, NotFound, Unreachable) as error:
-                if isinstance(error, Unreachable):
+            async with permission.sending():
+                try:
+                    await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
+                    return
+                except (Conflict, NotFound, Unreachable) as error:
+                    failure = error
+                if isinstance(failure, Unreachable):
+                    permission.is_unanswered = True
                     unbound.clear()
                 found = await self._pod_now(pod)
                 if found is None or bound_node(found) or is_being_deleted(found):
@@ -135,12 +153,12 @@ class PodBinder:
                         if is_finished(found):  # that may have been shown before its shares were entered once more
                             await self._releaser.give_back(pod, placement.shares, unbound)
                         return
-                    raise
-                changed = resource_version(found) != version
-                if attempt == BINDING_ATTEMPTS - 1 or not (changed or isinstance(error, Unreachable)):
-                    raise
-                version = resource_version(found)
-                await pause(attempt, error)
+                    raise failure
+            changed = resource_version(found) != version
+            if attempt == BINDING_ATTEMPTS - 1 or not (changed or isinstance(failure, Unreachable)):
+                raise failure
+            version = resource_version(found)
+            await pause(attempt, failure)
 
     async def _enter(self, pod: Pod, placement: Placement, before: Sequence[Entered]) -> list[Entered]:
         """Enter the shares on all cards at once; where they were entered `before`, a look at the card may do.

@@ -16,28 +16,26 @@ from operator import attrgetter
 from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import bound_node, created_at, pod_facts, pod_identity, resource_version
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.words import Words
+from gpuledger.formats.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
-from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.bind_failures import BindFailures
+from gpuledger.workflows.bind_permission import BindPermission
 from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.placement_settings import PlacementSettings
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.stepwise import at_once, giving_way
 from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
-from gpuledger.workflows.who_preempts import WhoPreempts
 
 logger = logging.getLogger(__name__)
 
@@ -50,27 +48,6 @@ MAX_POD_BYTES = 1_000_000
 its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
 
 TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: put what is long in it into a ConfigMap"
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementSettings:
-    """What a pod's words mean, and how long things may take."""
-
-    words: Words
-    hold_ttl_s: float
-    bind_timeout_s: float
-    """Until Bind answers; the task goes on. Less than the scheduler's httpTimeout."""
-    nodes_offered: int
-    """Nodes between which kube-scheduler can choose for a pod."""
-    who_preempts: WhoPreempts = field(default_factory=WhoPreempts)
-
-    def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
-        """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
-        return pod_request(pod, self.words)
-
-    def facts(self, pod: Mapping[str, Any]) -> PodFacts:
-        """Return what concerns the ledger of a pod, readable or not."""
-        return pod_facts(pod, self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +65,7 @@ class _Bind:
     """A bind in progress."""
 
     node_name: str
+    permission: BindPermission
     task: asyncio.Task[None]
 
 
@@ -209,7 +187,10 @@ class PodPlacer:
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
         else:
-            choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered)
+            avoided = self._failures.led_nowhere(pod.uid, arguments.node_names)
+            choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered, avoided)
+            if choice.placements and choice.placements[0].node_name in avoided:
+                self._failures.start_over(pod.uid)
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
             if not choice.placements and make_room():
                 choice = self._chooser.choose(request, arguments.node_names, count=1)
@@ -218,7 +199,9 @@ class PodPlacer:
             self._ledger.hold(pod.uid, preferred, self._clock() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
-            return FilterResult([placement.node_name for placement in choice.placements], {})
+            names = [placement.node_name for placement in choice.placements]
+            self._failures.offered(pod.uid, names)
+            return FilterResult(names, {})
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
         self.on_refused(pod.uid)
         self._trail.refused(pod, choice.refusals)
@@ -271,6 +254,7 @@ class PodPlacer:
         if node_name in node_names:
             return FilterResult([node_name], {})
         if self.is_binding(pod.uid):
+            self._binds[pod.uid].permission.withdraw()  # or the pod would wait until nobody has asked for too long
             raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
         raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
@@ -281,43 +265,52 @@ class PodPlacer:
 
     # Bind.
 
-    async def bind(self, arguments: BindArguments) -> None:
-        """Bind a pod to the node, with its cards. Idempotent; answers before the scheduler gives up.
+    async def bind(self, arguments: BindArguments, is_heard: Callable[[], bool] = lambda: True) -> None:
+        """Bind a pod to the node, with its cards. Idempotent: asking again joins what is under way.
 
-        Raises BindFailed if it can't be done, or is not done yet: then it goes on, and asking again joins it.
+        Answers before the scheduler gives up, if the API server answers. `is_heard` tells whether it still waits.
+        Raises BindFailed if it can't be done, or is not done yet: then nothing is bound before it is asked again.
         """
         bind = self._binds.get(arguments.uid)
         if bind is None:
-            task = asyncio.create_task(self._bind(arguments), name=f"bind {arguments.namespace}/{arguments.name}")
-            bind = self._binds[arguments.uid] = _Bind(arguments.node_name, task)
-            task.add_done_callback(lambda task: self._bind_ended(arguments, task))
+            bind = self._binds[arguments.uid] = self._begin(arguments)
         elif bind.node_name != arguments.node_name:
             raise BindFailed(f"the pod is being bound to node {bind.node_name}")
-        try:
-            await asyncio.wait_for(asyncio.shield(bind.task), self._settings.bind_timeout_s)
-        except TimeoutError:
+        with bind.permission.question(is_heard):
+            await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
+        await bind.permission.until_known(bind.task)
+        if not bind.task.done():
             self._counts.binds["late"] += 1
             why = "the API server is slow to answer"
             if self._turns.is_waiting(arguments.uid):
                 why = "the node's device plugin has another pod to find first"
-            raise BindFailed(f"{why}; the pod is still being bound") from None
+            raise BindFailed(f"{why}; the pod is not bound yet, and it goes on when it is asked again")
+        try:
+            bind.task.result()
         except GpuledgerError as error:
             self._counts.binds["failed"] += 1
             raise BindFailed(str(error)) from error
         self._counts.binds["bound"] += 1
 
-    async def _bind(self, arguments: BindArguments) -> None:
+    def _begin(self, arguments: BindArguments) -> _Bind:
+        self._failures.bind_begins(arguments.uid)
+        permission, name = BindPermission(), f"bind {arguments.namespace}/{arguments.name}"
+        task = asyncio.create_task(self._bind(arguments, permission), name=name)
+        task.add_done_callback(lambda task: self._bind_ended(arguments, task))
+        return _Bind(arguments.node_name, permission, task)
+
+    async def _bind(self, arguments: BindArguments, permission: BindPermission) -> None:
         with self._releaser.leaves_alone(arguments.uid):
             try:
-                await self._bind_now(arguments)
+                await self._bind_now(arguments, permission)
             finally:  # however it has ended, nothing is kept for the pod any more
                 self._waiting.forget(arguments.uid)
                 self._drop_hold(arguments.uid)
 
-    async def _bind_now(self, arguments: BindArguments) -> None:
+    async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
         if placement is not None:  # else it is bound already
-            await self._binder.bind(seen, placement)
+            await self._binder.bind(seen, placement, permission)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
             self._trail.assigned(seen.pod, placement, seen.ranking)
 
@@ -328,7 +321,7 @@ class PodPlacer:
             self._failures.forget(arguments.uid)
             return
         logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)
-        self._failures.note(arguments.uid, error)
+        self._failures.note(arguments.uid, arguments.node_name, error)
 
     def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
         seen = self._held.get(arguments.uid)

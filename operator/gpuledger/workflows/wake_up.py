@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
+from gpuledger.formats.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
@@ -48,8 +49,8 @@ them."""
 SHAPES_AT_ONCE = 64
 """Different shapes of one namespace's pods that are looked at before those of others have their turn."""
 
-EARMARK_S = 5.0
-"""How long room is kept for a pod that was woken and does not come."""
+EARMARK_S = LONGEST_BACK_OFF_S + 2.0
+"""How long room is kept for a pod that was woken and does not come. It may have to wait for the end of its back-off."""
 
 GONE_KEPT = 4096
 """Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""

@@ -1,6 +1,8 @@
 """HTTP: every answer is one that kube-scheduler can read, whatever it was asked."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, cast
 
@@ -38,6 +40,9 @@ class StubPlacer:
     def __init__(self) -> None:
         self.asked: list[object] = []
         self.error: GpuledgerError | None = None
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.is_heard: Callable[[], bool] = lambda: True
         self.result = FilterResult(["node-a"], {"node-b": "no card entirely free"})
 
     def _ask(self, arguments: object) -> None:
@@ -55,8 +60,10 @@ class StubPlacer:
         self._ask(arguments)
         return list(arguments.node_names)
 
-    async def bind(self, arguments: BindArguments) -> None:
+    async def bind(self, arguments: BindArguments, is_heard: Callable[[], bool]) -> None:
+        self.is_heard = is_heard
         self._ask(arguments)
+        await self.goes_on.wait()
 
 
 class StubPreemption:
@@ -181,6 +188,19 @@ async def test_nodes_are_scored_by_their_order(extender: Client) -> None:
 async def test_a_bind_that_succeeds_is_answered_without_an_error(world: World, extender: Client) -> None:
     assert await post(extender, "/bind", BIND) == {"Error": ""}
     assert world.placer.asked == [BindArguments("u", "default", "a", "node-a")]
+
+
+async def test_a_bind_knows_whether_kube_scheduler_still_waits_for_its_answer(world: World, extender: Client) -> None:
+    world.placer.goes_on.clear()
+    caller = asyncio.create_task(post(extender, "/bind", BIND))
+    while not world.placer.asked:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(0.01)
+    assert world.placer.is_heard()
+    caller.cancel()
+    with suppress(asyncio.CancelledError):
+        await caller
+    while world.placer.is_heard():  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(0.01)
 
 
 async def test_a_bind_that_fails_says_why(world: World, extender: Client) -> None:

@@ -25,7 +25,7 @@ def test_the_profile_looks_at_every_node(configuration: dict[str, Any]) -> None:
 def test_the_extender_is_asked_about_names_and_never_left_out(configuration: dict[str, Any]) -> None:
     (extender,) = configuration["extenders"]
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
-    assert (extender["urlPrefix"], extender["httpTimeout"]) == ("http://127.0.0.1:8888", "5s")
+    assert (extender["urlPrefix"], extender["httpTimeout"]) == ("http://127.0.0.1:8888", "60s")
     assert (extender["filterVerb"], extender["prioritizeVerb"], extender["bindVerb"]) == (
         "filter",
         "prioritize",

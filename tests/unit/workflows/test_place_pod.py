@@ -9,16 +9,17 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, first_attempts, whole_share
-from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_request, lose_request
+from fakes.api_server import ApiServer, Fault, Operation, deliver_late, hold_answer, hold_request, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.formats.devices import DEVICES_ANNOTATION
-from gpuledger.formats.extender import FilterArguments
+from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.bind_failures import FAILURES_FREE
+from gpuledger.workflows.bind_permission import ASKED_AGAIN_S
 from gpuledger.workflows.bind_pod import BINDING_ATTEMPTS
 from gpuledger.workflows.place_pod import MAX_POD_BYTES, TOO_LONG
 
@@ -255,6 +256,95 @@ async def test_who_waits_in_vain_takes_no_choice_from_others(api: ApiServer, thr
     assert on_hold(three) == ["a a", "a b", "a c"]
 
 
+# Nodes that led nowhere.
+
+ALL = ("node-a", "node-b", "node-c")
+
+
+def preferred(parts: OperatorParts, *node_names: str) -> str:
+    """Return where pod `a` is sent, first of several; no Bind follows."""
+    return next(iter(parts.filter("a", *node_names).node_names))
+
+
+@pytest.fixture
+async def one(api: ApiServer, three: OperatorParts) -> OperatorParts:
+    """Return an operator over three nodes that offers one of those that fit."""
+    one = OperatorParts(api, nodes_offered=1)
+    one.read_cards()
+    return one
+
+
+async def test_a_pod_whose_hold_ends_without_a_bind_goes_round_all_nodes_that_fit(one: OperatorParts) -> None:
+    """Reserve, Permit or PreBind has failed, and may fail there again and again."""
+    sent = [preferred(one, *ALL) for _ in range(6)]
+    assert sorted(sent[:3]) == sorted(sent[3:]) == sorted(ALL)
+
+
+async def test_hold_that_has_expired_before_the_pod_comes_again_has_led_nowhere_too(one: OperatorParts) -> None:
+    first = preferred(one, *ALL)
+    await asyncio.sleep(HOLD_TTL_S + 1)
+    assert preferred(one, *ALL) != first
+
+
+async def test_offered_nodes_that_led_nowhere_are_not_offered_while_others_fit(
+    api: ApiServer, three: OperatorParts
+) -> None:
+    for name in "def":
+        api.put_card(a_card(0, f"node-{name}"))
+    three.read_cards()
+    names = [f"node-{name}" for name in "abcdef"]
+    first, second = (set(three.filter("a", *names).node_names) for _ in range(2))
+    assert len(first) == len(second) == 3
+    assert not first & second
+
+
+async def test_a_node_that_led_nowhere_is_given_again_where_no_other_fits(one: OperatorParts) -> None:
+    assert [preferred(one, "node-b") for _ in range(3)] == ["node-b"] * 3
+
+
+async def test_a_node_that_kube_scheduler_rules_out_itself_counts_as_before_when_it_is_named_again(
+    one: OperatorParts,
+) -> None:
+    """Its own plugins come first, and say no; nothing is known of what would have come after Filter."""
+    first = preferred(one, *ALL)
+    assert preferred(one, *(name for name in ALL if name != first)) != first
+    assert preferred(one, *ALL) == first
+
+
+async def test_a_node_on_which_the_binding_was_refused_comes_last(one: OperatorParts) -> None:
+    first = preferred(one, *ALL)
+    one.api.queue(BIND, refuse_with(Denied("a policy about this node", 403)))
+    with pytest.raises(BindFailed):
+        await one.bind("a", first)
+    assert preferred(one, *ALL) != first
+
+
+@pytest.mark.parametrize("away", [0, 429, 503])
+async def test_a_bind_that_fails_because_the_api_server_is_away_says_nothing_of_the_node(
+    one: OperatorParts, away: int
+) -> None:
+    first = preferred(one, *ALL)
+    one.api.queue(BIND, *[refuse_with(Unreachable("away", away))] * BINDING_ATTEMPTS)
+    with pytest.raises(BindFailed):
+        await one.bind("a", first)
+    assert preferred(one, *ALL) == first
+
+
+async def test_what_led_nowhere_is_forgotten_when_the_pod_is_bound_or_gone(api: ApiServer, one: OperatorParts) -> None:
+    first = preferred(one, *ALL)
+    second = preferred(one, *ALL)
+    await one.bind("a", second)
+    assert one.placer.remembered() == set()
+    api.delete_pod("a")
+    api.put_pod(a_pod_object("b"))
+    one.filter("b", *ALL)
+    one.filter("b", *ALL)
+    api.delete_pod("b")
+    one.watch()
+    assert one.placer.remembered() == set()
+    assert first != second
+
+
 # Bind.
 
 
@@ -274,22 +364,162 @@ async def test_a_bind_to_another_node_while_one_is_in_progress_fails(api: ApiSer
     await first
 
 
-async def test_a_late_bind_answers_in_time_and_goes_on(api: ApiServer, parts: OperatorParts) -> None:
+HASTY_S = 3.0
+
+
+@pytest.fixture
+async def hasty(api: ApiServer, parts: OperatorParts) -> OperatorParts:
+    """Return an operator in which Bind has less time than the API server may take."""
+    hasty = OperatorParts(api, bind_timeout_s=HASTY_S)
+    hasty.read_cards()
+    return hasty
+
+
+async def until_entered(api: ApiServer) -> None:
+    """Wait until pod `a` has its share."""
+    while api.holders_of(CARD) != ["uid-a"]:  # noqa: ASYNC110 - nobody tells us
+        await asyncio.sleep(0.1)
+
+
+async def test_a_bind_whose_time_is_over_sends_no_binding_until_it_is_asked_again(
+    api: ApiServer, hasty: OperatorParts
+) -> None:
+    """kube-scheduler has forgotten the pod's CPU on the node: it may be another pod's by now."""
     gate = asyncio.Event()
     api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
-    parts.filter("a", "node-a")
+    hasty.filter("a", "node-a")
     began = now_s()
-    with pytest.raises(BindFailed, match="still being bound"):
-        await parts.bind("a", "node-a")
-    assert now_s() - began == pytest.approx(BIND_TIMEOUT_S)
-    assert parts.counts.binds == {"late": 1}
-    assert parts.placer.is_binding("uid-a")
+    with pytest.raises(BindFailed, match="not bound yet"):
+        await hasty.bind("a", "node-a")
+    assert now_s() - began == pytest.approx(HASTY_S)
+    assert hasty.counts.binds == {"late": 1}
     gate.set()
-    await asyncio.sleep(10.0)
-    assert not parts.placer.is_binding("uid-a")
+    await until_entered(api)
+    await asyncio.sleep(ASKED_AGAIN_S - 1)
+    assert api.called(BIND) == []
+    assert hasty.filter("a", "node-a").node_names == ["node-a"]
+    await hasty.bind("a", "node-a")
     assert api.node_of("a") == "node-a"
-    await parts.bind("a", "node-a")  # the scheduler's next try
-    assert api.writes().count(BIND) == 1
+    assert len(api.called(BIND)) == 1
+    assert api.holders_of(CARD) == ["uid-a"]
+
+
+async def test_a_bind_that_nobody_asks_for_again_gives_its_shares_back(api: ApiServer, hasty: OperatorParts) -> None:
+    gate = asyncio.Event()
+    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
+    hasty.filter("a", "node-a")
+    with pytest.raises(BindFailed):
+        await hasty.bind("a", "node-a")
+    gate.set()
+    await until_entered(api)
+    await asyncio.sleep(ASKED_AGAIN_S - 1)
+    assert hasty.placer.is_binding("uid-a")
+    await asyncio.sleep(2)
+    assert not hasty.placer.is_binding("uid-a")
+    assert hasty.shares_left("uid-a") == []
+    assert api.called(BIND) == []
+
+
+async def test_a_bind_whose_node_is_not_named_any_more_gives_its_shares_back_at_once(
+    api: ApiServer, hasty: OperatorParts
+) -> None:
+    api.put_card(ELSEWHERE)
+    hasty.read_cards()
+    gate = asyncio.Event()
+    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
+    hasty.filter("a", "node-a")
+    with pytest.raises(BindFailed):
+        await hasty.bind("a", "node-a")
+    gate.set()
+    await until_entered(api)
+    with pytest.raises(DoesNotFit):
+        hasty.filter("a", "node-b")
+    await asyncio.sleep(1.0)
+    assert hasty.shares_left("uid-a") == []
+    assert hasty.filter("a", "node-b").node_names == ["node-b"]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_a_bind_does_not_say_what_has_become_of_a_binding_under_way_before_it_knows(
+    api: ApiServer, hasty: OperatorParts, refused: bool
+) -> None:
+    entered, arrive = asyncio.Event(), asyncio.Event()
+    api.queue(WRITE, hold_request(entered))
+    api.queue(BIND, hold_request(arrive))
+    hasty.filter("a", "node-a")
+    binding = start(hasty.bind("a", "node-a"))
+    await asyncio.sleep(HASTY_S - 1)
+    entered.set()
+    await asyncio.sleep(2)  # the time is over
+    assert not binding.done()
+    if refused:
+        pod = api.pods["default", "a"]
+        api.put_pod({**pod, "metadata": {**pod["metadata"], "labels": {"it": "has changed"}}})
+    arrive.set()
+    if refused:
+        with pytest.raises(BindFailed):
+            await binding
+    else:
+        await binding
+    await asyncio.sleep(ASKED_AGAIN_S - 1)
+    assert api.node_of("a") == ("" if refused else "node-a")
+    assert len(api.called(BIND)) == 1
+
+
+@pytest.mark.parametrize("arrives", ["never", "before it is asked for", "before the fence", "after the fence"])
+async def test_a_bind_without_an_answer_ends_with_one_entry_and_one_binding_or_none(
+    api: ApiServer, hasty: OperatorParts, arrives: str
+) -> None:
+    """Whatever the order: what is said is what is so, and stays so."""
+    entered, late, read, fence = (asyncio.Event() for _ in range(4))
+    api.queue(WRITE, hold_request(entered))
+    api.queue(BIND, deliver_late(late))
+    api.queue(READ_POD, hold_request(read))
+    api.queue(Operation.ANNOTATE, hold_request(fence))
+    hasty.filter("a", "node-a")
+    binding = start(hasty.bind("a", "node-a"))
+    await asyncio.sleep(HASTY_S - 1)
+    entered.set()
+    await asyncio.sleep(2)  # the time is over, and nobody knows
+    assert not binding.done()
+    for step, goes_on in (("before it is asked for", read), ("before the fence", fence), ("after the fence", late)):
+        if arrives == step:
+            late.set()
+            await settle()
+        if goes_on is not late:
+            goes_on.set()
+            await asyncio.sleep(1)
+    bound = arrives.startswith("before")
+    if bound:
+        await binding
+    else:
+        with pytest.raises(BindFailed):
+            await binding
+    await hasty.idle()
+    await asyncio.sleep(ASKED_AGAIN_S)
+    assert api.node_of("a") == ("node-a" if bound else "")
+    assert api.holders_of(CARD) == (["uid-a"] if bound else [])
+    assert len(api.called(BIND)) == 1
+
+
+async def test_a_bind_whose_caller_has_hung_up_sends_no_binding(api: ApiServer, parts: OperatorParts) -> None:
+    """As a kube-scheduler does that still has a shorter time-out in its configuration."""
+    gate = asyncio.Event()
+    api.queue(WRITE, hold_request(gate))
+    parts.filter("a", "node-a")
+    heard = [True]
+    arguments = BindArguments("uid-a", "default", "a", "node-a")
+    first = start(parts.placer.bind(arguments, lambda: heard[0]))
+    await settle()
+    heard.clear()
+    heard.append(False)
+    gate.set()
+    await asyncio.sleep(5.0)
+    assert api.called(BIND) == []
+    await parts.bind("a", "node-a")
+    await first
+    assert api.node_of("a") == "node-a"
+    assert api.writes() == [WRITE, BIND]
 
 
 async def test_a_hold_that_is_being_bound_does_not_expire(api: ApiServer, parts: OperatorParts) -> None:
@@ -299,13 +529,12 @@ async def test_a_hold_that_is_being_bound_does_not_expire(api: ApiServer, parts:
     read = asyncio.Event()
     api.queue(READ_POD, *[hold_request(read)] * 20)
     parts.filter("both", "node-a")
-    with pytest.raises(BindFailed):
-        await parts.bind("both", "node-a")
-    await asyncio.sleep(2 * HOLD_TTL_S)
+    binding = start(parts.bind("both", "node-a"))
+    await asyncio.sleep(BIND_TIMEOUT_S - 1)
     assert parts.filter("other", "node-a").node_names == []
     assert parts.ledger.hold_of("uid-both") is not None
     read.set()
-    await asyncio.sleep(HOLD_TTL_S)
+    await binding
     assert api.node_of("both") == "node-a"
 
 

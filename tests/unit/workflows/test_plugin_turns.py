@@ -64,17 +64,17 @@ class Plugged:
         return True
 
 
-def a_node_with(api: ApiServer, dialect: Dialect) -> OperatorParts:
+def a_node_with(api: ApiServer, dialect: Dialect, **settings: Any) -> OperatorParts:
     """Return an operator over a node with four cards, whose device plugin is another system's."""
     for card in CARDS:
         api.put_card(card)
     api.put_node(a_node_of(dialect))
-    return started(api)
+    return started(api, **settings)
 
 
-def started(api: ApiServer) -> OperatorParts:
+def started(api: ApiServer, **settings: Any) -> OperatorParts:
     """Return an operator that has just read everything."""
-    parts = OperatorParts(api)
+    parts = OperatorParts(api, **settings)
     parts.read_cards()
     parts.watch()
     return parts
@@ -544,12 +544,14 @@ async def test_who_gives_a_lock_back_does_not_try_for_ever(api: ApiServer) -> No
 
 
 async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
-    parts = a_node_with(api, Dialect.HAMI)
+    parts = a_node_with(api, Dialect.HAMI, bind_timeout_s=3.0)
     first, second = await come(parts, a_pod("a"), a_pod("b"))
     await first
-    with pytest.raises(BindFailed, match="device plugin has another pod to find first; the pod is still being bound"):
-        await parts.bind("b", "node-a")
-    await second
+    with pytest.raises(BindFailed, match="device plugin has another pod to find first; the pod is not bound yet"):
+        await second
+    await asyncio.sleep(PLUGIN_TIMEOUT_S)
+    await parts.bind("b", "node-a")
+    assert api.node_of("b") == "node-a"
     assert not parts.turns.is_waiting("uid-b")
 
 

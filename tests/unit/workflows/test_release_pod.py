@@ -368,8 +368,7 @@ async def test_a_binding_that_arrives_just_before_the_fence_keeps_its_shares(
     late.set()
     await settle()
     fence.set()
-    with pytest.raises(BindFailed):
-        await binding
+    await binding
     await parts.idle()
     assert api.node_of("b") == "node-a"
     assert [h.state for h in api.card(CARD).holders or () if h.pod.uid == "uid-b"] == [HolderState.ALLOCATED]

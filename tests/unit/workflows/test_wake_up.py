@@ -11,11 +11,12 @@ import pytest
 from builders import OFFER, a_card, a_request, cards_of, mib, stored, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
-from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
 from gpuledger.formats.pod import pod_identity
+from gpuledger.formats.scheduler_config import scheduler_configuration
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape
@@ -30,6 +31,7 @@ CARDS = cards_of("node-a", 3)
 CARD, SECOND, THIRD = CARDS
 ELSEWHERE = a_card(0, "node-b")
 ANNOTATE = Operation.ANNOTATE
+KUBE_SCHEDULERS_LONGEST_BACK_OFF_S = 10
 WHOLE = {GPU: "1"}
 TWO_CARDS = {GPU: "2"}
 OF_MEMORY = {GPU: "1", MEMORY: "16k"}
@@ -329,6 +331,21 @@ async def test_a_pod_is_called_when_the_api_server_is_back(api: ApiServer, parts
     assert kept(parts) == ["a"]
     assert called(api) == ["a"] * 7
     assert WOKEN_ANNOTATION in api.pods["default", "a"]["metadata"]["annotations"]
+
+
+async def test_room_is_kept_for_a_pod_that_was_called_until_kube_scheduler_has_let_it_wait_its_longest(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    wait_for_room(parts, "high", priority=100)
+    await free(parts, CARD)
+    await asyncio.sleep(GRACE_S + KUBE_SCHEDULERS_LONGEST_BACK_OFF_S)
+    assert not ask(parts, "low")
+    assert ask(parts, "high")
+
+
+def test_the_longest_back_off_is_the_one_that_the_generated_configuration_has() -> None:
+    configuration = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect=True)
+    assert configuration["podMaxBackoffSeconds"] == KUBE_SCHEDULERS_LONGEST_BACK_OFF_S < EARMARK_S
 
 
 async def test_who_was_called_and_does_not_come_loses_the_room_and_is_not_called_until_it_was_refused_again(
