@@ -75,7 +75,7 @@ BESIDE = (
 
 AGENT = (
     *_each("get list watch patch", "nodes"),
-    *_each("get list", "pods"),
+    *_each("get list watch", "pods"),
     *_each("get", PLURAL, GROUP),
     *_each("create", "events", namespace="default"),
 )
