@@ -11,10 +11,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
+from gpuledger.formats.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -24,12 +26,15 @@ from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.nominate import Nominator
 from gpuledger.workflows.pod_lives import PodLives, unix_s
 from gpuledger.workflows.together import all_of
 from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
 
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
@@ -38,6 +43,9 @@ REFUSED_PAUSE_S = 5.0
 
 SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
+
+READY_WAIT_S = 1.0
+"""How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
 
 FORBIDDEN = 429
 
@@ -52,11 +60,17 @@ class Outcome(StrEnum):
 class PodStore(Protocol):
     """The pods at the API server."""
 
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod leave, if its budgets allow that. Raises NotFound, Conflict; Unreachable with 429 if not."""
 
     async def delete_pod(self, pod: Pod) -> None:
         """Have a pod leave, whatever its budgets say. Raises NotFound, Conflict."""
+
+    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
+        """Nominate a pod for a node, or for none; return the pod as it is then. Raises NotFound, Conflict, Invalid."""
 
 
 class Teller(Protocol):
@@ -84,6 +98,7 @@ class PreemptionCarrier:
         trail: Trail | None = None,
     ) -> None:
         self.trail = trail or Trail()
+        self.nominator = Nominator(store)
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -98,6 +113,7 @@ class PreemptionCarrier:
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
         self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
+        self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
     # What others tell.
@@ -109,6 +125,7 @@ class PreemptionCarrier:
     def waits_no_more(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone: what it is promised elsewhere is free again."""
         self._pending.discard(pod_uid)
+        self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
@@ -141,6 +158,29 @@ class PreemptionCarrier:
         """End a pod's preemption; whoever was evicted for it stays so."""
         self._given_up.setdefault(pod_uid, why)
         self.look(pod_uid)
+
+    async def room_comes(self, pod_uid: str) -> None:
+        """Wait a moment for the room that is made for a pod, if those who had to leave are gone from the API server.
+
+        kube-scheduler can see them go before we do. It asks at once, and a refusal would make it clear the pod's
+        nomination: then others get the CPU. While they are still there, nothing is waited for.
+        """
+        claims = self._ledger.promises.claims_of(pod_uid)
+        if not claims or pod_uid not in self._active:
+            return
+        event = self._awaited.setdefault(pod_uid, asyncio.Event())
+        with suppress(TimeoutError, ApiError):
+            async with asyncio.timeout(READY_WAIT_S):
+                if all(await all_of([self._is_gone(victim) for victim in self._victims(claims).values()])):
+                    await event.wait()
+        self._awaited.pop(pod_uid, None)
+
+    async def _is_gone(self, victim: Pod) -> bool:
+        try:
+            found = await self._store.pod(victim.namespace, victim.name)
+        except NotFound:
+            return True
+        return found["metadata"]["uid"] != victim.uid or is_finished(found)
 
     def remembered(self) -> set[str]:
         """Return the UIDs of the pods without a node that are known."""
@@ -175,6 +215,7 @@ class PreemptionCarrier:
             await self._give_back(pod_uid, claims, reserved, why)
             return
         self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
+        await self.nominator.keep(holders[0].pod)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
         await all_of([self._reserve(claim) for claim in ready])
         if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
@@ -223,6 +264,8 @@ class PreemptionCarrier:
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         await self._withdraw(pod_uid, claims, reserved)
         if pod_uid in self._pending:
+            evicted = any(claim.victims for _, claim in claims)
+            await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
@@ -242,6 +285,7 @@ class PreemptionCarrier:
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
         self._evicted.pop(pod_uid, None)
+        self._let_go_on(pod_uid)
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
@@ -270,6 +314,12 @@ class PreemptionCarrier:
         if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
             return  # what has gone meanwhile has this pod looked at again
         self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
+        self._let_go_on(pod_uid)
+
+    def _let_go_on(self, pod_uid: str) -> None:
+        event = self._awaited.get(pod_uid)
+        if event is not None:
+            event.set()
 
     # Evicting.
 
