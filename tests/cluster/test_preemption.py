@@ -324,9 +324,10 @@ def test_nobody_is_evicted_for_cpu_where_the_cards_would_not_do(cluster: Preempt
     assert not cluster.pod("cpu-hog")["metadata"].get("deletionTimestamp")
 
 
-def needs_cpu_too(name: str, priority: str = HIGH) -> Json:
+def needs_cpu_too(name: str, priority: str = HIGH, cpu: int = 60) -> Json:
     limits = {COUNT: "1"}
-    return a_pod(name, {}, priority, container={"resources": {"limits": limits, "requests": {"cpu": "60", **limits}}})
+    requests = {"cpu": str(cpu), **limits}
+    return a_pod(name, {}, priority, container={"resources": {"limits": limits, "requests": requests}})
 
 
 def test_cpu_and_cards_are_freed_together(cluster: PreemptingCluster) -> None:
@@ -449,6 +450,35 @@ def test_a_slow_victim_is_waited_for_and_nobody_takes_the_place(cluster: Preempt
     cluster.kubelet.stubborn.clear()
     cluster.wait_bound("high")
     assert not cluster.pod("latecomer")["spec"].get("nodeName")
+
+
+def test_the_cpu_for_a_pod_is_kept_while_a_card_is_being_freed_for_it(cluster: PreemptingCluster) -> None:
+    """It is free all the time, and whoever comes first would have it; then the victim had left in vain."""
+
+    def nominated(name: str) -> str:
+        return str(cluster.pod(name)["status"].get("nominatedNodeName") or "")
+
+    def touch(value: str) -> None:
+        change = {"metadata": {"labels": {"touched": value}}}
+        cluster.request("PATCH", "/api/v1/namespaces/default/pods/high", change, "application/merge-patch+json")
+
+    cluster.add_nodes(1, gpus=1)
+    cluster.kubelet.stubborn.add("low")
+    create(cluster, a_pod("low", WHOLE, LOW, terminationGracePeriodSeconds=300))
+    [low] = cluster.wait_bound("low")
+    create(cluster, needs_cpu_too("high", cpu=100))
+    cluster.wait(lambda: bool(cluster.pod("low")["metadata"].get("deletionTimestamp")), "the victim is told to leave")
+    cluster.wait(lambda: bool(nominated("high")), "the pod is nominated")
+    touch("first")  # and kube-scheduler tries it again, in vain
+    cluster.wait_refused("high", "cards are being freed for the pod")
+    touch("second")
+    time.sleep(3.0)
+    create(cluster, a_pod("rival", {}, LOW, container={"resources": {"requests": {"cpu": "100"}}}))
+    cluster.wait_refused("rival", "Insufficient cpu")
+    assert nominated("high") == low["spec"]["nodeName"]
+    cluster.kubelet.stubborn.clear()
+    cluster.wait_bound("high")
+    assert not cluster.pod("rival")["spec"].get("nodeName")
 
 
 def test_other_room_is_taken_when_it_comes_first(cluster: PreemptingCluster) -> None:

@@ -50,7 +50,7 @@ class Operation(StrEnum):
     WRITE_STATUS = "write status"
     READ_POD = "read pod"
     ANNOTATE = "annotate pod"
-    SET_CONDITION = "set condition of pod"
+    CHANGE_STATUS = "change status of pod"
     READ_NODE = "read node"
     ANNOTATE_NODE = "annotate node"
     BIND = "bind"
@@ -71,7 +71,7 @@ WRITES = frozenset(
         Operation.WRITE_STATUS,
         Operation.BIND,
         Operation.ANNOTATE,
-        Operation.SET_CONDITION,
+        Operation.CHANGE_STATUS,
         Operation.ANNOTATE_NODE,
         Operation.EVICT,
         Operation.DELETE_POD,
@@ -90,7 +90,7 @@ _ROUTES = (
     ("PATCH", "/api/v1/nodes/([^/]+)", Operation.ANNOTATE_NODE),
     ("GET", _POD, Operation.READ_POD),
     ("PATCH", _POD, Operation.ANNOTATE),
-    ("PATCH", rf"{_POD}/status", Operation.SET_CONDITION),
+    ("PATCH", rf"{_POD}/status", Operation.CHANGE_STATUS),
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("POST", rf"{_POD}/eviction", Operation.EVICT),
     ("DELETE", _POD, Operation.DELETE_POD),
@@ -106,7 +106,7 @@ _CONTENT_TYPES = {
     Operation.REPLACE_CARD: JSON_PATCH,
     Operation.WRITE_STATUS: JSON_PATCH,
     Operation.ANNOTATE: MERGE_PATCH,
-    Operation.SET_CONDITION: STRATEGIC_PATCH,
+    Operation.CHANGE_STATUS: STRATEGIC_PATCH,
     Operation.ANNOTATE_NODE: MERGE_PATCH,
 }
 
@@ -347,7 +347,7 @@ class ApiServer:
         changes: dict[Operation, Callable[[Json, Json], Json]] = {  # of a pod
             Operation.BIND: self._bind,
             Operation.ANNOTATE: self._annotate,
-            Operation.SET_CONDITION: self._set_condition,
+            Operation.CHANGE_STATUS: self._change_status,
             Operation.EVICT: self._evict,
             Operation.DELETE_POD: self._let_leave,
         }
@@ -461,10 +461,14 @@ class ApiServer:
         annotated["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod(annotated)
 
-    def _set_condition(self, pod: Json, change: Json) -> Json:
+    def _change_status(self, pod: Json, change: Json) -> Json:
         if change["metadata"]["uid"] != pod["metadata"]["uid"]:
             raise Conflict("the UID in the precondition is another one", 409)
-        return self.put_pod(with_conditions(pod, change["status"]["conditions"]))
+        status = {**pod["status"], **{k: v for k, v in change["status"].items() if k != "conditions"}}
+        changed = {**pod, "status": {key: value for key, value in status.items() if value is not None}}
+        if "conditions" not in change["status"]:
+            return pod if changed == pod else self.put_pod(changed)
+        return self.put_pod(with_conditions(changed, change["status"]["conditions"]))
 
     def _annotate_node(self, node: Json, change: Json) -> Json:
         metadata, wanted = node["metadata"], change["metadata"]

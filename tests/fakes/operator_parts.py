@@ -160,6 +160,7 @@ class OperatorParts:
             settings.request,
             self.leadership.is_active,
         )
+        self.placer.before_filter = self.carrier.room_comes
         self.placer.on_refused = self.preemption.refused
         self.observer = ClusterObserver(
             self.ledger,

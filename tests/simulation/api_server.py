@@ -45,7 +45,7 @@ class Operation(StrEnum):
     WRITE_STATUS = "write status of card"
     READ_POD = "read pod"
     ANNOTATE = "annotate pod"
-    SET_CONDITION = "set condition of pod"
+    CHANGE_STATUS = "change status of pod"
     BIND = "bind pod"
     CREATE_EVENT = "create event"
     LIST_BUDGETS = "list budgets"
@@ -67,7 +67,7 @@ _ROUTES = tuple(
         ("PATCH", rf"{ALLOCATIONS}/([^/]+)/status", Operation.WRITE_STATUS),
         ("GET", _POD, Operation.READ_POD),
         ("PATCH", _POD, Operation.ANNOTATE),
-        ("PATCH", rf"{_POD}/status", Operation.SET_CONDITION),
+        ("PATCH", rf"{_POD}/status", Operation.CHANGE_STATUS),
         ("POST", rf"{_POD}/binding", Operation.BIND),
         ("POST", rf"{_POD}/eviction", Operation.EVICT),
         ("POST", r"/api/v1/namespaces/[^/]+/events", Operation.CREATE_EVENT),
@@ -167,7 +167,7 @@ class ApiServer:
                 return self._found(Kind.POD if operation is Operation.READ_POD else Kind.CARD, key)
             case Operation.WRITE_STATUS:
                 return self._patch_card(self._found(Kind.CARD, key), body, of_status=True)
-            case Operation.BIND | Operation.ANNOTATE | Operation.SET_CONDITION | Operation.EVICT:
+            case Operation.BIND | Operation.ANNOTATE | Operation.CHANGE_STATUS | Operation.EVICT:
                 return self._change_pod(operation, self._found(Kind.POD, key), body)
             case Operation.REPLACE_CARD:
                 return self._patch_card(self._found(Kind.CARD, key), body, of_status=False)
@@ -185,7 +185,7 @@ class ApiServer:
         changes = {
             Operation.BIND: self._bind,
             Operation.ANNOTATE: self._annotate,
-            Operation.SET_CONDITION: self._set_condition,
+            Operation.CHANGE_STATUS: self._change_status,
             Operation.EVICT: self._evict,
         }
         return changes[operation](pod, body)
@@ -263,12 +263,14 @@ class ApiServer:
         annotations = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod({**pod, "metadata": {**metadata, "annotations": annotations}})
 
-    def _set_condition(self, pod: Json, change: Json) -> Json:
+    def _change_status(self, pod: Json, change: Json) -> Json:
         if change["metadata"]["uid"] != pod["metadata"]["uid"]:
             raise Conflict("the UID in the precondition is another one", 409)
-        return self.put_pod(with_conditions(pod, change["status"]["conditions"]))
-
-    # Objects.
+        status = {**pod["status"], **{k: v for k, v in change["status"].items() if k != "conditions"}}
+        changed = {**pod, "status": {key: value for key, value in status.items() if value is not None}}
+        if "conditions" not in change["status"]:
+            return pod if changed == pod else self.put_pod(changed)
+        return self.put_pod(with_conditions(changed, change["status"]["conditions"]))
 
     def put_pod(self, pod: Json) -> Json:
         """Create or change a pod."""

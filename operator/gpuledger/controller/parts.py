@@ -122,6 +122,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         placement.request,
         leadership.is_active,
     )
+    placer.before_filter = carrier.room_comes
     placer.on_refused = preemption.refused
     inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)
     journal.on_lost = inventory.recheck

@@ -99,6 +99,11 @@ def _not_scheduled_because(pod: Json) -> str:
     return next((str(c.get("reason") or "") for c in conditions if c.get("type") == "PodScheduled"), "")
 
 
+def nominated_node(pod: Json) -> str:
+    """Return the node for which a pod is nominated: room is being made for it there. Empty if there is none."""
+    return str((pod.get("status") or {}).get("nominatedNodeName") or "")
+
+
 def scheduler_says(pod: Json) -> str | None:
     """Return a scheduler's words on why the pod has no node, None if it has said nothing."""
     conditions = (pod.get("status") or {}).get("conditions") or ()

@@ -120,6 +120,15 @@ class KubeWrites:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
+    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
+        """Nominate a pod for a node, or for none if it is empty; return the pod as it is then.
+
+        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
+        """
+        change = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node_name or None}}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        return await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
+
     async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
         """Set or remove one annotation of a node, if it has not changed since that version.
 

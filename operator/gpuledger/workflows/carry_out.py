@@ -11,25 +11,31 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
+from gpuledger.formats.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, NotFound
+from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.evict import Evictor, Teller
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
+from gpuledger.workflows.nominate import Nominator
 from gpuledger.workflows.pod_lives import PodLives, unix_s
 from gpuledger.workflows.together import all_of
 from gpuledger.workflows.trail import Trail
 from gpuledger.workflows.wake_up import WaitingPods
 
 logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
 
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
@@ -43,7 +49,8 @@ IN_VAIN_S = 10.0
 """After this a preemption is given up for which nobody leaves any more. kube-scheduler's own victims are told after the
 claim is made, and the watches show later that they go."""
 
-FORBIDDEN = 429
+READY_WAIT_S = 1.0
+"""How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
 
 
 class Outcome(StrEnum):
@@ -56,18 +63,17 @@ class Outcome(StrEnum):
 class PodStore(Protocol):
     """The pods at the API server."""
 
+    async def pod(self, namespace: str, name: str) -> Json:
+        """Return a pod as it is now. Raises NotFound."""
+
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod leave, if its budgets allow that. Raises NotFound, Conflict; Unreachable with 429 if not."""
 
     async def delete_pod(self, pod: Pod) -> None:
         """Have a pod leave, whatever its budgets say. Raises NotFound, Conflict."""
 
-
-class Teller(Protocol):
-    """Shows sentences where people look."""
-
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
-        """Show what has become of a pod's cards."""
+    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
+        """Nominate a pod for a node, or for none; return the pod as it is then. Raises NotFound, Conflict, Invalid."""
 
 
 class PreemptionCarrier:
@@ -88,6 +94,7 @@ class PreemptionCarrier:
         trail: Trail | None = None,
     ) -> None:
         self.trail = trail or Trail()
+        self.nominator = Nominator(store)
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -95,14 +102,14 @@ class PreemptionCarrier:
         self._lives = lives
         self._teller = teller
         self._counts = counts
-        self._despite_budgets = despite_budgets
+        self._evictor = Evictor(ledger, store, lives, teller, counts, self.trail, despite_budgets)
         self._is_binding = is_binding
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
-        self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
         self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
+        self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
     # What others tell.
@@ -114,6 +121,7 @@ class PreemptionCarrier:
     def waits_no_more(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone: what it is promised elsewhere is free again."""
         self._pending.discard(pod_uid)
+        self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
@@ -153,6 +161,29 @@ class PreemptionCarrier:
         self._given_up.setdefault(pod_uid, why)
         self.look(pod_uid)
 
+    async def room_comes(self, pod_uid: str) -> None:
+        """Wait a moment for the room that is made for a pod, if those who had to leave are gone from the API server.
+
+        kube-scheduler can see them go before we do. It asks at once, and a refusal would make it clear the pod's
+        nomination: then others get the CPU. While they are still there, nothing is waited for.
+        """
+        claims = self._ledger.promises.claims_of(pod_uid)
+        if not claims or pod_uid not in self._active:
+            return
+        event = self._awaited.setdefault(pod_uid, asyncio.Event())
+        with suppress(TimeoutError, ApiError):
+            async with asyncio.timeout(READY_WAIT_S):
+                if all(await all_of([self._is_gone(victim) for victim in self._evictor.victims(claims).values()])):
+                    await event.wait()
+        self._awaited.pop(pod_uid, None)
+
+    async def _is_gone(self, victim: Pod) -> bool:
+        try:
+            found = await self._store.pod(victim.namespace, victim.name)
+        except NotFound:
+            return True
+        return found["metadata"]["uid"] != victim.uid or is_finished(found)
+
     def remembered(self) -> set[str]:
         """Return the UIDs of the pods without a node that are known."""
         return set(self._pending)
@@ -186,6 +217,7 @@ class PreemptionCarrier:
             await self._give_back(pod_uid, claims, reserved, why)
             return
         self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
+        await self.nominator.keep(holders[0].pod)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
         await all_of([self._reserve(claim) for claim in ready])
         if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
@@ -195,7 +227,8 @@ class PreemptionCarrier:
         if self._waits_in_vain(pod_uid, taken):
             self.give_up(pod_uid, "others have come to its cards, and do not leave")
             return
-        await self._evict(pod_uid, taken)
+        if not await self._evictor.evict(pod_uid, taken):
+            self._look_again(pod_uid, REFUSED_PAUSE_S)
         if not self._ledger.promises.claims_of(pod_uid):
             self._call(pod_uid)
 
@@ -238,6 +271,8 @@ class PreemptionCarrier:
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         await self._withdraw(pod_uid, claims, reserved)
         if pod_uid in self._pending:
+            evicted = any(claim.victims for _, claim in claims)
+            await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
@@ -256,8 +291,9 @@ class PreemptionCarrier:
             self._counts.preemptions[outcome] += 1
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
-        self._evicted.pop(pod_uid, None)
+        self._evictor.forget(pod_uid)
         self._in_vain.pop(pod_uid, None)
+        self._let_go_on(pod_uid)
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
@@ -310,59 +346,12 @@ class PreemptionCarrier:
         if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
             return  # what has gone meanwhile has this pod looked at again
         self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
+        self._let_go_on(pod_uid)
 
-    # Evicting.
-
-    async def _evict(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]]) -> None:
-        """Tell those victims to leave that have not been told yet. Raises what the API server says.
-
-        Not while the pod could not come to the node: nobody shall leave in vain.
-        """
-        if any(self._ledger.offer(card.node_name) is None or self._ledger.hangs(card.node_name) for card, _ in claims):
-            return
-        steps = []
-        for uid, victim in self._victims(claims).items():
-            if uid not in self._evicted.get(pod_uid, ()) and not self._lives.is_leaving(uid):
-                uuids = [card.uuid for card, claim in claims if uid in claim.victims]
-                steps.append(self._evict_one(claims[0][1].holder.pod, victim, uuids))
-        if False in await all_of(steps):
-            self._look_again(pod_uid, REFUSED_PAUSE_S)
-
-    def _victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
-        """Return the victims that are still on their cards."""
-        found: dict[str, Pod] = {}
-        for card, claim in claims:
-            entry = self._ledger.entry(card.uuid)
-            holders = entry.holders if entry is not None else {}
-            found |= {uid: holders[uid].pod for uid in claim.victims if uid in holders}
-        return found
-
-    async def _evict_one(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> bool:
-        """Return whether the victim leaves. If not, a budget forbids it now, or it is gone; the ledger will tell."""
-        try:
-            await self._store.evict_pod(victim)
-        except (NotFound, Conflict):  # another pod may have its name by now
-            return False
-        except ApiError as error:
-            if error.status != FORBIDDEN:
-                raise
-            if not self._despite_budgets:
-                logger.info("pod %s can't be evicted now: %s", victim, error)
-                return False
-            try:
-                await self._store.delete_pod(victim)
-            except (NotFound, Conflict):
-                return False
-        self._counts.evictions += 1
-        self._evicted.setdefault(pod.uid, set()).add(victim.uid)
-        lost = [each for each in self._ledger.holders_of(victim.uid) if each[0].uuid in uuids]
-        node_name = lost[0][0].node_name if lost else ""
-        why = f"for pod {pod} of priority {pod.priority}"
-        self.trail.note(Happening.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
-        cards = ", ".join(uuids)
-        sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
-        self._teller.tell_pod(victim, True, "Preempted", sentence)
-        return True
+    def _let_go_on(self, pod_uid: str) -> None:
+        event = self._awaited.get(pod_uid)
+        if event is not None:
+            event.set()
 
 
 def _fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:

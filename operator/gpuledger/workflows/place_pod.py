@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -60,6 +60,10 @@ class FilterResult:
     """Those nodes among them, apart, on which others could make room; only for a scheduler that asks for it."""
 
 
+async def nothing(_: str) -> None:
+    """Do nothing."""
+
+
 @dataclass(slots=True)
 class _Bind:
     """A bind in progress."""
@@ -101,6 +105,8 @@ class PodPlacer:
         self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
         self.on_refused: Callable[[str], None] = lambda _: None
         """Called with the UID of a pod that no node could take."""
+        self.before_filter: Callable[[str], Awaitable[None]] = nothing
+        """Awaited with the UID of a pod before its Filter is answered."""
         self._failures = BindFailures(clock)
         self._trail = trail or Trail()
 
@@ -121,6 +127,7 @@ class PodPlacer:
 
     async def answer(self, arguments: FilterArguments) -> FilterResult:
         """Do what `filter` does, and let others have their turn while many nodes are looked at."""
+        await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
         return await giving_way(self._filter(arguments))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
@@ -213,7 +220,9 @@ class PodPlacer:
         if promised_node in refusals:
             refusals[promised_node] = BEING_FREED
         if not self._settings.who_preempts.scheduler:
-            return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)))
+            # That node must not be "unresolvable": kube-scheduler would clear the pod's nomination for it.
+            short = {promised_node: refusals.pop(promised_node).text} if promised_node in refusals else {}
+            return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)), short)
         short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
         return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
 

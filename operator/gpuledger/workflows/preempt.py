@@ -28,9 +28,10 @@ from gpuledger.model.share import Pod
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.placement.work import Work
 from gpuledger.reports.record import Happening
-from gpuledger.workflows.carry_out import PreemptionCarrier, Teller
+from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.evict import Teller
 from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.wake_up import WaitingPods
@@ -118,6 +119,7 @@ class Preemption:
         """Take in a pod without a node."""
         uid = pod["metadata"]["uid"]
         self._carrier.waits(uid)
+        self._carrier.nominator.shows(pod)
         if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
             self._may.add(uid)
             self._want(uid)
@@ -297,6 +299,7 @@ class Preemption:
             logger.exception("pod %s: no room is claimed for it, which is a defect of this program", pod)
             self._rest(pod.uid)
             return
+        await self._carrier.nominator.name(pod, found.placement.node_name)  # before anybody leaves
         names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"

@@ -140,6 +140,103 @@ async def test_a_pod_gets_the_card_of_one_with_lower_priority(parts: OperatorPar
     assert reasons(parts, f"uid-{victim}") == ["Preempted"]
 
 
+def nominations(api: ApiServer) -> list[Any]:
+    """Return the nodes that were written into the status of pod `high`, in that order."""
+    written = [call.body["status"] for call in api.called(Operation.CHANGE_STATUS) if "/high/" in call.path]
+    return [status["nominatedNodeName"] for status in written if "nominatedNodeName" in status]
+
+
+async def test_a_pod_for_which_room_is_made_is_nominated_for_the_node_before_anybody_leaves(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """Or kube-scheduler would give the CPU that the victims free to others."""
+    gate = asyncio.Event()
+    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    await want(parts, "high")
+    assert claims(api, "uid-high")
+    assert evicted(api) == []
+    gate.set()
+    await pass_time(parts, 0.5)
+    [victim] = evicted(api)
+    assert api.pods["default", "high"]["status"]["nominatedNodeName"] == "node-a"
+    await let_go(parts, victim)
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    await parts.idle()
+    assert nominations(api) == ["node-a"], "one write is all"
+
+
+async def test_a_nomination_ends_with_what_it_was_for(parts: OperatorParts, api: ApiServer) -> None:
+    let_stay(parts, "low-0")
+    await want(parts, "high")
+    await pass_time(parts, PREEMPTION_TIMEOUT_S + 60)
+    assert nominations(api)[:2] == ["node-a", None]
+
+
+@pytest.mark.parametrize("by", ["", "node-z"])
+async def test_a_nomination_that_kube_scheduler_has_cleared_or_changed_is_not_cleared_again(
+    parts: OperatorParts, api: ApiServer, by: str
+) -> None:
+    await want(parts, "high")
+    pod = api.pods["default", "high"]
+    api.put_pod({**pod, "status": {**pod["status"], "nominatedNodeName": by}})
+    await parts.idle()
+    parts.carrier.give_up("uid-high", "for this test")
+    await parts.idle()
+    assert nominations(api) == ["node-a"]
+
+
+async def test_a_nomination_that_was_cleared_is_made_again_with_the_next_step(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    await want(parts, "high")
+    [victim] = evicted(api)
+    pod = api.pods["default", "high"]
+    api.put_pod({**pod, "status": {**pod["status"], "nominatedNodeName": ""}})
+    await parts.idle()
+    await let_go(parts, victim)
+    assert nominations(api) == ["node-a", "node-a"]
+
+
+async def test_a_pod_that_cannot_be_nominated_gets_its_room_all_the_same(parts: OperatorParts, api: ApiServer) -> None:
+    api.queue(Operation.CHANGE_STATUS, refuse(Denied("a policy", 403)))
+    await want(parts, "high")
+    assert len(evicted(api)) == 1
+
+
+async def test_the_node_on_which_room_is_made_is_not_unresolvable_to_kube_scheduler(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """Where no preemption can help, up to 1.37, it clears the nomination."""
+    await want(parts, "high")
+    answer = parts.filter("high", "node-a", "node-b")
+    assert list(answer.short_of_room) == ["node-a"]
+    assert list(answer.refused) == ["node-b"]
+
+
+async def test_kube_scheduler_that_sees_the_victim_go_first_gets_the_node_and_no_refusal(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """A refusal would make it clear the nomination, and give the CPU to whoever comes next."""
+    await want(parts, "high")
+    [victim] = evicted(api)
+    end(api, victim)  # our own watch has not shown it yet
+    question = asyncio.create_task(parts.placer.answer(FilterArguments(api.pods["default", "high"], ["node-a"])))
+    await settle()
+    assert not question.done()
+    await pass_time(parts, 0.5)
+    assert (await question).node_names == ["node-a"]
+
+
+async def test_kube_scheduler_does_not_wait_for_a_victim_that_is_still_there(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    await want(parts, "high")
+    question = asyncio.create_task(parts.placer.answer(FilterArguments(api.pods["default", "high"], ["node-a"])))
+    await settle()
+    assert not (await question).node_names
+
+
 async def test_a_reserved_card_is_called_to_its_pod(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     await let_go(parts, *evicted(api))
@@ -376,7 +473,7 @@ async def test_nobody_leaves_while_the_nodes_agent_is_away(parts: OperatorParts,
 
 async def test_what_the_pod_is_told_does_not_change(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
-    answers = {parts.filter("high", "node-a").refused["node-a"] for _ in range(3)}
+    answers = {parts.filter("high", "node-a").short_of_room["node-a"] for _ in range(3)}
     assert answers == {"cards are being freed for the pod: others have to leave them first"}
 
 

@@ -13,7 +13,7 @@ from gpuledger.workflows.tell_waiting import PAUSE_S, WRITE_PAUSE_S
 
 CARDS = cards_of("node-a", 2)
 WHOLE = {GPU: "1"}
-SET = Operation.SET_CONDITION
+SET = Operation.CHANGE_STATUS
 
 
 @pytest.fixture
