@@ -65,7 +65,8 @@ class LoopDatetime(datetime):
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         """Return the virtual time as a date."""
-        moment = EPOCH + timedelta(seconds=asyncio.get_running_loop().time()) + cls.stepped
+        loop = asyncio.get_running_loop()
+        moment = EPOCH + timedelta(seconds=loop.time() + getattr(loop, "skew_s", 0.0)) + cls.stepped
         return cls.fromtimestamp(moment.timestamp(), tz)
 
 

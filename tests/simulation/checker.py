@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 AMOUNTS = ("memoryMiB", "cores", "number")
 
-KEPT_AFTER_FORCE_S = 29.0
-"""How long the share of a pod stays that was deleted by force while it ran; deadlines are whole seconds."""
+KEPT_AFTER_FORCE_S = 60.0
+"""How long the share of a pod stays that was deleted by force while it may have run: 30 s to end, and the delay."""
 
 PROMPT_S = 60.0
 """How long a pod may wait where there is room for it, once nothing goes wrong: back-off, and the time to be woken."""
@@ -45,7 +45,7 @@ class Checker:
         self._world = world
         self._since_s: dict[str, float] = {}  # UID of a pod that waits although there is room for it -> since when
         self._versions: dict[tuple[str, str], int] = {}  # operator and card UUID -> version that it has seen
-        self._taken: dict[tuple[str, str], float] = {}  # card, and UID of a pod deleted by force while it ran -> when
+        self._taken: dict[tuple[str, str], float] = {}  # card, UID of a pod deleted by force once bound -> when
         self._disturbed: set[str] = set()  # nodes whose agent was away
         world.api.listeners.append(self._take)
 
@@ -118,13 +118,13 @@ class Checker:
             raise Violation(f"pod {uid} is bound and alive, and has lost its share of card {uuid}")
         since_s = self._world.clock.now_s - self._taken.get((uuid, uid), 0.0)
         if since_s < KEPT_AFTER_FORCE_S:
-            raise Violation(f"pod {uid} was deleted by force while it ran; its share is gone {since_s:.1f} s later")
+            raise Violation(f"pod {uid} was deleted by force and may run; its share is gone {since_s:.1f} s later")
 
     def _check_pod(self, change: Change) -> None:
         old, new = change.old, change.new
         if new is not None and lives_bound(new) and (old is None or not old["spec"].get("nodeName")):
             self._check_bound(new)
-        if new is None and old is not None and lives_bound(old) and old["status"].get("startTime"):
+        if new is None and old is not None and lives_bound(old):
             uid, now_s = old["metadata"]["uid"], self._world.clock.now_s
             self._taken |= {(uuid, uid): now_s for uuid in devices(old)}
 

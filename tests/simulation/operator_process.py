@@ -33,10 +33,12 @@ NO_CONNECTION = "connection refused"
 class OperatorProcess:
     """A process from its start to its death. What it knows dies with it; what it has sent does not."""
 
-    def __init__(self, world: "World", name: str, host: str | None, ended: Callable[[str], None]) -> None:
+    def __init__(
+        self, world: "World", name: str, host: str | None, ended: Callable[[str], None], skew_s: float = 0.0
+    ) -> None:
         self.name = name
         self.alive = True
-        self.loop = new_loop(world.clock)
+        self.loop = new_loop(world.clock, skew_s)
         self.watches: list[Watch] = []
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""

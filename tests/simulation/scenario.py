@@ -59,6 +59,12 @@ class Scenario:
     """Only the replica that holds the Lease is active; else all are, all the time."""
     horizon_s: float = 120.0
     """After so long, nothing new goes wrong."""
+    skews_s: tuple[float, ...] = ()
+    """By how much the wall clock of each replica's machine is ahead."""
+
+    def skew_s(self, slot: int) -> float:
+        """Return by how much the wall clock of a replica's machine is ahead."""
+        return self.skews_s[slot - 1] if self.skews_s else 0.0
 
     @cached_property
     def cards(self) -> tuple[Card, ...]:

@@ -41,6 +41,15 @@ SMALL: tuple[Scenario, ...] = (
         replicas=2,
         follows_lease=True,
     ),
+    Scenario(
+        "the Lease moves to a machine whose clock is ahead",
+        ONE_CARD,
+        (A, B),
+        (ForceDelete("a"), LeaseMoves(2), LeaseMoves(1), Crash(2)),
+        replicas=2,
+        follows_lease=True,
+        skews_s=(0.0, 50.0),
+    ),
 )
 
 LOW, HIGH = 1, 9

@@ -26,7 +26,7 @@ class Slot:
         self.starts += 1
         name = f"operator {self.number}" + "'" * (self.starts - 1)
         host = self.host if self.world.scenario.follows_lease else None
-        return OperatorProcess(self.world, name, host, self.crash)
+        return OperatorProcess(self.world, name, host, self.crash, self.world.scenario.skew_s(self.number))
 
     def crash(self, why: str = "is killed") -> None:
         """Let the operator die; it is started again."""

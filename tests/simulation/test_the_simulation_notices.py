@@ -16,6 +16,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows import bind_pod, journal, journal_entries, release_pod
 from gpuledger.workflows.bind_permission import BindPermission
+from gpuledger.workflows.departures import Departures, Held
 from gpuledger.workflows.journal import Entered
 from gpuledger.workflows.journal_entries import Add
 from gpuledger.workflows.place_pod import PodPlacer
@@ -210,6 +211,18 @@ def bound_before_entered(patch: Patch) -> None:
     patch.setattr(bind_pod.PodBinder, "_enter", enter)
 
 
+def deadlines_believed(patch: Patch) -> None:
+    def first_wait_s(self: Departures, held: Held) -> float:
+        times, self._times = self._times, replace(self._times, by_deadline=True)
+        try:
+            return original(self, held)
+        finally:
+            self._times = times
+
+    original = Departures._first_wait_s
+    patch.setattr(Departures, "_first_wait_s", first_wait_s)
+
+
 def reserved_like_any_other(patch: Patch) -> None:
     patch.setattr(release_pod, "_seconds_to", lambda _: 0.0)
 
@@ -265,6 +278,13 @@ BREAKS = [
         "a more important pod comes",
         "is taken back",
         plan=(H_COMES, Rule("operator 1: annotate pod default/h", act=True)),
+    ),
+    Break(
+        "the time that is counted anew",
+        deadlines_believed,
+        "the Lease moves to a machine whose clock is ahead",
+        "was deleted by force and may run",
+        Mood(act_rate=0.3),
     ),
     Break(
         "the claim before the eviction",
