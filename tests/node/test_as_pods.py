@@ -36,6 +36,8 @@ RESTART_S = 15.0
 """What has to start again before the next Binding, or to be told that it has ended."""
 FAIL_OVER_S = 20.0
 """A kube-scheduler that says nothing keeps the Lease for 10 s; beside an operator that says nothing it ends by then."""
+ALONE_S = 90.0
+"""The operator's own liveness probe ends it after 40 s at most. Then both programs have to start again."""
 
 AGENT = "gpuledger-agent"
 SECURITY = REPOSITORY / "docs" / "security.md"
@@ -197,6 +199,27 @@ def test_an_operator_that_is_started_again_is_back_before_its_scheduler_would_en
         stream.wait_for(4)
     say(f"the active operator was once {hit}: {all_placed_soon_and_once(cluster, stream, RESTART_S)}")
     assert (cluster.holder(), scheduler_restarts(cluster, active)) == (before, restarts)
+
+
+@pytest.fixture
+def single(cluster: PodCluster) -> Iterator[str]:
+    """Yield the pod of a Deployment that has one replica, for the time of a test."""
+    cluster.plane.kubectl("scale", "deployment/gpuledger", "--namespace", NAMESPACE, "--replicas=1")
+    cluster.wait(lambda: list(cluster.system_pods()) == [cluster.active()], "the only pod is the active one")
+    yield cluster.active()
+    cluster.change()
+    cluster.wait_installed()
+
+
+@pytest.mark.long
+def test_a_single_replica_whose_operator_is_stopped_comes_back(cluster: PodCluster, single: str, say: Say) -> None:
+    with Stream(cluster, "single") as stream:
+        stream.wait_for(4)
+        HITS["stopped"].do(cluster, single, "operator")
+        stream.wait_for(4)
+    cluster.wait_bound(*stream.created, timeout_s=ALONE_S)
+    assert list(cluster.system_pods()) == [single]
+    say(f"the only replica's operator was stopped: {all_placed_soon_and_once(cluster, stream, ALONE_S)}")
 
 
 def test_the_node_of_the_active_replica_is_drained(cluster: PodCluster, say: Say) -> None:
