@@ -97,8 +97,7 @@ def test_a_node_that_is_deleted_and_comes_back_at_once_stays_usable(cluster: Clu
         cluster.wait_bound(f"short-{number}", timeout_s=SOON_S)
         cluster.delete(f"short-{number}")
     wait_phases(cluster, {card.uuid: "Ready" for card in node.cards})
-    cluster.settle()
-    assert holding(cluster, *uuids(running)) == ["running"]
+    cluster.wait(lambda: holding(cluster, *uuids(running)) == ["running"], "nothing is left of pods that were deleted")
     cluster.check_consistent()
 
 
