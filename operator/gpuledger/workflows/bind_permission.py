@@ -36,7 +36,7 @@ class BindPermission:
         self._news = asyncio.Event()
         self._nothing_under_way = asyncio.Event()
         self._nothing_under_way.set()
-        self._withdrawn = False
+        self._is_expected = True
         self.is_unanswered = False
         """A Binding was sent of which the API server has not said what has become of it."""
 
@@ -53,9 +53,9 @@ class BindPermission:
         finally:
             question.is_over = True
 
-    def withdraw(self) -> None:
-        """Take in that kube-scheduler will not ask for this node again: whoever waits for a question fails."""
-        self._withdrawn = True
+    def expect_question(self, is_expected: bool) -> None:
+        """Take in whether kube-scheduler would still take the node; if not, whoever waits for a question fails."""
+        self._is_expected = is_expected
         self._news.set()
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class BindPermission:
         try:
             async with asyncio.timeout(ASKED_AGAIN_S):
                 while not self._is_asked():
-                    if self._withdrawn or self.is_unanswered:
+                    if not self._is_expected or self.is_unanswered:
                         raise NobodyAsks("kube-scheduler does not wait for the pod's Binding any more")
                     self._news.clear()
                     await self._news.wait()

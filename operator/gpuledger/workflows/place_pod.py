@@ -260,10 +260,11 @@ class PodPlacer:
         raise DoesNotFit(f"shares that an earlier attempt has left to pod {pod} are being given back")
 
     def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
+        if self.is_binding(pod.uid):
+            self._binds[pod.uid].permission.expect_question(node_name in node_names)
         if node_name in node_names:
             return FilterResult([node_name], {})
         if self.is_binding(pod.uid):
-            self._binds[pod.uid].permission.withdraw()  # or the pod would wait until nobody has asked for too long
             raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
         raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
