@@ -18,11 +18,13 @@ from faults.kinds import Answer, Hold
 from faults.proxy import Armed
 from faults.requests import binding, changing, entering, leaving, of_kind
 
-<<<<<<< HEAD
-SETTINGS = {"hold_ttl_s": 2, "extender_timeout_s": 30, "release_delay_s": 2, "longest_release_s": 4}
-=======
-SETTINGS = {"hold_ttl_s": 2, "bind_timeout_s": 3, "extender_timeout_s": 30, "release_delay_s": 2}
->>>>>>> bind
+SETTINGS = {
+    "hold_ttl_s": 2,
+    "bind_timeout_s": 3,
+    "extender_timeout_s": 30,
+    "release_delay_s": 2,
+    "longest_release_s": 4,
+}
 """A hold that ends soon, and a kube-scheduler that waits for longer than that."""
 
 
