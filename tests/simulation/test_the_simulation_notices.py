@@ -284,7 +284,7 @@ BREAKS = [
         deadlines_believed,
         "the Lease moves to a machine whose clock is ahead",
         "was deleted by force and may run",
-        Mood(act_rate=0.3),
+        plan=(H_COMES, Rule("operator 1: sees MODIFIED card", skip=1, act=True)),
     ),
     Break(
         "the claim before the eviction",
