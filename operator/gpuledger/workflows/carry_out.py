@@ -109,6 +109,7 @@ class PreemptionCarrier:
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
         self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
+        self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
         self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
@@ -150,6 +151,8 @@ class PreemptionCarrier:
         In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
         """
         for uid, claim in card.claims.items():
+            if uid in self._awaited and _is_releasing(card, claim):
+                self._let_go_on(uid)
             if uid in self._active:
                 if card.holders.keys().isdisjoint(claim.victims):
                     self.worker.mark(uid)
@@ -165,17 +168,26 @@ class PreemptionCarrier:
         """Wait a moment for the room that is made for a pod, if those who had to leave are gone from the API server.
 
         kube-scheduler can see them go before we do. It asks at once, and a refusal would make it clear the pod's
-        nomination: then others get the CPU. While they are still there, nothing is waited for.
+        nomination: then others get the CPU. While they are still there, nothing is waited for, nor where they were
+        deleted by force, so that their shares stay; and once only, as all other pods wait, too.
         """
         claims = self._ledger.promises.claims_of(pod_uid)
-        if not claims or pod_uid not in self._active:
+        if not claims or pod_uid not in self._active or pod_uid in self._did_not_come or self._is_kept(claims):
             return
         event = self._awaited.setdefault(pod_uid, asyncio.Event())
-        with suppress(TimeoutError, ApiError):
-            async with asyncio.timeout(READY_WAIT_S):
-                if all(await all_of([self._is_gone(victim) for victim in self._evictor.victims(claims).values()])):
-                    await event.wait()
+        with suppress(ApiError):
+            try:
+                async with asyncio.timeout(READY_WAIT_S):
+                    if all(await all_of([self._is_gone(victim) for victim in self._evictor.victims(claims).values()])):
+                        await event.wait()
+            except TimeoutError:
+                self._did_not_come.add(pod_uid)
         self._awaited.pop(pod_uid, None)
+
+    def _is_kept(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
+        """Tell whether a victim is gone whose share stays for a while."""
+        entries = ((self._ledger.entry(card.uuid), claim) for card, claim in claims)
+        return any(entry is not None and _is_releasing(entry, claim) for entry, claim in entries)
 
     async def _is_gone(self, victim: Pod) -> bool:
         try:
@@ -293,6 +305,7 @@ class PreemptionCarrier:
         self._given_up.pop(pod_uid, None)
         self._evictor.forget(pod_uid)
         self._in_vain.pop(pod_uid, None)
+        self._did_not_come.discard(pod_uid)
         self._let_go_on(pod_uid)
         timer = self._timers.pop(pod_uid, None)
         if timer:
@@ -352,6 +365,12 @@ class PreemptionCarrier:
         event = self._awaited.get(pod_uid)
         if event is not None:
             event.set()
+
+
+def _is_releasing(entry: CardEntry, claim: Claim) -> bool:
+    """Tell whether a victim's share stays on a card though the pod is gone."""
+    victims = (entry.holders[uid] for uid in claim.victims if uid in entry.holders)
+    return any(victim.state is HolderState.RELEASING for victim in victims)
 
 
 def _fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:

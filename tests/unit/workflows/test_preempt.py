@@ -12,7 +12,7 @@ from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
-from fakes.virtual_time import LoopDatetime, settle
+from fakes.virtual_time import LoopDatetime, now_s, settle
 from gpuledger.controller import startup
 from gpuledger.formats.extender import FilterArguments, PreemptArguments
 from gpuledger.formats.pod import LONGEST_GRACE_S, pod_identity
@@ -226,6 +226,33 @@ async def test_kube_scheduler_that_sees_the_victim_go_first_gets_the_node_and_no
     assert not question.done()
     await pass_time(parts, 0.5)
     assert (await question).node_names == ["node-a"]
+
+
+async def test_kube_scheduler_does_not_wait_for_a_victim_that_was_deleted_by_force(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """Its share stays for a minute, and kube-scheduler tries no other pod meanwhile."""
+    await want(parts, "high")
+    [victim] = evicted(api)
+    api.delete_pod(victim)  # our own watch has not shown it yet
+    begin_s = now_s()
+    question = asyncio.create_task(parts.placer.answer(FilterArguments(api.pods["default", "high"], ["node-a"])))
+    await settle()
+    await parts.idle()
+    assert not (await question).node_names
+    for _ in range(10):
+        assert not (await parts.placer.answer(FilterArguments(api.pods["default", "high"], ["node-a"]))).node_names
+    assert now_s() < begin_s + 0.1
+
+
+async def test_kube_scheduler_waits_once_for_room_that_does_not_come(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    [victim] = evicted(api)
+    end(api, victim)  # our own watch shows nothing
+    begin_s = now_s()
+    for _ in range(10):
+        await parts.placer.answer(FilterArguments(api.pods["default", "high"], ["node-a"]))
+    assert now_s() < begin_s + 1.1
 
 
 async def test_kube_scheduler_does_not_wait_for_a_victim_that_is_still_there(
