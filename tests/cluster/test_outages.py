@@ -170,7 +170,10 @@ def test_running_pods_of_a_node_that_is_gone_free_their_cards_when_they_are_dele
 
 
 def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster) -> None:
-    """A namespace's end is seen at once after a gap of the watch: each card is written a few times, not once a pod."""
+    """A namespace's end is seen at once after a gap of the watch: each card is written a few times, not once a pod.
+
+    No kubelet has said that the pods have ended: their shares are marked first, and go after a while.
+    """
     cluster.add_nodes(3, number=50)
     path = "/api/v1/namespaces"
     cluster.request("POST", path, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}})
@@ -189,7 +192,7 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
     cluster.api.disarm(unseen)
     cluster.wait(lambda: cluster.metric("gpuledger_holders") == 0, "all shares are free", 3 * DEADLINE_S)
     assert not any(cluster.holders().values())
-    assert cluster.metric("gpuledger_ledger_patches_total") - writes < NAMESPACE_PODS / 4
+    assert cluster.metric("gpuledger_ledger_patches_total") - writes < 2 * NAMESPACE_PODS / 4
 
 
 # Servers that go and come back.
