@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.pod import container_ids, has_ended, is_finished
+from gpuledger.formats.pod import container_ids, has_ended, is_finished, resources_asked
 from gpuledger.formats.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.model.errors import BadInput
 
@@ -33,6 +34,16 @@ Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 """Finds which pods have processes: UID -> ids of its containers, as far as they are known."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """A pod that is looked for."""
+
+    since_s: float
+    """By the loop's clock."""
+    containers: frozenset[str]
+    """Ids of its containers, as far as they are known."""
+
+
 class EndedPods:
     """Looks after the pods that ask for cards of this node, from when the API server shows that they have ended."""
 
@@ -41,8 +52,7 @@ class EndedPods:
         self._look = look
         self._say = say  # has the node show this
         self._living: dict[str, frozenset[str]] = {}  # UID of a pod that may run -> ids of its containers
-        self._doubtful: dict[str, float] = {}  # UID of a pod that is looked for -> since when, by the loop's clock
-        self._containers: dict[str, frozenset[str]] = {}  # UID of such a pod -> ids of its containers
+        self._doubtful: dict[str, _Sought] = {}  # UID of a pod that is looked for -> what is known of it
         self._said: dict[str, bool] = {}  # UID -> whether anything of it runs, the oldest first
         self._wanted = asyncio.Event()
         self._listed = False
@@ -54,12 +64,12 @@ class EndedPods:
         with suppress(BadInput):
             self._said = dict(read_ends(node) or {})
             self._living = {uid: frozenset(ids) for uid, ids in read_containers(node).items()}
-        for uid in (*granted, *(uid for uid, runs in self._said.items() if runs)):
+        for uid in granted:
             self._living.setdefault(uid, frozenset())
 
     def observe(self, pod: Json, gone: bool) -> None:
         """Take in a pod of this node."""
-        if not self._asks_for_cards(pod):
+        if self._resources.isdisjoint(resources_asked(pod)):
             return
         uid = pod["metadata"]["uid"]
         if has_ended(pod):
@@ -101,27 +111,23 @@ class EndedPods:
 
     async def _look_once(self) -> None:
         listed = self._listed
-        sought = {uid: self._containers.get(uid, frozenset()) for uid in self._doubtful}
+        sought = dict(self._doubtful)
         if sought:
-            self._conclude(sought, await self._look(sought))
-        self._say(ends_annotation(self._said, self._containers))
+            self._conclude(sought, await self._look({uid: each.containers for uid, each in sought.items()}))
+        self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
         self.speaks = self.speaks or listed
 
-    def _conclude(self, sought: Mapping[str, Collection[str]], sight: Sight) -> None:
+    def _conclude(self, sought: Mapping[str, _Sought], sight: Sight) -> None:
         now_s = asyncio.get_running_loop().time()
-        for uid, containers in sought.items():
+        for uid, each in sought.items():
             if uid in sight.pods:
-                if now_s >= self._doubtful[uid] + RUNS_AFTER_S:
+                if now_s >= each.since_s + RUNS_AFTER_S:
                     self._settle(uid, True)
-            elif containers or sight.sees_pods:
+            elif each.containers or sight.sees_pods:
                 self._settle(uid, False)
-                self._forget(uid)
+                del self._doubtful[uid]
             elif not self._said.get(uid):  # nobody can tell: nothing is said of it
-                self._forget(uid)
-
-    def _forget(self, uid: str) -> None:
-        del self._doubtful[uid]
-        self._containers.pop(uid, None)
+                del self._doubtful[uid]
 
     def _settle(self, uid: str, runs: bool) -> None:
         if self._said.get(uid) == runs:
@@ -137,15 +143,5 @@ class EndedPods:
         known = self._living.pop(uid, frozenset())
         if uid in self._doubtful or self._said.get(uid) is False:
             return
-        self._doubtful[uid] = asyncio.get_running_loop().time()
-        self._containers[uid] = known | frozenset(containers)
+        self._doubtful[uid] = _Sought(asyncio.get_running_loop().time(), known | frozenset(containers))
         self._wanted.set()
-
-    def _asks_for_cards(self, pod: Json) -> bool:
-        spec = pod["spec"]
-        containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
-        return any(not self._resources.isdisjoint(_limits(container)) for container in containers)
-
-
-def _limits(container: Json) -> Json:
-    return (container.get("resources") or {}).get("limits") or {}

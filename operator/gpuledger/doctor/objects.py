@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -87,15 +87,6 @@ def _problem(container: Json) -> str:
 def _message(state: Json) -> str:
     text = " ".join(str(state.get("message") or "").split())
     return f": {text[:LONGEST_WORDS]}" if text else ""
-
-
-def resources_asked(pod: Json) -> Iterator[str]:
-    """Yield the names of all resources that a pod's containers ask for."""
-    spec = pod.get("spec") or {}
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        asked = container.get("resources") or {}
-        yield from asked.get("limits") or ()
-        yield from asked.get("requests") or ()
 
 
 def version_in(text: str) -> tuple[int, int] | None:

@@ -127,7 +127,11 @@ def has_ended(pod: Json) -> bool:
     Kubernetes' garbage collector writes `Failed` without a word of the kubelet, where the node is gone or out of
     service: its containers may run on. Source: markFailedAndDeletePod in pkg/controller/podgc.
     """
-    return is_finished(pod) and not _is_given_up(pod) and not any("running" in state for state in _states(pod))
+    return is_finished(pod) and not _is_given_up(pod) and not any(map(_runs, _statuses(pod)))
+
+
+def _runs(status: Json) -> bool:
+    return "running" in (status.get("state") or {})
 
 
 def _is_given_up(pod: Json) -> bool:
@@ -136,11 +140,11 @@ def _is_given_up(pod: Json) -> bool:
     return any(c.get("type") == "DisruptionTarget" and c.get("reason") == "DeletionByPodGC" for c in conditions)
 
 
-def _states(pod: Json) -> Iterator[Json]:
+def _statuses(pod: Json) -> Iterator[Json]:
+    """Yield what the kubelet has told of each container."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
-        for each in status.get(kind) or ():
-            yield each.get("state") or {}
+        yield from status.get(kind) or ()
 
 
 def is_being_deleted(pod: Json) -> bool:
@@ -169,10 +173,16 @@ def bound_at(pod: Json) -> str:
 
 def container_ids(pod: Json) -> list[str]:
     """Return the runtime's ids of the pod's containers, as far as the kubelet has told them."""
-    status = pod.get("status") or {}
-    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-    statuses = [each for kind in kinds for each in status.get(kind) or ()]
-    return [str(each["containerID"]).rpartition("//")[2] for each in statuses if each.get("containerID")]
+    return [str(each["containerID"]).rpartition("//")[2] for each in _statuses(pod) if each.get("containerID")]
+
+
+def resources_asked(pod: Json) -> Iterator[str]:
+    """Yield the names of all resources that a pod's containers ask for."""
+    spec = pod.get("spec") or {}
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        asked = container.get("resources") or {}
+        yield from asked.get("limits") or ()
+        yield from asked.get("requests") or ()
 
 
 def bound_node(pod: Json) -> str:

@@ -88,7 +88,6 @@ class Chooser:
         """
         wanted = _quick(node_names)
         known = self._set_of(request)
-        known.question()
         self._pricers.tick()
         for _ in known.look_around(wanted):
             pass
@@ -113,9 +112,7 @@ class Chooser:
 
         Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile.
         """
-        known = self._set_of(request)
-        known.question()
-        yield from known.look_around(_quick(node_names))
+        yield from self._set_of(request).look_around(_quick(node_names))
 
     def best(
         self, request: PodRequest, node_names: Container[str] | None, work: Work | None = None
@@ -127,7 +124,6 @@ class Chooser:
         """
         known = self._set_of(request)
         before = _steps(known)
-        known.question()
         self._pricers.tick()
         try:
             for _ in known.look_around(node_names):

@@ -106,8 +106,9 @@ class FittingNodes:
     def look_around(self, node_names: Container[str] | None) -> Iterator[None]:
         """Look at all nodes that are new or have changed; of many only until one of these fits. None stands for any.
 
-        Yields between two looks, at some nodes each. Ends early when the question has cost what it may.
+        Begins a question. Yields between two looks, at some nodes each. Ends early when that has cost what it may.
         """
+        self.question()
         number = LOOKED_AT if self._many else LOOKED_AT_A_TIME
         self.look_further(number - self._update(number))
         while self._unseen and not self.is_tired and not (self._many and self._is_any_of(node_names)):

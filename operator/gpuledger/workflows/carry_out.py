@@ -23,6 +23,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
+from gpuledger.workflows import evict, nominate
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.evict import Evictor, Teller
 from gpuledger.workflows.journal import Journal
@@ -60,20 +61,11 @@ class Outcome(StrEnum):
     GIVEN_UP = "given-up"
 
 
-class PodStore(Protocol):
+class PodStore(evict.PodStore, nominate.PodStore, Protocol):
     """The pods at the API server."""
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now. Raises NotFound."""
-
-    async def evict_pod(self, pod: Pod) -> None:
-        """Have a pod leave, if its budgets allow that. Raises NotFound, Conflict; Unreachable with 429 if not."""
-
-    async def delete_pod(self, pod: Pod) -> None:
-        """Have a pod leave, whatever its budgets say. Raises NotFound, Conflict."""
-
-    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
-        """Nominate a pod for a node, or for none; return the pod as it is then. Raises NotFound, Conflict, Invalid."""
 
 
 class PreemptionCarrier:

@@ -20,7 +20,7 @@ from gpuledger.workflows.adopt import enter_shares
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.departures import Departures, ReleaseTimes
 from gpuledger.workflows.journal import Journal
-from gpuledger.workflows.pod_ends import Word
+from gpuledger.workflows.pod_ends import Word, word_of
 from gpuledger.workflows.release_pod import PodReleaser
 
 logger = logging.getLogger(__name__)
@@ -61,10 +61,7 @@ class _Said:
     def word(self, node_name: str, pod_uid: str) -> Word:
         """Return what is known of a pod that had a share on a node."""
         report = self.world.nodes.get(node_name)
-        if report is None or report.ends is None:
-            return Word.NO_AGENT
-        runs = report.ends.get(pod_uid)
-        return Word.NOTHING_SAID if runs is None else Word.RUNS if runs else Word.ENDED
+        return word_of(report.ends if report else None, pod_uid)
 
 
 class Mender:

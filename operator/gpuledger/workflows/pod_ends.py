@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -29,6 +29,14 @@ class Word(Enum):
     """The node's agent is not Ready, so what it has not said means nothing."""
     RUNS = auto()
     """Processes or containers of it are left."""
+
+
+def word_of(said: Mapping[str, bool] | None, pod_uid: str) -> Word:
+    """Return what a node's annotation says of a pod; None: it has none."""
+    if said is None:
+        return Word.NO_AGENT
+    runs = said.get(pod_uid)
+    return Word.NOTHING_SAID if runs is None else Word.RUNS if runs else Word.ENDED
 
 
 class PodEnds:
@@ -64,13 +72,9 @@ class PodEnds:
 
     def word(self, node_name: str, pod_uid: str) -> Word:
         """Return what is known of a pod that had a share on a node."""
-        said = self._said.get(node_name)
-        if said is None:
-            return Word.NO_AGENT
-        runs = said.get(pod_uid)
-        if runs is not None:
-            return Word.RUNS if runs else Word.ENDED
-        return Word.AGENT_AWAY if self._agents.not_ready(node_name) else Word.NOTHING_SAID
+        word = word_of(self._said.get(node_name), pod_uid)
+        is_away = word is Word.NOTHING_SAID and self._agents.not_ready(node_name)
+        return Word.AGENT_AWAY if is_away else word
 
     def _agent_has_changed(self, node_name: str) -> None:
         if node_name in self._said:

@@ -381,6 +381,17 @@ async def until_entered(api: ApiServer) -> None:
         await asyncio.sleep(0.1)
 
 
+async def bind_in_vain(api: ApiServer, hasty: OperatorParts) -> None:
+    """Let a Bind of pod `a` fail for want of time, and its share be entered after that."""
+    gate = asyncio.Event()
+    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
+    hasty.filter("a", "node-a")
+    with pytest.raises(BindFailed):
+        await hasty.bind("a", "node-a")
+    gate.set()
+    await until_entered(api)
+
+
 async def test_a_bind_whose_time_is_over_sends_no_binding_until_it_is_asked_again(
     api: ApiServer, hasty: OperatorParts
 ) -> None:
@@ -405,13 +416,7 @@ async def test_a_bind_whose_time_is_over_sends_no_binding_until_it_is_asked_agai
 
 
 async def test_a_bind_that_nobody_asks_for_again_gives_its_shares_back(api: ApiServer, hasty: OperatorParts) -> None:
-    gate = asyncio.Event()
-    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
-    hasty.filter("a", "node-a")
-    with pytest.raises(BindFailed):
-        await hasty.bind("a", "node-a")
-    gate.set()
-    await until_entered(api)
+    await bind_in_vain(api, hasty)
     await asyncio.sleep(ASKED_AGAIN_S - 1)
     assert hasty.placer.is_binding("uid-a")
     await asyncio.sleep(2)
@@ -425,13 +430,7 @@ async def test_a_bind_whose_node_is_not_named_any_more_gives_its_shares_back_at_
 ) -> None:
     api.put_card(ELSEWHERE)
     hasty.read_cards()
-    gate = asyncio.Event()
-    api.queue(WRITE, *[lose_request()] * 8, hold_request(gate))
-    hasty.filter("a", "node-a")
-    with pytest.raises(BindFailed):
-        await hasty.bind("a", "node-a")
-    gate.set()
-    await until_entered(api)
+    await bind_in_vain(api, hasty)
     with pytest.raises(DoesNotFit):
         hasty.filter("a", "node-b")
     await asyncio.sleep(1.0)
