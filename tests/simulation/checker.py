@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 AMOUNTS = ("memoryMiB", "cores", "number")
 
-KEPT_AFTER_FORCE_S = 60.0
-"""How long the share of a pod stays that was deleted by force while it may have run: 30 s to end, and the delay."""
+KEPT_AFTER_FORCE_S = 60.0 - 0.001
+"""How long the share of a pod stays that was deleted by force while it may have run: 30 s to end, and the delay.
+
+Less a millisecond: the simulation's time is a sum of floats, and 61.1 less 1.1 may be the last bit short of 60.
+"""
 
 PROMPT_S = 60.0
 """How long a pod may wait where there is room for it, once nothing goes wrong: back-off, and the time to be woken."""
