@@ -72,6 +72,8 @@ class OperatorParts:
     evicts: bool = True
     """Who preempts: the operator, or kube-scheduler, which asks it."""
     despite_budgets: bool = False
+    adopt_pods: bool = False
+    scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Policy = field(default_factory=Policy)
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
@@ -121,7 +123,18 @@ class OperatorParts:
             self.leadership.is_active,
         )
         self.journal.on_lost = self.inventory.recheck
-        self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, False, trail=self.trail)
+        self.adopter = Adopter(
+            self.ledger,
+            self.journal,
+            self.api.store,
+            settings.facts,
+            self.adopt_pods,
+            self.leadership.is_active,
+            self.trail,
+            settings.stranger,
+            self.scheduler_names,
+            RELEASE_DELAY_S,
+        )
         self.learner = Learner(self.ledger, self.chooser, settings.request)
         self.lives = PodLives()
         self.carrier = PreemptionCarrier(
@@ -165,7 +178,7 @@ class OperatorParts:
             self.api.store,
             settings.request,
             WORDS,
-            ("gpuledger",),
+            self.scheduler_names,
             self.counts,
         )
         self.explainer = PodExplainer(
@@ -173,7 +186,7 @@ class OperatorParts:
             self.waiting,
             self.api.store,
             settings.request,
-            ("gpuledger",),
+            self.scheduler_names,
             self.placer.held_pod,
             self.lives,
         )

@@ -120,7 +120,18 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     placer.on_refused = preemption.refused
     inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)
     journal.on_lost = inventory.recheck
-    adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active, trail)
+    adopter = Adopter(
+        ledger,
+        journal,
+        store,
+        placement.facts,
+        settings.adopt_pods,
+        leadership.is_active,
+        trail,
+        placement.stranger,
+        settings.scheduler_names,
+        settings.release_delay_s,
+    )
     observer = ClusterObserver(
         ledger,
         inventory,

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import bound_node, created_at, pod_facts, pod_identity, resource_version
+from gpuledger.formats.pod import bound_node, created_at, pod_facts, pod_identity, resource_version, stranger
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import PINNED, Ledger
@@ -25,6 +25,7 @@ from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerEr
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
+from gpuledger.model.stranger import Stranger
 from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
@@ -71,6 +72,10 @@ class PlacementSettings:
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
         return pod_facts(pod, self.words)
+
+    def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
+        """Return what a pod may have got from its node's device plugin, None for nothing."""
+        return stranger(pod, self.words)
 
 
 @dataclass(frozen=True, slots=True)
