@@ -278,11 +278,13 @@ def test_classic_nodes_have_no_inventory_and_get_no_pods(cluster: Cluster) -> No
 
 
 def old_pod(cluster: Cluster, name: str, node_name: str, limits: dict[str, int], told: dict[str, str]) -> None:
-    """Create a pod as another scheduler has bound it."""
+    """Create a pod as another scheduler has bound it; it runs."""
     body = pod(name, limits)
     body["spec"] |= {"schedulerName": "volcano", "nodeName": node_name}
     body["metadata"]["annotations"] = told
     cluster.create(body)
+    status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    cluster.patch(f"{PODS}/{name}/status", {"status": status})
 
 
 def test_pods_of_the_old_device_plugin_keep_their_cards_when_it_is_replaced(cluster: Cluster) -> None:
@@ -293,6 +295,7 @@ def test_pods_of_the_old_device_plugin_keep_their_cards_when_it_is_replaced(clus
         old_pod(cluster, f"old-{number}", "swapped", {"volcano.sh/gpu-number": 1}, told)
     cluster.request("DELETE", f"{NODES}/swapped")
     add_node(cluster, "swapped", "volcano", cards=4)
+    cluster.set_slots("swapped", 0, "volcano.sh/gpu-number")  # what a kubelet leaves of a plugin that is gone
     cluster.wait(lambda: holder_names(cluster, "swapped", 0, 1) == [["old-0"], ["old-1"]], "the old pods are adopted")
     kubelet = Kubelet(cluster, VolcanoPlugin(Plugged(cluster), "swapped"))
     kubelet.given = {"old-0": [], "old-1": []}

@@ -387,11 +387,12 @@ class ApiServer:
         on_node = re.fullmatch(r"spec\.nodeName=(.+)", parameters["fieldSelector"])
         if on_node is not None:
             return [pod for pod in self.pods.values() if bound_node(pod) == on_node[1]]
-        selector = re.fullmatch(r"spec\.schedulerName=([^,]+),spec\.nodeName(!?)=", parameters["fieldSelector"])
+        selector = re.fullmatch(r"spec\.schedulerName(!?)=([^,]+),spec\.nodeName(!?)=", parameters["fieldSelector"])
         if selector is None:
             raise AssertionError(f"unknown field selector {parameters['fieldSelector']}")
-        ours = [pod for pod in self.pods.values() if pod["spec"]["schedulerName"] == selector[1]]
-        return [pod for pod in ours if bool(bound_node(pod)) == bool(selector[2])]
+        differs, name, bound = selector.groups()
+        chosen = [pod for pod in self.pods.values() if (pod["spec"]["schedulerName"] != name) == bool(differs)]
+        return [pod for pod in chosen if bool(bound_node(pod)) == bool(bound)]
 
     def _patch_card(self, old: Json, operations: list[Json], of_status: bool) -> Json:
         try:

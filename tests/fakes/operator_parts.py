@@ -81,6 +81,8 @@ class OperatorParts:
     """Who preempts: the operator, or kube-scheduler, which asks it."""
     despite_budgets: bool = False
     release_delay_s: float = RELEASE_DELAY_S
+    adopt_pods: bool = False
+    scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Policy = field(default_factory=Policy)
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
@@ -93,13 +95,14 @@ class OperatorParts:
         settings = PlacementSettings(WORDS, HOLD_TTL_S, self.bind_timeout_s, self.nodes_offered, self.who_preempts)
         self.agents = AgentPods()
         self.ends = PodEnds(self.agents)
+        release_times = ReleaseTimes(self.release_delay_s, LONGEST_RELEASE_S)
         self.releaser = PodReleaser(
             self.ledger,
             self.journal,
             self.api.store,
             self.counts,
             settings.request,
-            Departures(self.ends, ReleaseTimes(self.release_delay_s, LONGEST_RELEASE_S)),
+            Departures(self.ends, release_times),
             self.leadership.is_active,
             self.trail,
         )
@@ -132,7 +135,18 @@ class OperatorParts:
             self.leadership.is_active,
         )
         self.journal.on_lost = self.inventory.recheck
-        self.adopter = Adopter(self.ledger, self.journal, self.api.store, settings.facts, False, trail=self.trail)
+        self.adopter = Adopter(
+            self.ledger,
+            self.journal,
+            self.api.store,
+            settings.facts,
+            settings.stranger,
+            self.adopt_pods,
+            self.scheduler_names,
+            release_times,
+            self.leadership.is_active,
+            self.trail,
+        )
         self.learner = Learner(self.ledger, self.chooser, settings.request)
         self.lives = PodLives()
         self.carrier = PreemptionCarrier(
@@ -178,7 +192,7 @@ class OperatorParts:
             self.api.store,
             settings.request,
             WORDS,
-            ("gpuledger",),
+            self.scheduler_names,
             self.counts,
         )
         self.explainer = PodExplainer(
@@ -186,7 +200,7 @@ class OperatorParts:
             self.waiting,
             self.api.store,
             settings.request,
-            ("gpuledger",),
+            self.scheduler_names,
             self.placer.held_pod,
             self.lives,
         )

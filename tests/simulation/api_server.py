@@ -128,7 +128,7 @@ def selector_of(field_selector: str | None) -> Selector:
     """Return what a request's field selector means."""
     if field_selector in (None, f"metadata.name={LEASE_NAME}"):
         return everything
-    if field_selector == "spec.schedulerName=gpuledger,spec.nodeName!=":
+    if field_selector == "spec.schedulerName!=default-scheduler,spec.nodeName!=":
         return is_bound
     if field_selector == "spec.schedulerName=gpuledger,spec.nodeName=":
         return is_pending

@@ -14,7 +14,7 @@ from simulation.scenarios import ONE_CARD, TWO_CARDS, A, B
 LATE, ENDS, FAILS_BEFORE, SKIPPED, REFUSED = 2, 3, 3, 4, 9
 """Ways of a request, of a watch, of a Bind, of an event of a watch, and of a request again."""
 
-LISTS_BOUND_PODS = "operator 1: list pods spec.schedulerName=gpuledger,spec.nodeName!="
+LISTS_BOUND_PODS = "operator 1: list pods spec.schedulerName!=default-scheduler,spec.nodeName!="
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,8 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     clock, trail = asyncio.get_running_loop().time, Trail(settings.trail_kept)
     agents, starts = AgentPods(), LateStarts(ledger, store, settings.start_timeout_s)
     ends = PodEnds(agents)
-    departures = Departures(ends, ReleaseTimes(settings.release_delay_s, settings.longest_release_s))
+    release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
+    departures = Departures(ends, release_times)
     releaser = PodReleaser(ledger, journal, store, counts, placement.request, departures, leadership.is_active, trail)
     ends.on_news = releaser.word_of_node
     turns = PluginTurns(ledger, placement.words, store, counts, settings.plugin_timeout_s, leadership.is_active)
@@ -126,7 +127,18 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     placer.on_refused = preemption.refused
     inventory = InventoryKeeper(ledger, journal, store, counts, events, agents, starts, leadership.is_active)
     journal.on_lost = inventory.recheck
-    adopter = Adopter(ledger, journal, store, placement.facts, settings.adopt_pods, leadership.is_active, trail)
+    adopter = Adopter(
+        ledger,
+        journal,
+        store,
+        placement.facts,
+        placement.stranger,
+        settings.adopt_pods,
+        settings.scheduler_names,
+        release_times,
+        leadership.is_active,
+        trail,
+    )
     observer = ClusterObserver(
         ledger,
         inventory,

@@ -14,6 +14,7 @@ from gpuledger.doctor.checks.nodes import (
     check_names_of_nodes,
     check_registers,
     check_scores,
+    check_unaccounted,
 )
 from gpuledger.doctor.checks.others import check_foreign_pods, check_other_schedulers, check_plugins
 from gpuledger.doctor.checks.policies import check_defaults, check_policies, check_webhook
@@ -55,6 +56,7 @@ CHECKS: dict[str, Check] = {
     "plugins": check_plugins,
     "cdi": check_cdi,
     "scores": check_scores,
+    "unaccounted": check_unaccounted,
     "foreign-pods": check_foreign_pods,
     "clock-here": check_clock_here,
     "clocks-of-nodes": check_clocks_of_nodes,

@@ -104,8 +104,8 @@ class Facts:
     last_words: Mapping[str, str] = field(default_factory=dict)
     """Name of a pod of ours that is not Ready -> the end of its log, or why it can't be read."""
     nodes: Sequence[Json] | Unread = _NOT_ASKED
-    cards: frozenset[str] | Unread = _NOT_ASKED
-    """Names of the GPUAllocations: UUIDs in lower case."""
+    cards: Mapping[str, str] | Unread = _NOT_ASKED
+    """Name of a GPUAllocation, the card's UUID in lower case -> its phase."""
     pods: Sequence[Json] | Unread = _NOT_ASKED
     """Pods of all namespaces that have not ended."""
     node_leases: Sequence[Json] | Unread = _NOT_ASKED

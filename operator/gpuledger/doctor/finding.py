@@ -310,6 +310,13 @@ class Kind(StrEnum):
         "ENABLE_TOPOLOGY_SCORE=true for HAMi's device plugin on NODE, or another policy",
     )
 
+    CARDS_UNACCOUNTED = (
+        "cards-unaccounted",
+        E,
+        "Somebody may use cards whose share is not in the ledger, so these take no new pods.",
+        "gpuledger migrate --dry-run, then without it; gpuledger audit; docs/audit.md, Cards that are closed",
+    )
+
     # Pods.
     FOREIGN_PODS = (
         "foreign-pods",

@@ -202,9 +202,10 @@ class Reading:
         needs = f"`get` on leases in {LEASE_NAMESPACE}"
         return await _or_none("the schedulers' Lease", needs, lambda: self._client.request("GET", path))
 
-    async def _cards(self) -> frozenset[str] | Unread:
-        async def read() -> frozenset[str]:
-            return frozenset(item["metadata"]["name"] for item in await self._listed_or_none(ALLOCATIONS))
+    async def _cards(self) -> Mapping[str, str] | Unread:
+        async def read() -> Mapping[str, str]:
+            found = await self._listed_or_none(ALLOCATIONS)
+            return {item["metadata"]["name"]: str((item.get("status") or {}).get("phase") or "") for item in found}
 
         return await _tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
 

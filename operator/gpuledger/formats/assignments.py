@@ -8,7 +8,9 @@ writes only the cards' numbers on the node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -21,6 +23,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import Lifetime
 from gpuledger.model.share import Share
+from gpuledger.model.stranger import Counted
 from gpuledger.model.world import OldDevices, ToldCard
 
 Json = Mapping[str, Any]
@@ -41,7 +44,8 @@ VOLCANO_PHASE = "volcano.sh/bind-phase"
 
 CLASSIC_INDEX = "volcano.sh/gpu-index"
 
-ALLOCATING = "allocating"
+ALLOCATING, FOUND = "allocating", "success"
+"""Phases of a pod that its device plugin has to find, and has found."""
 WORD = "NVIDIA"
 
 MAX_LENGTH = 256 * 1024
@@ -115,6 +119,34 @@ def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] 
         return (Dialect.VOLCANO, left) if left else None
     waits = dialect in (None, Dialect.HAMI) and annotations.get(HAMI_PHASE) == ALLOCATING
     return (Dialect.HAMI, 0) if waits else None
+
+
+def plugin_told(
+    pod: Json, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
+) -> dict[Dialect, frozenset[str]]:
+    """Return whose device plugin was told which cards to give to a pod's containers, by UUID.
+
+    A plugin looks for a pod of its node that is marked as one that it has to find, or has found; what else is written
+    there says nothing to it. Nor does this, if it is for other containers, or for more or fewer cards, than the kubelet
+    asks for. Users can write these annotations; what they can reach by that, docs/security.md says.
+    """
+    annotations, node_name = _annotations(pod), (pod.get("spec") or {}).get("nodeName")
+    asked = Counter[str]()
+    for each in counted:
+        asked[each.container] += each.cards
+    found: dict[Dialect, frozenset[str]] = {}
+    for dialect, node, phase, names in (
+        (Dialect.HAMI, HAMI_NODE, HAMI_PHASE, hami_annotations),
+        (Dialect.VOLCANO, VOLCANO_NODE, VOLCANO_PHASE, (VOLCANO_ALLOCATED,)),
+    ):
+        if annotations.get(node) != node_name or annotations.get(phase) not in (ALLOCATING, FOUND):
+            continue
+        own = {name: annotations[name] for name in (node, *names) if name in annotations}
+        with suppress(BadInput):
+            old = old_devices({**pod, "metadata": {"annotations": own}}, volcano_memory_unit_mib, hami_annotations)
+            if old is not None and Counter(card.container for card in old.cards) == asked:
+                found[dialect] = frozenset(card.uuid for card in old.cards)
+    return found
 
 
 def old_devices(

@@ -253,7 +253,8 @@ class CardStatus(_Part):
     phase: CardPhase = Field(
         description="Pending: just found, its holders are still being looked up. Ready: takes pods. Unhealthy: the "
         "node says that it is broken. Unavailable: its node no longer offers it. Cordoned: a person has set the "
-        "annotation gpuledger.dev/cordoned. Only a Ready card takes new pods."
+        "annotation gpuledger.dev/cordoned. Unaccounted: somebody may use the card whose share is not in the ledger. "
+        "Only a Ready card takes new pods."
     )
     reason: Line | None = Field(default=None, description="Why the card is not Ready, for people.")
     used: Used = Field(description="What the holders take together, out of spec.capacity.")

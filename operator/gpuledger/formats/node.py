@@ -68,14 +68,15 @@ def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
     registers = tuple((each, annotations[each.annotation]) for each in known)
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
     allocatable = status.get("allocatable") or {}
-    offered = frozenset(name for name in {*words.counts(), *KNOWN_COUNTS} if _some(allocatable.get(name)))
+    listed = {*words.counts(), *KNOWN_COUNTS} & allocatable.keys()
+    offered = frozenset(name for name in listed if _some(allocatable[name]))
     chosen = native or _one_for_each_vendor(registers, offered)
     return NodeFacts(
         name=metadata.get("name", ""),
         registers=chosen,
         scores=None if native else annotations.get(SCORES_ANNOTATION),
         offered=offered,
-        offer=_offer(chosen, offered, words),
+        offer=_offer(chosen, offered, frozenset(listed) - offered, words),
         host=host_capacity(node),
     )
 
@@ -123,7 +124,9 @@ def _one_for_each_vendor(
     return tuple(chosen.values())
 
 
-def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], words: Words) -> NodeOffer | None:
+def _offer(
+    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], once: frozenset[str], words: Words
+) -> NodeOffer | None:
     served = offered & {each.count for each, _ in registers}
     if any(each.dialect is Dialect.NATIVE for each, _ in registers):
         # Our agent serves all names of its vendor. Without its own one, another is what another plugin has left behind.
@@ -133,7 +136,7 @@ def _offer(registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[
         return None
     # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
     dialect = registers[0][0].dialect
-    return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect})
+    return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect}, once)
 
 
 def _contradictions(facts: NodeFacts) -> Iterable[str]:

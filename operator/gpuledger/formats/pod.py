@@ -8,15 +8,21 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.assignments import old_devices
+from gpuledger.formats.assignments import old_devices, plugin_told
 from gpuledger.formats.devices import DEVICES_ANNOTATION, read_devices
-from gpuledger.formats.request import pod_request
+from gpuledger.formats.request import counted, pod_request
 from gpuledger.formats.words import Words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
+from gpuledger.model.stranger import Stranger
 from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
+
+LONGEST_PROOF_BYTES = 256 * 1024
+"""JSON of a pod into which its kubelet can write its status for certain: that repeats names and images of the
+containers, and etcd takes 1.5 MiB. An ordinary pod has some 10 kB. A user can make one longer at any time, by labels as
+well."""
 
 LONGEST_GRACE_S = 3_600
 """Who may take longer to end is the last to be asked to leave, and is waited for no longer."""
@@ -52,6 +58,7 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         pod=identity,
         node_name=bound_node(pod),
         finished=is_finished(pod),
+        taken_up=is_taken_up(pod),
         request=request,
         bad_request=bad_request,
         told=told,
@@ -59,6 +66,36 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         old=old,
         scheduler_name=scheduler_of(pod),
     )
+
+
+def stranger(pod: Json, words: Words) -> Stranger | None:
+    """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
+
+    That is where it is bound, has not ended, counts cards, and where its kubelet has taken it up, for then the plugin
+    has said yes; or will, because a scheduler has bound it, which users can't do by themselves. Raises BadInput if this
+    is no pod.
+    """
+    if not bound_node(pod) or has_ended(pod):
+        return None
+    asked = counted(pod, words)
+    if not asked or not is_taken_up(pod):
+        return None
+    told = plugin_told(pod, asked, words.volcano_memory_unit_mib, words.hami_annotations())
+    return Stranger(pod_identity(pod), bound_node(pod), asked, told)
+
+
+def is_taken_up(pod: Json) -> bool:
+    """Tell whether a bound pod's kubelet has taken it up, or soon has to decide on it, as a scheduler has bound it.
+
+    Who names the node in a new pod has said nothing by that. No user can write what is looked at here. A pod whose
+    status would be too long for its kubelet to write is no proof of anything as long as that says nothing.
+    """
+    return has_started(pod) or (bool(bound_at(pod)) and not is_long(pod))
+
+
+def is_long(pod: Json) -> bool:
+    """Tell whether a kubelet may be unable to write the pod's status: then that it does not says nothing."""
+    return len(orjson.dumps(pod)) > LONGEST_PROOF_BYTES
 
 
 def _old_devices(pod: Json, words: Words) -> OldDevices | None:

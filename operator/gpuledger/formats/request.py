@@ -16,6 +16,7 @@ from gpuledger.model.card import ALL_CORES
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
+from gpuledger.model.stranger import Counted
 
 Json = Mapping[str, Any]
 
@@ -86,6 +87,25 @@ def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
         yield container, Lifetime.SIDECAR if container.get("restartPolicy") == "Always" else Lifetime.INIT
     for container in spec.get("containers") or ():
         yield container, Lifetime.MAIN
+
+
+def counted(pod: Json, words: Words) -> tuple[Counted, ...]:
+    """Return what the kubelet asks device plugins for, whatever else the pod says; readable or not for us."""
+    found: list[Counted] = []
+    for container, _ in containers(pod):
+        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
+            vendors = [each.vendor for each in words.by_name.get(name, ()) if each.count == name]
+            cards = _cards(amount) if vendors else 0
+            if cards:
+                found.append(Counted(str(container["name"]), name, vendors[0], cards))
+    return tuple(found)
+
+
+def _cards(amount: object) -> int:
+    try:
+        return min(whole_number(amount), MAX_CARDS)
+    except BadInput:  # "1Ki" is a number to the kubelet, and more than there are
+        return MAX_CARDS
 
 
 def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:

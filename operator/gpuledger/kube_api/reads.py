@@ -12,14 +12,19 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
 PODS = "/api/v1/pods"
 
+CLUSTERS_OWN = "default-scheduler"
+"""It tells no device plugin of another system which cards a pod gets: its pods get none from these."""
+
 
 def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     """Return the field selector for pods of these scheduler profiles, with a node or without.
 
     On fields that nobody can edit. A selector has no "or": with several names, pods of other schedulers come, too,
-    though not those of the cluster's own.
+    though not those of the cluster's own. With a node, they come in any case: who else gives out cards has to be seen.
     """
-    only = f"={scheduler_names[0]}" if len(scheduler_names) == 1 else "!=default-scheduler"
+    only = f"={scheduler_names[0]}" if len(scheduler_names) == 1 and not bound else f"!={CLUSTERS_OWN}"
+    if bound and CLUSTERS_OWN in scheduler_names:
+        return "spec.nodeName!="
     return f"spec.schedulerName{only},spec.nodeName{'!=' if bound else '='}"
 
 
@@ -38,7 +43,7 @@ class KubeReads:
         return self._client.pages(ALLOCATIONS)
 
     def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the pods of these scheduler profiles that have a node, page by page; others may be among them."""
+        """Yield the pods that have a node of all schedulers but the cluster's own, page by page."""
         return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=True)})
 
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:

@@ -1,9 +1,8 @@
 """The ledger in memory: pure, single-threaded, without a clock.
 
-Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so
-(`load`). *Holds* are shares that were chosen a moment ago and are on their way there; they end with a deadline, unless
-they are pinned because a write is in flight. A hold can have *spares*, the pod's shares on other nodes: somebody else
-still chooses between them. Placement asks for `node_room`, and for the nodes touched since it last looked.
+Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so, by
+`load`. *Holds* are shares chosen a moment ago, on their way there; they end with a deadline, unless they are pinned: a
+write is in flight. A hold can have *spares*, shares on other nodes: somebody else still chooses between them.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
+from gpuledger.ledger.strangers import Strangers
 from gpuledger.ledger.topologies import Topologies
 from gpuledger.ledger.touches import Touches
 from gpuledger.model.card import Card
@@ -65,6 +65,7 @@ class Ledger:
         self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
+        self.strangers = Strangers(self, self._touch)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of the room on a node."""
         self.on_stored: Callable[[str], None] = lambda _: None
@@ -165,7 +166,7 @@ class Ledger:
         elif entry.card.node_name != node_name:
             self._leave_node(entry)
         else:
-            before = (entry.takes_pods, entry.room())
+            before = entry.outlook()
         self._by_node.setdefault(node_name, {})[uuid] = entry
         was_open = entry.open
         entry.describe(stored)
@@ -173,7 +174,7 @@ class Ledger:
             self.promises.listed(entry, stored.claims)
             self._replace_holders(entry, stored.holders)
         entry.known_room = None
-        if (entry.takes_pods, entry.room()) != before:  # a hold that has become a holder changes nothing for others
+        if entry.outlook() != before:  # a hold that has become a holder changes nothing for others
             self._touch(node_name)
         self.on_stored(node_name)
         if entry.open and not was_open:
@@ -326,26 +327,24 @@ class Ledger:
 
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
         reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
-        cards = tuple(entry.card for entry in reported)
+        cards, takes = tuple(entry.card for entry in reported), [entry for entry in reported if entry.takes_pods]
+        closed = self.strangers.closed(node_name)
         return NodeRoom(
             name=node_name,
             offer=self._offers.get(node_name),
             cards=cards,
-            rooms=tuple(room(entry) for entry in reported if entry.takes_pods),
+            rooms=tuple(room(entry) for entry in takes if entry.card.uuid not in closed),
             hangs=node_name in self._hanging,
             host=self.hosts.free(node_name),
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),
+            unaccounted=frozenset(entry.card.uuid for entry in takes if entry.card.uuid in closed),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 
     def _spares_on(self, entry: CardEntry) -> list[str]:
         """Return the UIDs of the pods for which the card is only a spare."""
-        with_spares = [self._holds[uid] for uid in entry.holds if uid in self._with_spares]
-        return [
-            hold.pod_uid
-            for hold in with_spares
-            if all(share.uuid != entry.card.uuid for share in hold.placement.shares)
-        ]
+        uuid, with_spares = entry.card.uuid, [self._holds[uid] for uid in entry.holds if uid in self._with_spares]
+        return [hold.pod_uid for hold in with_spares if all(share.uuid != uuid for share in hold.placement.shares)]
 
     def _take_off(self, pod_uid: str, placement: Placement) -> None:
         for share in placement.shares:

@@ -54,6 +54,8 @@ class NodeRoom:
     """What is free of its CPU and memory, as far as is known."""
     cordoned: frozenset[str] = frozenset()
     """UUIDs of the healthy cards on which a person wants no new pods."""
+    unaccounted: frozenset[str] = frozenset()
+    """UUIDs of the cards, in order otherwise, that somebody may use whose share is not in the ledger."""
     topology: Topology | None = None
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
@@ -99,6 +101,10 @@ class CardEntry:
     def takes_pods(self) -> bool:
         """Tell whether new shares can be entered, if there is room."""
         return self.open and self.card.healthy and not self.cordoned
+
+    def outlook(self) -> tuple[bool, tuple[Misfit, ...], Room]:
+        """Return what decides on new shares: as long as it is equal, nothing has changed for others."""
+        return self.takes_pods, self.misfits, self.room()
 
     def as_it_is(self) -> CardEntry:
         """Return a copy of the line, of what counts on the card, for a search that takes a while."""

@@ -20,6 +20,8 @@ class CardPhase(StrEnum):
     READY = "Ready"
     CORDONED = "Cordoned"
     """A person wants no new pods on the card. Holders stay."""
+    UNACCOUNTED = "Unaccounted"
+    """Somebody may use the card whose share is not in the ledger. Holders stay, nobody new comes."""
     UNHEALTHY = "Unhealthy"
     """The node reports a fault. Holders stay, nobody new comes."""
     UNAVAILABLE = "Unavailable"

@@ -21,6 +21,8 @@ class NodeOffer:
     dialect: Dialect = Dialect.NATIVE
     resources: frozenset[str] = frozenset()
     """Count resources that it serves: the kubelet asks it for no container that counts cards in another name."""
+    once: frozenset[str] = frozenset()
+    """Others that the node still lists, with nothing allocatable: a plugin that is gone has given out cards by them."""
 
     def serves(self, resource: str) -> bool:
         """Tell whether a container that counts its cards in this name gets them; an empty name stands for any."""

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     CARD_TOO_SMALL = "card-too-small"
     UNHEALTHY = "unhealthy"
     CORDONED = "cordoned"
+    UNACCOUNTED = "unaccounted"
     NO_WHOLE_CARD = "no-whole-card"
     NO_MEMORY = "no-memory"
     NO_CORES = "no-cores"

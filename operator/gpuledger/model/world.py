@@ -51,6 +51,8 @@ class PodFacts:
     old: OldDevices | None = None
     """What the system says that placed it before this one came. Believed only where ours says nothing."""
     scheduler_name: str = ""
+    taken_up: bool = True
+    """Its kubelet has taken it up, or has to decide on it, as a scheduler has bound it."""
 
     @property
     def needs_cards(self) -> str:

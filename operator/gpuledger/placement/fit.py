@@ -83,9 +83,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return never
     rooms = [room for room in node.rooms if demand.admits(room.card)]
     if len(rooms) < demand.cards:
-        if len(rooms) + sum(card.uuid in node.cordoned for card in cards) >= demand.cards:
-            return Refusal(Reason.CORDONED, f"{_few(demand, '')} that is not cordoned")
-        return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
+        return _refuse_closed(demand, node, cards, len(rooms))
     fitting = [room for room in rooms if fits(demand, room)]
     if len(fitting) < demand.cards:
         return _refuse_for_now(demand, rooms)
@@ -106,6 +104,16 @@ def _refuse_for_ever(demand: Demand, node: NodeRoom, cards: Sequence[Card]) -> R
         amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} percent cores"
         return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
     return None
+
+
+def _refuse_closed(demand: Demand, node: NodeRoom, cards: Sequence[Card], opened: int) -> Refusal:
+    """Return why too few of the cards take pods, by what would have to change for all of them that are needed."""
+    unaccounted = opened + sum(card.uuid in node.unaccounted for card in cards)
+    if unaccounted >= demand.cards:
+        return Refusal(Reason.UNACCOUNTED, f"{_few(demand, '')} without pods that are not in the ledger")
+    if unaccounted + sum(card.uuid in node.cordoned for card in cards) >= demand.cards:
+        return Refusal(Reason.CORDONED, f"{_few(demand, '')} that is not cordoned")
+    return Refusal(Reason.UNHEALTHY, f"{_few(demand, '')} in working order")
 
 
 def _refuse_for_now(demand: Demand, rooms: Sequence[Room]) -> Refusal:

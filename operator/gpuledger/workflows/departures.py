@@ -46,6 +46,10 @@ class ReleaseTimes:
     by_deadline: bool = False
     """Whether the deadline in the ledger counts instead: for somebody who was not there when it was written."""
 
+    def wait_s(self, grace_s: int) -> float:
+        """Return how long the shares of a pod stay that may take so long to end."""
+        return min(grace_s + self.delay_s, self.longest_s)
+
 
 class Departures:
     """Counts the time of shares that are to end, by the loop's clock."""
@@ -93,4 +97,4 @@ class Departures:
             if left:
                 return max(left) + DEADLINE_ROUNDING_S
         grace_s = max((holder.pod.grace_s for _, holder in held), default=0)
-        return min(grace_s + self._times.delay_s, self._times.longest_s)
+        return self._times.wait_s(grace_s)

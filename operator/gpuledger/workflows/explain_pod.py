@@ -182,7 +182,8 @@ class PodExplainer:
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
         work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
         allowed = work.left
-        verdict = explain_node(shape, room, self._ledger.entries_of_node(name), work)
+        closed = self._ledger.strangers.closed(name)
+        verdict = explain_node(shape, room, self._ledger.entries_of_node(name), work, closed)
         searching.spend(allowed - work.left)
         return verdict
 

@@ -30,6 +30,9 @@ Json = dict[str, Any]
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
+UNACCOUNTED = "somebody may use it whose share is not in the ledger: `gpuledger audit` and `explain` say who"
+"""Without names and numbers: it is written when it begins and when it ends, however many there are."""
+
 
 class CardStore(Protocol):
     """The cards at the API server."""
@@ -78,7 +81,7 @@ class InventoryKeeper:
         self._teller = teller
         self._agents = agents
         self._starts = starts
-        starts.on_change = self.reconsider
+        starts.on_change = ledger.strangers.on_change = self.reconsider
         agents.listeners.append(self.reconsider)
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
@@ -115,7 +118,7 @@ class InventoryKeeper:
         self.recheck(node_name)
 
     def reconsider(self, node_name: str) -> None:
-        """Take in that its agent's pod, or its kubelet, has begun or ceased to keep a node from taking pods."""
+        """Take in that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
         facts = self._facts.get(node_name)
         if facts is not None:
             self._open_or_close(facts)
@@ -306,6 +309,11 @@ class InventoryKeeper:
             return CardPhase.UNHEALTHY, _fault(reported)[:MAX_LINE]
         if entry.cordoned:
             return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]
+        strangers = self._ledger.strangers
+        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # nobody knows yet that it is over
+            return CardPhase.UNACCOUNTED, entry.reason
+        if strangers.is_closed(entry):
+            return CardPhase.UNACCOUNTED, UNACCOUNTED
         return CardPhase.READY, ""
 
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-import orjson
-
-from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, pod_identity
+from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Pod
@@ -38,11 +36,6 @@ and found the plugin gone, would fail for good."""
 
 LATER_S = 10.0
 """By how much a pod has to be bound after a late one, to be no proof of the order in which a kubelet takes up pods."""
-
-LONGEST_PROOF_BYTES = 256 * 1024
-"""JSON of a pod into which its kubelet can write its status for certain: that repeats names and images of the
-containers, and etcd takes 1.5 MiB. An ordinary pod has some 10 kB. A user can make one longer at any time, by labels as
-well."""
 
 PODS_AT_ONCE = 16
 
@@ -109,7 +102,7 @@ class LateStarts:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
                 self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
             # At once: an operator that starts must not open a node that hangs.
-            if age_s >= self._timeout_s and not _is_long(pod):
+            if age_s >= self._timeout_s and not is_long(pod):
                 self._waiting[uid].is_over = True
                 self._note_late(uid)
 
@@ -176,7 +169,7 @@ class LateStarts:
             self.forget(pod_uid)
             return
         self.observe(found, bound_before=False)
-        if pod_uid in self._waiting and _is_long(found):
+        if pod_uid in self._waiting and is_long(found):
             self._excuse(waiting, "its kubelet may be unable to write its status, for it is too long")
             return
         await self._conclude(pod_uid)
@@ -230,10 +223,6 @@ class LateStarts:
         except NotFound:
             return None
         return found if found["metadata"]["uid"] == pod.uid else None
-
-
-def _is_long(pod: Json) -> bool:
-    return len(orjson.dumps(pod)) > LONGEST_PROOF_BYTES
 
 
 def _age_s(pod: Json) -> float:

@@ -194,15 +194,17 @@ class ClusterObserver:
         self._releaser.notice(entry)
         self._preemption.notice(entry)
         self._inventory.notice(entry)
+        self._adopter.notice(entry)
         if not entry.reported and not entry.holders:
             self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
 
     def pod(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod; one of another scheduler is not our business."""
-        if scheduler_of(pod) not in self._scheduler_names:
-            return
+        """Take in a bound pod; of another scheduler's only that it may use cards is our business."""
         self._pods_shown.note(pod["metadata"]["uid"])
-        self._take_pod(pod, gone)
+        if scheduler_of(pod) in self._scheduler_names:
+            self._take_pod(pod, gone)
+        with apart("pod", pod, self._counts):
+            self._adopter.show(pod, gone)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
         with apart("pod", pod, self._counts):
@@ -370,15 +372,15 @@ class ClusterObserver:
         counted = self._ledger.hosts.pod_uids() | self._learner.known_pods() | self._lives.known_pods()
         with self._pods_shown.since_now() as shown:
             async for page in self._reader.bound_pods(self._scheduler_names):
-                for pod in page:
-                    if bound_node(pod) and scheduler_of(pod) in self._scheduler_names:
-                        uid = pod["metadata"]["uid"]
+                for pod in filter(bound_node, page):
+                    uid = pod["metadata"]["uid"]
+                    if scheduler_of(pod) in self._scheduler_names:
                         for unlisted in (suspects, had_turn, unstarted, counted):
                             unlisted.discard(uid)
                         if uid not in shown:
                             self._take_pod(pod, gone=False)
-                        with apart("pod", pod, self._counts):
-                            self._adopter.observe(pod)
+                    with apart("pod", pod, self._counts):
+                        self._adopter.observe(pod, is_latest=uid not in shown)
         self._adopter.listed()
         for uid in suspects:
             self._releaser.not_listed(uid)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.pod import pod_facts
+from gpuledger.formats.pod import pod_facts, stranger
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import Words
 from gpuledger.model.request import PodRequest
+from gpuledger.model.stranger import Stranger
 from gpuledger.model.world import PodFacts
 from gpuledger.workflows.who_preempts import WhoPreempts
 
@@ -34,3 +35,7 @@ class PlacementSettings:
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
         return pod_facts(pod, self.words)
+
+    def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
+        """Return what a pod may have got from its node's device plugin, None for nothing."""
+        return stranger(pod, self.words)

@@ -153,6 +153,13 @@ class PluginTurns:
                     f"node {placement.node_name} does not report card {share.uuid} in working order any more"
                 )
 
+    def check_accounted(self, placement: Placement) -> None:
+        """Raise BindFailed if somebody else may use one of the cards: the node's plugin was told of another pod."""
+        for share in placement.shares:
+            entry = self._ledger.entry(share.uuid)
+            if entry is not None and self._ledger.strangers.is_closed(entry):
+                raise BindFailed(f"card {share.uuid} may be in use by a pod that is not in the ledger")
+
     def is_waiting(self, uid: str) -> bool:
         """Tell whether a pod waits for its turn."""
         return uid in self._waiting

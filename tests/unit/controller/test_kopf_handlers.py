@@ -42,9 +42,9 @@ def handlers(of: kopf.OperatorRegistry) -> dict[str, Callable[..., Any]]:
 
 def test_the_watch_of_pods_selects_on_fields_that_nobody_can_edit() -> None:
     selectors = build_settings(["mine"]).watching.field_selectors
-    assert selectors["v1", "pods"] == "spec.schedulerName=mine,spec.nodeName!="
-    several = build_settings(["mine", "hami-scheduler"]).watching.field_selectors
-    assert several["v1", "pods"] == "spec.schedulerName!=default-scheduler,spec.nodeName!="
+    assert selectors["v1", "pods"] == "spec.schedulerName!=default-scheduler,spec.nodeName!="
+    clusters_own = build_settings(["mine", "default-scheduler"]).watching.field_selectors
+    assert clusters_own["v1", "pods"] == "spec.nodeName!="
 
 
 def test_kopf_posts_no_events_and_looks_for_no_peers_and_no_definitions() -> None:

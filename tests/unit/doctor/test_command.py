@@ -31,11 +31,11 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 
 
 def test_what_was_found_is_a_table_and_a_sentence() -> None:
-    examination = examine(healthy(lease=None, nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})], cards=frozenset()))
+    examination = examine(healthy(lease=None, nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})], cards={}))
     title, *rows, empty, sentence = lines_of(examination, Page())
     assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "WHAT MENDS IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
-    assert (empty, sentence) == ("", "26 checks: 2 errors, 0 warnings.")
+    assert (empty, sentence) == ("", "27 checks: 2 errors, 0 warnings.")
 
 
 def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:

@@ -41,7 +41,7 @@ def hami(cards: int = 2, scores: str | None = None) -> Json:
     return node
 
 
-IN_LEDGER = frozenset({"gpu-0", "gpu-1"})
+IN_LEDGER = dict.fromkeys(("gpu-0", "gpu-1"), "Ready")
 
 
 def test_a_node_that_should_have_an_agent_and_has_none(found: Found) -> None:
@@ -116,8 +116,15 @@ def test_cards_of_which_none_works_say_the_fault() -> None:
     assert (finding.kind.value, finding.text) == ("cards-out", "none of its 2 cards works: the driver is gone")
 
 
+def test_cards_that_somebody_may_use_without_the_ledger() -> None:
+    cards = {NODE.cards[0].object_name: "Unaccounted", NODE.cards[1].object_name: "Ready"}
+    (finding,) = examine(healthy(cards=cards)).findings
+    text = f"1 of 2 take no new pods: {NODE.cards[0].object_name}"
+    assert (finding.kind.value, finding.where, finding.text) == ("cards-unaccounted", "the ledger", text)
+
+
 def test_cards_that_the_operator_has_not_entered(found: Found) -> None:
-    assert found(cards=frozenset()) == [("cards-not-entered", WHERE)]
+    assert found(cards={}) == [("cards-not-entered", WHERE)]
 
 
 def test_an_agent_with_other_names_than_the_settings(found: Found) -> None:

@@ -80,7 +80,7 @@ def test_the_lock_of_nodes_is_asked_about_only_over_hami(found: Found) -> None:
     del node["metadata"]["annotations"]["gpuledger.dev/gpus"]
     cards = '[{"id": "GPU-1", "count": 10, "devmem": 4096, "devcore": 100, "health": true}]'
     node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = cards
-    over = {"nodes": [node], "cards": frozenset({"gpu-1"}), "our_pods": healthy().our_pods[:1]}  # type: ignore[index]
+    over = {"nodes": [node], "cards": {"gpu-1": "Ready"}, "our_pods": healthy().our_pods[:1]}  # type: ignore[index]
     assert found(operator_access=denied, **over) == [("over-hami-permission", "operator")]
     assert found(**over) == []
 

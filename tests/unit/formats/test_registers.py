@@ -247,7 +247,7 @@ def test_of_two_registers_the_one_whose_plugin_answers_counts(
 ) -> None:
     """The other one is what a plugin left behind that was replaced."""
     facts = node_facts(both(*slots), WORDS)
-    assert facts.offer == NodeOffer(dialect, frozenset({served}))
+    assert facts.offer == NodeOffer(dialect, frozenset({served}), frozenset({GPU, VOLCANO_COUNT} - {served}))
     assert [card.uuid for card in inventory_of(both(*slots)).cards] == [uuid]
 
 
@@ -294,7 +294,7 @@ def test_the_same_plugin_is_fine_where_the_settings_say_its_name() -> None:
     node = a_foreign_node({VOLCANO: REPORT}, {GPU: "10", VOLCANO_COUNT: "0"})
     said = words(volcano_count=GPU)
     assert inventory_of(node, said).problems == ()
-    assert node_facts(node, said).offer == NodeOffer(Dialect.VOLCANO, frozenset({GPU}))
+    assert node_facts(node, said).offer == NodeOffer(Dialect.VOLCANO, frozenset({GPU}), frozenset({VOLCANO_COUNT}))
 
 
 def test_a_node_of_volcanos_first_plugin_is_told_of_for_it_lists_no_uuids() -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.amounts import Amounts
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
+from gpuledger.model.share import Pod
+from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
@@ -62,6 +65,15 @@ def with_volcanos_plugin() -> Ledger:
     """Return two cards of a node with Volcano's device plugin."""
     ledger = a_ledger(ONE, TWO)
     ledger.set_offer("node-a", NodeOffer(Dialect.VOLCANO))
+    return ledger
+
+
+def unaccounted() -> Ledger:
+    """Return a node on whose only card in order a share was found that does not fit."""
+    ledger = Ledger()
+    ledger.load(replace(stored(ONE), misfits=(Misfit(Pod("uid-x", "default", "x"), Amounts(1), "why"),)))
+    ledger.load(stored(replace(TWO, healthy=False)))
+    ledger.set_offer("node-a", OFFER)
     return ledger
 
 
@@ -119,6 +131,7 @@ CASES = [
         (mib(1, cards=2),),
         a_ledger(ONE, a_card(1, healthy=False)),
     ),
+    Case(Reason.UNACCOUNTED, "no card without pods that are not in the ledger", (mib(1),), unaccounted()),
     Case(Reason.CORDONED, "no card that is not cordoned", (mib(1),), cordoned()),
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (whole(),), used((1, 0, 1))),
     Case(Reason.NO_WHOLE_CARD, "no card entirely free", (mib(1_000, cores=100),), used((1, 0, 1))),
@@ -165,6 +178,10 @@ MISSING = {
         )
     ],
     Reason.UNHEALTHY: [f"would fit once GPU-node-a-{index} (index {index}) works again" for index in (0, 1)],
+    Reason.UNACCOUNTED: [
+        "would fit once the pods on GPU-node-a-0 (index 0) that are not in the ledger are entered (`gpuledger audit`) "
+        "or have ended"
+    ],
     Reason.CORDONED: ["would fit once GPU-node-a-0 (index 0) is uncordoned"],
     Reason.NO_WHOLE_CARD: ["would fit once 1 pod has left GPU-node-a-0 (index 0)"] * 2,
     Reason.NO_MEMORY: ["would fit if 1 MiB more were free on GPU-node-a-0 (index 0)"] * 2,
@@ -187,7 +204,8 @@ def test_explain_gives_the_reason_of_placement_and_says_what_is_missing() -> Non
     found: dict[Reason, list[str]] = {}
     for case in CASES:
         ledger = case.ledger
-        verdict = explain_node(case.pod, ledger.node_room("node-a"), ledger.entries_of_node("node-a"))
+        closed = ledger.strangers.closed("node-a")
+        verdict = explain_node(case.pod, ledger.node_room("node-a"), ledger.entries_of_node("node-a"), closed=closed)
         assert verdict.refusal == Refusal(case.reason, case.text)
         found.setdefault(case.reason, []).append(verdict.remedy)
     assert found == MISSING
@@ -196,7 +214,8 @@ def test_explain_gives_the_reason_of_placement_and_says_what_is_missing() -> Non
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.reason.value)
 def test_a_card_that_takes_the_container_says_so_and_no_other(case: Case) -> None:
     node = case.ledger.node_room("node-a")
-    verdict = explain_node(case.pod, node, case.ledger.entries_of_node("node-a"))
+    closed = case.ledger.strangers.closed("node-a")
+    verdict = explain_node(case.pod, node, case.ledger.entries_of_node("node-a"), closed=closed)
     demand, rooms = case.pod[verdict.container], {room.card.uuid: room for room in node.rooms}
     for each in verdict.cards:
         room = rooms.get(each.card.uuid)

@@ -4,20 +4,20 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Operation, lose_request
-from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
-from fakes.operator_parts import an_operator
+from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.operator_parts import OperatorParts
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.pod import pod_facts
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
-from gpuledger.workflows.adopt import SETTLE_S, Adopter
+from gpuledger.workflows.adopt import SETTLE_S
+from gpuledger.workflows.leadership import Leadership
 
 CARDS = [a_card(0), a_card(1)]
 FIRST, SECOND = CARDS
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 def bound(name: str = "a", shares: Sequence[Share] = (WANTED,), cards: int = 1, text: str = "", **fields: Any) -> Json:
     """Return a bound pod that asks for 4000 MiB of its cards, and was told of these shares, or this text."""
-    pod = a_pod_object(name, {GPU: str(cards), MEMORY: "4k"}, node_name="node-a", **fields)
+    pod = a_pod_object(name, {GPU: str(cards), MEMORY: "4k"}, node_name="node-a", **{"started": True, **fields})
     pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: text or devices_annotation(shares)}
     return pod
 
@@ -41,15 +41,13 @@ class Resyncs:
 
     def __init__(self, api: ApiServer, adopt_pods: bool = True, active: bool = True) -> None:
         self.api, self.active = api, active
-        self.parts = an_operator(api)
-        self.adopter = Adopter(
-            self.parts.ledger,
-            self.parts.journal,
-            api.store,
-            lambda pod: pod_facts(pod, WORDS),
-            adopt_pods,
-            lambda: self.active,
-        )
+        self.parts = OperatorParts(api, adopt_pods=adopt_pods, leadership=cast(Leadership, self))
+        self.parts.read_cards()
+        self.adopter = self.parts.adopter
+
+    def is_active(self) -> bool:
+        """Tell whether this operator may write."""
+        return self.active
 
     async def resync(self) -> None:
         """List the bound pods, and wait until the Adopter has nothing left to do."""
@@ -117,6 +115,24 @@ async def test_with_the_setting_a_pod_is_entered_and_counted_no_more(api: ApiSer
     assert len(resyncs.adopter) == 0
     await resyncs.resync()
     assert len(api.writes()) == 1
+
+
+async def test_a_pod_of_our_own_nodes_that_leaves_the_number_of_cards_to_us_is_entered(api: ApiServer) -> None:
+    pod = bound()
+    del pod["spec"]["containers"][0]["resources"]["limits"][GPU]
+    del pod["spec"]["containers"][0]["resources"]["requests"][GPU]
+    api.put_pod(pod)
+    await Resyncs(api).resync()
+    assert api.holders_of(FIRST) == ["uid-a"]
+
+
+async def test_a_pod_that_only_names_its_node_is_not_entered(api: ApiServer) -> None:
+    """Anybody who may create pods can do that; no kubelet has taken it up, and no scheduler has bound it."""
+    api.put_pod(bound(started=False))
+    resyncs = Resyncs(api)
+    await resyncs.resync()
+    assert len(resyncs.adopter) == 1
+    assert api.writes() == []
 
 
 async def test_only_what_is_missing_is_entered(api: ApiServer) -> None:

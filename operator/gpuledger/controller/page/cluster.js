@@ -5,6 +5,7 @@ export const PHASES = {
   Pending: { mark: "P", word: "pending", colour: "--pending" },
   Unhealthy: { mark: "!", word: "unhealthy", colour: "--unhealthy" },
   Unavailable: { mark: "?", word: "unavailable", colour: "--unavailable" },
+  Unaccounted: { mark: "U", word: "unaccounted", colour: "--unaccounted" },
   Cordoned: { mark: "C", word: "cordoned", colour: "--cordoned" },
 };
 const UNKNOWN = { mark: "P", word: "not ready yet", colour: "--pending" };

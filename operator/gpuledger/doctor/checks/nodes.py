@@ -18,6 +18,7 @@ from gpuledger.doctor.objects import (
 )
 from gpuledger.formats.node import KNOWN_COUNTS, NVIDIA, Inventory, NodeFacts, node_facts, read_registers
 from gpuledger.formats.pod import bound_node, is_finished, is_ready
+from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 
@@ -85,7 +86,7 @@ def check_registers(facts: Facts) -> Iterator[Finding]:
 
 
 def _card_problems(
-    found: NodeFacts, inventory: Inventory, entered: frozenset[str], unreadable: bool
+    found: NodeFacts, inventory: Inventory, entered: Mapping[str, str], unreadable: bool
 ) -> Iterator[Finding]:
     name, where = found.name, f"node {found.name}"
     if not inventory.cards:
@@ -100,6 +101,14 @@ def _card_problems(
     missing = [card.uuid for card in inventory.cards if card.object_name not in entered]
     if missing and found.offer is not None:
         yield Finding.of(Kind.CARDS_NOT_ENTERED, where, f"not in the ledger: {some_of(missing)}", NODE=name)
+
+
+def check_unaccounted(facts: Facts) -> Iterator[Finding]:
+    """Yield the cards that are closed because somebody may use them without the ledger."""
+    closed = sorted(name for name, phase in known(facts.cards).items() if phase == CardPhase.UNACCOUNTED)
+    if closed:
+        text = f"{len(closed)} of {len(known(facts.cards))} take no new pods: {some_of(closed)}"
+        yield Finding.of(Kind.CARDS_UNACCOUNTED, "the ledger", text)
 
 
 def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:

@@ -14,8 +14,11 @@ from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 from gpuledger.placement.fit import fits
 
 
-def card_verdict(demand: Demand, entry: CardEntry, room: Room | None) -> CardVerdict:
-    """Return whether a card takes a container. `room` is None for a card on which nothing can be placed."""
+def card_verdict(demand: Demand, entry: CardEntry, room: Room | None, closed: str = "") -> CardVerdict:
+    """Return whether a card takes a container. `room` is None for a card on which nothing can be placed.
+
+    `closed` says who may use it without being in the ledger.
+    """
     card = entry.card
     if not demand.admits(card):
         return CardVerdict(card, Reason.NOT_WANTED, why_not_wanted(demand, card))
@@ -27,6 +30,8 @@ def card_verdict(demand: Demand, entry: CardEntry, room: Room | None) -> CardVer
         return CardVerdict(card, Reason.UNHEALTHY, entry.reason or "its node reports a fault")
     if room is None and entry.cordoned:
         return CardVerdict(card, Reason.CORDONED, f"cordoned: {entry.cordoned}")
+    if room is None and closed:
+        return CardVerdict(card, Reason.UNACCOUNTED, closed)
     if room is None:
         return CardVerdict(card, Reason.UNHEALTHY, "its holders are still being looked up")
     if fits(demand, room):

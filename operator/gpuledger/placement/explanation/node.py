@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
 from gpuledger.model.refusal import Reason, Refusal
@@ -15,8 +16,16 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.work import Work
 
 
-def explain_node(shape: Shape, node: NodeRoom, entries: Sequence[CardEntry], work: Work | None = None) -> NodeVerdict:
+def explain_node(
+    shape: Shape,
+    node: NodeRoom,
+    entries: Sequence[CardEntry],
+    work: Work | None = None,
+    closed: Mapping[str, str] = MappingProxyType({}),
+) -> NodeVerdict:
     """Return the verdict on a node for a pod. `entries` are the ledger's lines of its cards.
+
+    `closed` are those that somebody may use who is not in the ledger: UUID -> why.
 
     Where the `work` is spent before cards for all containers were found, they count as not fitting together.
 
@@ -29,7 +38,9 @@ def explain_node(shape: Shape, node: NodeRoom, entries: Sequence[CardEntry], wor
     position = next(refused, max(range(len(shape)), key=lambda each: _hardness(shape[each])))
     demand, rooms = shape[position], {room.card.uuid: room for room in node.rooms}
     line_of = {entry.card.uuid: entry for entry in entries}
-    cards = tuple(card_verdict(demand, line_of[card.uuid], rooms.get(card.uuid)) for card in node.cards)
+    cards = tuple(
+        card_verdict(demand, line_of[card.uuid], rooms.get(card.uuid), closed.get(card.uuid, "")) for card in node.cards
+    )
     if refusal is not None and refusal.reason is Reason.NUMA:
         cards = tuple(numa_verdict(demand, verdict, cards) for verdict in cards)
     text = remedy(refusal, shape, position, node, cards) if refusal else ""

@@ -69,7 +69,7 @@ def _together(shape: Shape, node: NodeRoom) -> str:
 
 def _distance(verdict: CardVerdict) -> tuple[bool, int, int, int, int]:
     """Sort key: the cards that are nearest to taking the container first."""
-    broken = verdict.reason in (Reason.UNHEALTHY, Reason.CORDONED)
+    broken = verdict.reason in (Reason.UNHEALTHY, Reason.CORDONED, Reason.UNACCOUNTED)
     return broken, len(verdict.by) if verdict.reason is Reason.NO_WHOLE_CARD else 0, *_sizes(verdict)
 
 
@@ -84,6 +84,8 @@ def _cure(verdict: CardVerdict) -> str:
             return f"once {name} works again"
         case Reason.CORDONED:
             return f"once {name} is uncordoned"
+        case Reason.UNACCOUNTED:
+            return f"once the pods on {name} that are not in the ledger are entered (`gpuledger audit`) or have ended"
         case Reason.NO_WHOLE_CARD:
             count = len(verdict.by)
             return f"once {count} pod{'s have' if count != 1 else ' has'} left {name}"

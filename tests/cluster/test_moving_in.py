@@ -1,0 +1,144 @@
+"""Moving in over HAMi, as the preset has it: no card is given away under a pod that the ledger does not know."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
+from control_plane import ControlPlane
+from gpuledger.formats.condition import ALLOCATED, condition_of
+from installation import MANIFESTS, NO_KUBELET, Installation
+
+Json = dict[str, Any]
+NODE, CARD = "hami-1", "GPU-hami-1-0"
+T4_MIB = 16_384
+REGISTER = f"{CARD},10,{T4_MIB},100,NVIDIA-Tesla T4,0,true,0,hami-core:"
+ASKS = {COUNT: 1, MEMORY: 12_000, CORES: 60}
+NO_CARD = "no card without pods that are not in the ledger"
+PRESET = yaml.safe_load((MANIFESTS / "chart" / "presets" / "over-hami.yaml").read_text())["settings"]
+
+
+def started(**settings: object) -> Iterator[Cluster]:
+    plane = ControlPlane()
+    plane.start()
+    try:
+        quick = {"tell_waiting_after_s": 1.0, "release_delay_s": 2.0, "plugin_timeout_s": 2.0}
+        installation = Installation(plane, {**NO_KUBELET, **PRESET, **quick, **settings})
+        installation.start()
+        plane.kubectl("apply", "-k", str(MANIFESTS / "over-hami"))
+        cluster = Cluster(plane, installation)
+        yield cluster
+        cluster.close()
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="module")
+def by_a_person() -> Iterator[Cluster]:
+    yield from started(adopt_pods=False)
+
+
+@pytest.fixture(scope="module")
+def by_the_operator() -> Iterator[Cluster]:
+    yield from started()
+
+
+@pytest.fixture(autouse=True)
+def a_node_of_hami(request: pytest.FixtureRequest) -> Iterator[None]:
+    cluster: Cluster = request.getfixturevalue(next(n for n in request.fixturenames if n.startswith("by_")))
+    metadata = {"name": NODE, "annotations": {"hami.io/node-nvidia-register": REGISTER}}
+    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: "10"}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    cluster.patch(f"{NODES}/{NODE}/status", {"status": status})
+    cluster.wait(lambda: CARD in cluster.cards(), "the card is in the ledger")
+    wait_phase(cluster, "Ready")
+    yield
+    cluster.clear()
+
+
+def wait_phase(cluster: Cluster, phase: str) -> None:
+    cluster.wait(
+        lambda: ((cluster.cards().get(CARD) or {}).get("status") or {}).get("phase") == phase, f"the card is {phase}"
+    )
+
+
+def marks(card: str = CARD) -> dict[str, str]:
+    return {
+        "hami.io/vgpu-node": NODE,
+        "hami.io/bind-phase": "success",
+        "hami.io/vgpu-devices-to-allocate": ";",
+        "hami.io/vgpu-devices-allocated": f"{card},NVIDIA,12000,60:;",
+    }
+
+
+def run(cluster: Cluster, name: str, runs: bool = True, **fields: Any) -> None:
+    """Create a pod on the node with HAMi's marks; its kubelet has taken it up, if it `runs`."""
+    body = pod(name, ASKS)
+    body["spec"] |= {"schedulerName": "hami-scheduler", "nodeName": NODE, **fields}
+    body["metadata"]["annotations"] = marks()
+    cluster.create(body)
+    if runs:
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        cluster.patch(f"{PODS}/{name}/status", {"status": status})
+
+
+def holder_names(cluster: Cluster) -> list[str]:
+    return [holder["pod"] for holder in cluster.holders().get(CARD, [])]
+
+
+def test_a_second_pod_does_not_get_the_card_under_one_of_hamis(by_a_person: Cluster) -> None:
+    """12,000 MiB of 16,384 run on the card; without the rule, 12,000 more were bound to it at once."""
+    cluster = by_a_person
+    run(cluster, "old")
+    wait_phase(cluster, "Unaccounted")
+    cluster.create(pod("new", ASKS))
+    cluster.wait_refused("new", NO_CARD)
+    cluster.wait(
+        lambda: (condition_of(cluster.pod("new"), ALLOCATED) or {}).get("reason") == "Unaccounted",
+        "the waiting pod is told in its condition",
+    )
+    assert not cluster.pod("new")["spec"].get("nodeName")
+    cluster.patch(f"{PODS}/old/status", {"status": {"phase": "Succeeded"}})
+    cluster.wait_bound("new")
+    assert holder_names(cluster) == ["new"]
+
+
+def test_pods_that_were_bound_while_the_operator_was_away_are_looked_at_first(by_a_person: Cluster) -> None:
+    cluster = by_a_person
+    cluster.installation.kill_operator()
+    try:
+        run(cluster, "old")
+        cluster.create(pod("new", ASKS))
+    finally:
+        cluster.installation.start_operator()
+    cluster.wait_refused("new", NO_CARD)
+    wait_phase(cluster, "Unaccounted")
+    assert holder_names(cluster) == []
+
+
+def test_a_pod_that_a_user_binds_by_hand_with_forged_marks_closes_nothing(by_a_person: Cluster) -> None:
+    """No kubelet has taken it up: the API server lets nobody write that in a new pod."""
+    cluster = by_a_person
+    body = pod("hostile", ASKS)
+    body["spec"] |= {"schedulerName": "hami-scheduler", "nodeName": NODE}
+    body["metadata"]["annotations"] = marks()
+    condition = {"type": "PodScheduled", "status": "True"}
+    body["status"] = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "conditions": [condition]}
+    cluster.create(body)
+    cluster.create(pod("honest", ASKS))
+    cluster.wait_bound("honest")
+    assert holder_names(cluster) == ["honest"]
+
+
+def test_with_the_preset_the_share_is_entered_and_what_is_left_is_given_out(by_the_operator: Cluster) -> None:
+    cluster = by_the_operator
+    run(cluster, "old")
+    cluster.create(pod("large", ASKS), pod("small", {COUNT: 1, MEMORY: 4_000, CORES: 30}))
+    cluster.wait_bound("small")
+    assert sorted(holder_names(cluster)) == ["old", "small"]
+    cluster.wait_refused("large", "no card with 12000 MiB free")
+    wait_phase(cluster, "Ready")
