@@ -13,6 +13,7 @@ from chaos.admin import Admin
 from chaos.history import History
 from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
+from chaos.pods import budgets_path
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
 from hostile.catalogue import NAMESPACE as HOSTILE
@@ -27,11 +28,12 @@ SETTINGS = {
     "release_delay_s": RELEASE_DELAY_S,
     "longest_release_s": LONGEST_RELEASE_S,
     "hold_ttl_s": 10,
+    "extender_timeout_s": 8,
 }
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
 EMPTY_S = 30.0
-EVERYTHING = ("/api/v1/nodes", ALLOCATIONS, "/api/v1/namespaces/default/events")
+EVERYTHING = ("/api/v1/nodes", ALLOCATIONS, "/api/v1/namespaces/default/events", budgets_path("default"))
 
 
 class Arena:
@@ -39,7 +41,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.plane = ControlPlane(durable=True, json_storage=True)
-        self._installations: dict[tuple[str, bool], Installation] = {}
+        self._installations: dict[str, Installation] = {}  # name -> installation
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -76,13 +78,16 @@ class Arena:
             yield pairs, rival
 
     def _pair(self, plan: Plan, name: str, replicated: bool) -> Pair:
-        return Pair(self.installation(name, replicated), plan.api_rates, plan.extender_rates, plan.seed)
+        parts = (name, "budgets-ignored" if plan.despite_budgets else "")
+        installation = self.installation("-".join(filter(None, parts)), replicated, plan.despite_budgets)
+        return Pair(installation, plan.api_rates, plan.extender_rates, plan.seed)
 
-    def installation(self, name: str, replicated: bool) -> Installation:
+    def installation(self, name: str, replicated: bool, despite_budgets: bool = False) -> Installation:
         """Return an installation of that name."""
-        found = self._installations.get((name, replicated))
+        found = self._installations.get(name)
         if found is None:
-            found = self._installations[name, replicated] = Installation(self.plane, SETTINGS, name, replicated)
+            settings = {**SETTINGS, "preempt_despite_budgets": despite_budgets}
+            found = self._installations[name] = Installation(self.plane, settings, name, replicated)
             found.install()
         return found
 

@@ -19,6 +19,7 @@ DEVICES = "gpuledger.dev/devices"
 REGISTER = "gpuledger.dev/gpus"
 AMOUNTS = ("memoryMiB", "cores", "number")
 ALL_CORES = 100
+CPUS_OF_NODE = 128
 _FACTORS = {
     **{letter: Decimal(10) ** exponent for letter, exponent in zip("num", (-9, -6, -3), strict=True)},
     **{f"{letter}i": Decimal(1024) ** exponent for exponent, letter in enumerate("KMGTPE", 1)},
@@ -136,6 +137,23 @@ def grace_s(pod: Json) -> int:
     return int(pod["spec"].get("terminationGracePeriodSeconds", 30))
 
 
+def cpus_of(pod: Json) -> Decimal:
+    """Return how many CPUs the pod asks for. No pod of the workload asks for them in an init container."""
+    requests = ((container.get("resources") or {}).get("requests") or {} for container in pod["spec"]["containers"])
+    return sum((_quantity(each.get("cpu", "0")) for each in requests), Decimal(0))
+
+
+def priority_of(pod: Json) -> int:
+    """Return how important the pod is."""
+    return int(pod["spec"].get("priority") or 0)
+
+
+def is_evicted(pod: Json) -> bool:
+    """Tell whether the pod was evicted by a request for that, or by kube-scheduler for another."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "DisruptionTarget" for each in conditions)
+
+
 def has_ended(pod: Json) -> bool:
     """Tell whether all containers of a pod have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -160,6 +178,10 @@ def _ask(container: Json) -> Ask:
 
 def _number(quantity: object) -> int:
     """Return a quantity as the API server spells it, such as 4k, without what is left of a whole one."""
+    return int(_quantity(quantity))
+
+
+def _quantity(quantity: object) -> Decimal:
     text = str(quantity)
     end = next((end for end in _FACTORS if text.endswith(end)), "")
-    return int(Decimal(text.removesuffix(end)) * _FACTORS.get(end, 1))
+    return Decimal(text.removesuffix(end)) * _FACTORS.get(end, 1)

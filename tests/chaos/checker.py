@@ -17,7 +17,9 @@ from chaos.arithmetic import (
     has_ended,
     holders_of,
     is_bound,
+    is_evicted,
     peaks,
+    priority_of,
     told,
     told_cards,
     totals,
@@ -29,6 +31,9 @@ Json = dict[str, Any]
 
 EARLY_S = 2.0
 """How much too early a share may be given up: deadlines are whole seconds, and changes are seen some time later."""
+
+LATE_EVICTION_S = 20.0
+"""How long after its reason an eviction may arrive: requests are held up, and programs stopped, for less."""
 
 FINDINGS_LIMIT = 50
 
@@ -66,6 +71,7 @@ class Checker:
         self._put_there: set[str] = set()  # UIDs of pods that the hostile user has put on a node himself
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
+        self._waited: list[tuple[float, int]] = []  # when a pod ceased to wait, and its priority
         self._change: Change | None = None
         self._found: set[tuple[object, ...]] = set()  # rule, pods and cards of the findings: each is told once
 
@@ -113,6 +119,19 @@ class Checker:
                 same = before["spec"]["nodeName"] == now["spec"].get("nodeName")
                 self._check(same, "a pod changes its node", change.key, [uid])
             self._check_pod(uid)
+        if before is not None and not is_bound(before) and (now is None or is_bound(now)):
+            self._waited.append((change.at_s, priority_of(before)))
+        if now is not None and is_evicted(now) and not (before and is_evicted(before)):
+            self._check_eviction(change.at_s, now)
+
+    def _check_eviction(self, at_s: float, pod: Json) -> None:
+        """Check that a pod is evicted only for a more important one, which waits or did a while ago."""
+        lately = [priority for ended_s, priority in self._waited if ended_s > at_s - LATE_EVICTION_S]
+        waiting = [priority_of(each) for each in self.pods.values() if not is_bound(each)]
+        text = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}, priority {priority_of(pod)}"
+        more_important = max([*lately, *waiting], default=None)
+        holds = more_important is not None and more_important > priority_of(pod)
+        self._check(holds, "a pod is evicted, and none that is more important waits", text, [pod["metadata"]["uid"]])
 
     # Cards.
 

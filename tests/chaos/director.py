@@ -12,7 +12,7 @@ from typing import Any
 from chaos.admin import Admin
 from chaos.hostile_user import HostileUser
 from chaos.pair import Hands, Pair
-from chaos.pods import body_of
+from chaos.pods import body_of, budget_name, budget_of, budgets_path
 from chaos.steps import (
     AddNode,
     ChangeCard,
@@ -30,6 +30,7 @@ from chaos.steps import (
     RestartApiServer,
     RestartEtcd,
     SetAgent,
+    SetBudget,
     StaleEdit,
     StartRival,
     Step,
@@ -122,6 +123,8 @@ class Director:
                 pods.do(self._delete, step)
             case DeleteNamespace(namespace=namespace):
                 pods.do(self._workers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
+            case SetBudget():
+                pods.do(self._set_budget, step)
             case CreateHostile(kind=kind, node=node):
                 hostile.do(user.create, kind, node)
             case DeleteHostile(kind=kind, by_force=by_force):
@@ -191,6 +194,12 @@ class Director:
     def _delete(self, step: Delete) -> None:
         options = {"gracePeriodSeconds": 0} if step.by_force else {}
         self._workers.pods_admin.try_to("DELETE", f"/api/v1/namespaces/{step.namespace}/pods/{step.name}", options)
+
+    def _set_budget(self, step: SetBudget) -> None:
+        path, admin = budgets_path(step.namespace), self._workers.pods_admin
+        admin.try_to("DELETE", f"{path}/{budget_name(step.group)}")
+        if step.min_available is not None:
+            admin.try_to("POST", path, budget_of(step.group, step.min_available))
 
     def _read_for_edit(self, step: StaleEdit) -> None:
         try:

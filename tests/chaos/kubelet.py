@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from chaos.admin import MERGE_PATCH, Admin
+from chaos.admin import Admin
 from chaos.arithmetic import has_ended, has_started, is_bound
 from chaos.history import Change
 from chaos.pods import END_AFTER, RUN, START_AFTER
@@ -16,6 +16,8 @@ from chaos.timeline import Timeline
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
+
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 class KubeletPlayer:
@@ -64,7 +66,8 @@ class KubeletPlayer:
 
     def _start(self, pod: Json) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._set_status(pod, {"phase": "Running", "startTime": now})
+        ready = {"type": "Ready", "status": "True"}  # budgets count such pods
+        self._set_status(pod, {"phase": "Running", "startTime": now, "conditions": [ready]})
 
     def _finish(self, pod: Json) -> None:
         if not self._is_calm:
@@ -79,7 +82,7 @@ class KubeletPlayer:
     def _set_status(self, pod: Json, status: Json) -> None:
         """Write a status, unless the pod is gone or another one by now."""
         change = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        self._admin.try_to("PATCH", f"{_path(pod)}/status", change, MERGE_PATCH)
+        self._admin.try_to("PATCH", f"{_path(pod)}/status", change, STRATEGIC_PATCH)
 
 
 def _path(pod: Json) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from chaos.steps import (
@@ -24,6 +24,7 @@ from chaos.steps import (
     RestartApiServer,
     RestartEtcd,
     SetAgent,
+    SetBudget,
     StaleEdit,
     StartRival,
     Step,
@@ -55,6 +56,12 @@ SHAPES = {
     "no-card": 1,
 }
 """Shape of a pod (see pods.py) -> how often, compared with the others."""
+
+GROUPS = 3
+"""Of pods, in a namespace, that a budget can protect."""
+
+CROWDS = ((0,), (0,), (0, 8, 0, 40), (0, 2, 24, 0, 60))
+"""CPUs that pods ask for in turn. Where nodes have too few, kube-scheduler evicts pods, and asks about the cards."""
 
 HOSTILE_KINDS = 3
 """How many kinds of hostile objects are there at the same time, at most."""
@@ -93,6 +100,8 @@ class Plan:
     extender_rates: Rates
     has_standby: bool
     """Whether a second operator and kube-scheduler stand by, and a Lease says who works."""
+    despite_budgets: bool
+    """Whether the operator evicts pods that a budget protects if nothing else helps."""
 
 
 def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
@@ -102,7 +111,8 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
     has_standby = _dice(seed, "standby").random() < 0.15
     severity = _dice(seed, "severity").choice((0.0, 0.01, 0.03, 0.08))
     steps = [
-        *_pods(_dice(seed, "pods"), seconds, namespaces),
+        *_pods(_dice(seed, "pods"), seconds, namespaces, _dice(seed, "CPUs").choice(CROWDS)),
+        *_budgets(_dice(seed, "budgets"), seconds, namespaces),
         *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
         *_cards_change(_dice(seed, "cards change"), seconds, nodes),
         *_programs_die(_dice(seed, "programs die"), seconds, has_standby),
@@ -120,6 +130,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         api_rates=api_rates(_dice(seed, "API weather"), severity),
         extender_rates=extender_rates(_dice(seed, "extender weather"), severity),
         has_standby=has_standby,
+        despite_budgets=_dice(seed, "despite budgets").random() < 0.3,
     )
 
 
@@ -145,10 +156,15 @@ def _nodes(seed: int) -> tuple[PlannedNode, ...]:
 # Pods.
 
 
-def _pods(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+def _pods(dice: Random, seconds: float, namespaces: tuple[str, ...], cpus: tuple[int, ...]) -> Iterator[Step]:
     for number, at_s in enumerate(_arrivals(dice, seconds)):
         namespace = dice.choices(("default", *namespaces), (6, 2, 2))[0]
-        yield from _life(dice, at_s, seconds, namespace, f"pod-{number}")
+        for step in _life(dice, at_s, seconds, namespace, f"pod-{number}"):
+            if isinstance(step, Create):
+                pod = replace(step.pod, group=number % GROUPS, cpus=cpus[number % len(cpus)])
+                yield replace(step, pod=pod)
+            else:
+                yield step
 
 
 def _arrivals(dice: Random, seconds: float) -> list[float]:
@@ -186,6 +202,16 @@ def _pod(dice: Random, namespace: str, name: str, run_s: float | None) -> Planne
         end_after_s=dice.choice((0.0, 0.1, 1.0)),
         run_s=run_s,
     )
+
+
+def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    """Yield budgets that come and, most of them, go: some forbid every eviction, some allow a few."""
+    for _ in range(dice.choice((0, 0, 2, 4))):
+        namespace, group = dice.choices(("default", *namespaces), (6, 2, 2))[0], dice.randrange(GROUPS)
+        at_s = dice.uniform(0, seconds)
+        yield SetBudget(at_s, namespace, group, dice.choice((1, 3, 1000)))
+        if dice.random() < 0.7:
+            yield SetBudget(at_s + dice.uniform(0.5, 10), namespace, group, None)
 
 
 # Nodes and cards.

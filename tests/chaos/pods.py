@@ -16,6 +16,9 @@ GRACE_S = 2
 START_AFTER, RUN, END_AFTER = "chaos/start-after-s", "chaos/run-s", "chaos/end-after-s"
 """Annotations for the kubelet's player, in seconds."""
 
+GROUP = "chaos/group"
+"""Label."""
+
 
 def _one(**limits: object) -> Callable[[], Json]:
     names = {"count": COUNT, "memory": MEMORY, "percent": PERCENT, "cores": CORES}
@@ -64,15 +67,38 @@ def body_of(pod: PlannedPod) -> Json:
     told = {START_AFTER: str(pod.start_after_s), END_AFTER: str(pod.end_after_s)}
     if pod.run_s is not None:
         told[RUN] = str(pod.run_s)
+    labels = {GROUP: str(pod.group)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": pod.name, "namespace": pod.namespace, "annotations": told},
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "labels": labels, "annotations": told},
         "spec": {
             "schedulerName": "gpuledger",
             "priorityClassName": pod.priority,
             "restartPolicy": "Always" if pod.run_s is None else "Never",
             "terminationGracePeriodSeconds": GRACE_S,
-            **SPECS[pod.shape](),
+            **_asking(SPECS[pod.shape](), pod.cpus),
         },
     }
+
+
+def _asking(spec: Json, cpus: int) -> Json:
+    if cpus:
+        spec["containers"][0]["resources"]["requests"] = {"cpu": str(cpus)}
+    return spec
+
+
+def budgets_path(namespace: str) -> str:
+    """Return the path of a namespace's PodDisruptionBudgets."""
+    return f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+
+
+def budget_of(group: int, min_available: int) -> Json:
+    """Return a PodDisruptionBudget of a group, as it is created."""
+    selector = {"matchLabels": {GROUP: str(group)}}
+    return {"metadata": {"name": budget_name(group)}, "spec": {"minAvailable": min_available, "selector": selector}}
+
+
+def budget_name(group: int) -> str:
+    """Return the name of the budget of a group."""
+    return f"group-{group}"

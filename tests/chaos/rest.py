@@ -6,7 +6,19 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from chaos.arithmetic import COUNT, REGISTER, Ask, asks_of, has_ended, holders_of, is_bound, told_cards, totals
+from chaos.arithmetic import (
+    COUNT,
+    CPUS_OF_NODE,
+    REGISTER,
+    Ask,
+    asks_of,
+    cpus_of,
+    has_ended,
+    holders_of,
+    is_bound,
+    told_cards,
+    totals,
+)
 from chaos.checker import Finding
 from chaos.hostile_user import is_hostile
 
@@ -24,6 +36,7 @@ def unsettled(
     """
     return [
         *_holders(cards, pods, now),
+        *_claims(cards, pods),
         *_cards(cards, nodes),
         *_waiting(cards, pods, nodes),
     ]
@@ -72,6 +85,16 @@ def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
 
 def _is_kept(card: Json, holder: Json, now: str) -> bool:
     return bool(holder["state"] == "reserved" and card["status"]["phase"] == "Unavailable" and now < holder["deadline"])
+
+
+def _claims(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Finding]:
+    """Room is promised only to pods that wait for it."""
+    for uuid, card in cards.items():
+        for claim in (card.get("status") or {}).get("claims") or ():
+            pod = pods.get(claim["podUID"])
+            if pod is None or is_bound(pod):
+                text = f"{claim['namespace']}/{claim['pod']} on card {uuid}: the pod is {'bound' if pod else 'gone'}"
+                yield Finding("a claim is left over", text, pods=(claim["podUID"],), cards=(uuid,))
 
 
 # Cards and registers.
@@ -125,16 +148,21 @@ def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping
     So are all hostile pods: nobody promises to bind them.
     """
     room = _room(cards, nodes)
+    free = {name: CPUS_OF_NODE - sum(cpus_of(pod) for pod in _living_on(pods, name)) for name in nodes}
     for uid, pod in pods.items():
         if is_bound(pod) or pod["metadata"].get("deletionTimestamp") or is_hostile(pod):
             continue
         asks = asks_of(pod)
         if not asks and nodes:
             yield Finding("a pod waits that has room", f"{_name(pod)} waits, and asks for no card", pods=(uid,))
-        fitting = [uuid for name in room for uuid in _fitting(asks, room[name])]
+        fitting = [uuid for name in room if free[name] >= cpus_of(pod) for uuid in _fitting(asks, room[name])]
         if fitting:
             text = f"{_name(pod)} waits, and there is room on {', '.join(fitting)}"
             yield Finding("a pod waits that has room", text, pods=(uid,), cards=tuple(fitting))
+
+
+def _living_on(pods: Mapping[str, Json], node_name: str) -> Iterator[Json]:
+    return (pod for pod in pods.values() if pod["spec"].get("nodeName") == node_name and not has_ended(pod))
 
 
 def _room(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> dict[str, list[Json]]:

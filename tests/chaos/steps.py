@@ -22,6 +22,9 @@ class PlannedPod:
     """From a deletion in good order to its end."""
     run_s: float | None = None
     """After which it ends by itself."""
+    group: int = 0
+    """Pods of one group have the same label, by which a budget selects them."""
+    cpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,15 @@ class DeleteNamespace(Step):
     """Delete a namespace and all pods in it, in good order."""
 
     namespace: str
+
+
+@dataclass(frozen=True)
+class SetBudget(Step):
+    """Let a PodDisruptionBudget protect a group of a namespace's pods; None takes it away."""
+
+    namespace: str
+    group: int
+    min_available: int | None
 
 
 # Hostile objects.

@@ -16,24 +16,31 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
     "ledger write": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
     "binding": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
     "patch pods": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "eviction": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "delete pods": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "create events": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED, Answer(403)),
     "create gpuallocations": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
     "patch gpuallocations": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
     "delete gpuallocations": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
     "read pods": (*DELAYS, *LOST, *BUSY),
     "read gpuallocations": (*DELAYS, *LOST, *BUSY),
+    "list poddisruptionbudgets": (*DELAYS, *LOST, *BUSY),
     "list pods": (*DELAYS, *LOST, *BUSY),
     "list nodes": (*DELAYS, *LOST, *BUSY),
     "list gpuallocations": (*DELAYS, *LOST, *BUSY),
+    "list leases": (*DELAYS, *LOST, *BUSY),
     "watch pods": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "watch nodes": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "watch gpuallocations": (*DELAYS, *LOST, *BUSY, Answer(410)),
+    "watch leases": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "event pods": (Delay(0.1), Delay(0.5), Delay(2.0)),
     "event nodes": (Delay(0.1), Delay(0.5), Delay(2.0)),
     "event gpuallocations": (Delay(0.1), Delay(0.5), Delay(2.0)),
+    "event leases": (Delay(0.1), Delay(0.5), Delay(2.0)),
 }
 """Kind of request of the operator -> what can happen to it."""
 
-RARE = {"event pods": 0.1, "event nodes": 0.1, "event gpuallocations": 0.1}
+RARE = dict.fromkeys(("event pods", "event nodes", "event gpuallocations", "event leases"), 0.1)
 """Kind -> by how much less often: one such delay holds up everything behind it."""
 
 ENDINGS: tuple[Fault, ...] = (EndWatch(410), EndWatch(500), EndWatch(None))
@@ -41,10 +48,10 @@ ENDING = 0.002
 """Probability that an event of a watch is its last, at the severity 1."""
 
 EXTENDER_FAULTS: dict[str, tuple[Fault, ...]] = {
-    kind: (Delay(0.05), Delay(1.0), Delay(6.0), *LOST, ApplyLate(1.0), Answer(500), Answer(503))
-    for kind in ("filter", "prioritize", "bind")
+    kind: (Delay(0.05), Delay(1.0), Delay(5.0), Delay(9.0), *LOST, ApplyLate(1.0), Answer(500), Answer(503))
+    for kind in ("filter", "prioritize", "bind", "preempt")
 }
-"""Kind of question of kube-scheduler -> what can happen to it. It waits 5 s for an answer."""
+"""Kind of question of kube-scheduler -> what can happen to it. It waits 8 s for an answer (see arena.py)."""
 
 
 STORM = 0.4
@@ -52,7 +59,7 @@ STORM = 0.4
 
 STORM_FAULTS = 3
 
-STORMY = ("ledger write", "binding", "patch pods", "read pods", "read gpuallocations")
+STORMY = ("ledger write", "binding", "patch pods", "read pods", "read gpuallocations", "eviction")
 
 
 def api_rates(dice: Random, severity: float) -> Rates:

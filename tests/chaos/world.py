@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.admin import Admin
-from chaos.arithmetic import COUNT, REGISTER
+from chaos.arithmetic import COUNT, CPUS_OF_NODE, REGISTER
 from chaos.plan import PlannedNode
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ class _Node:
     def amounts(self) -> Json:
         """Return what the kubelet says there is. Without the agent, there are no slots."""
         slots = sum(card["number"] for card in self.cards) if self.has_agent else 0
-        return {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: str(slots)}
+        return {"cpu": str(CPUS_OF_NODE), "memory": "1Ti", "pods": "250", COUNT: str(slots)}
 
 
 class World:

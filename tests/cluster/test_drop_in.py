@@ -33,6 +33,8 @@ def moved_over() -> Iterator[Cluster]:
         "adopt_pods": True,
         "plugin_timeout_s": PLUGIN_TIMEOUT_S,
         "resync_interval_s": 2,
+        "release_delay_s": 1,
+        "longest_release_s": 2,
     }
     plane = ControlPlane()
     plane.start()

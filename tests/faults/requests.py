@@ -42,7 +42,7 @@ class Request:
 
     @cached_property
     def kind(self) -> str:
-        """What it is about, such as "ledger write", "binding", "watch pods", "read pods", "filter"."""
+        """What it is about, such as "ledger write", "binding", "eviction", "watch pods", "read pods", "filter"."""
         plain = self.path.partition("?")[0]
         if plain[1:] in EXTENDER_CALLS:
             return plain[1:]
@@ -50,8 +50,8 @@ class Request:
         if found is None:
             return "other"
         resource, name, subresource = found["resource"], found["name"], found["subresource"]
-        if subresource == "binding":
-            return "binding"
+        if subresource in ("binding", "eviction"):
+            return str(subresource)
         if (self.method, resource, subresource) == ("PATCH", "gpuallocations", "status"):
             return "ledger write"
         if self.method == "GET":

@@ -178,6 +178,34 @@ def test_a_pod_deleted_while_it_ran_may_leave_cards_at_once_that_it_was_not_told
     assert rules(checker) == {"a share is given up while its pod may still run"}
 
 
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+@pytest.mark.parametrize(
+    ("priority", "at_s", "holds"), [(1, 5.0, True), (0, 5.0, False), (1, 19.0, True), (1, 21.0, False)]
+)
+def test_a_pod_may_be_evicted_only_for_a_more_important_one_that_waits_or_did_a_while_ago(
+    checker: Checker, priority: int, at_s: float, holds: bool
+) -> None:
+    victim, waiting = a_pod(GPU_1=4000), a_pod(OTHER, node=None)
+    waiting["spec"]["priority"] = priority
+    bound(checker, victim, a_card(a_holder()))
+    checker.take(changed("pod", None, waiting))
+    checker.take(changed("pod", waiting, None, at_s=0.0))
+    evicted = {**victim, "status": {"phase": "Running", "conditions": [EVICTED]}}
+    checker.take(changed("pod", victim, evicted, at_s=at_s))
+    assert rules(checker) == (set() if holds else {"a pod is evicted, and none that is more important waits"})
+
+
+def test_a_pod_may_be_evicted_for_one_that_still_waits(checker: Checker) -> None:
+    victim, waiting = a_pod(GPU_1=4000), a_pod(OTHER, node=None)
+    waiting["spec"]["priority"] = 1
+    bound(checker, victim, a_card(a_holder()))
+    checker.take(changed("pod", None, waiting))
+    checker.take(changed("pod", victim, {**victim, "status": {"conditions": [EVICTED]}}, at_s=100.0))
+    assert not checker.findings
+
+
 def test_a_bound_pod_that_moves_is_found(checker: Checker) -> None:
     pod = a_pod(GPU_1=4000)
     bound(checker, pod, a_card(a_holder()))

@@ -31,13 +31,14 @@ def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     plans = [plan(seed) for seed in SEEDS]
     kinds = {type(step).__name__ for made in plans for step in made.steps}
     assert kinds == {
-        *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile"),
+        *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile", "SetBudget"),
         *("DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
         *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
     }
     assert {step.pod.shape for made in plans for step in made.steps if isinstance(step, Create)} == SHAPES.keys()
     assert SPECS.keys() == SHAPES.keys()
     assert {made.has_standby for made in plans} == {True, False}
+    assert {made.despite_budgets for made in plans} == {True, False}
 
 
 def test_the_plans_together_have_every_hostile_kind_and_each_has_few_at_a_time() -> None:

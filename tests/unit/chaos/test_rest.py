@@ -80,6 +80,26 @@ def test_a_pod_that_waits_is_found_if_it_fits_beside_a_share_of_4000_mib(limits:
     assert rules == (["a pod waits that has room"] if fits else [])
 
 
+@pytest.mark.parametrize(("cpus", "fits"), [("28", True), ("29", False), ("28500m", False)])
+def test_a_pod_that_waits_for_cpu_is_in_order(cpus: str, fits: bool) -> None:
+    waiting, there = a_pod("uid-2", {COUNT: 1, MEMORY: 1000}, node=None), a_pod(GPU_1=4000)
+    waiting["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpus}
+    there["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "100"}
+    pods = {POD: there, "uid-2": waiting}
+    rules = [finding.rule for finding in unsettled({CARD: a_card(a_holder())}, pods, {NODE: a_node()}, NOW)]
+    assert rules == (["a pod waits that has room"] if fits else [])
+
+
+@pytest.mark.parametrize(("waits", "is_left"), [(True, False), (False, True)])
+def test_room_that_is_promised_to_a_pod_that_does_not_wait_is_found(waits: bool, is_left: bool) -> None:
+    card, pod = a_card(a_holder()), a_pod(GPU_1=4000)
+    other = a_pod("uid-2", {COUNT: 1, MEMORY: 9000}, node=None)
+    card["status"]["claims"] = [{"podUID": "uid-2", "namespace": "default", "pod": "pod-uid-2"}]
+    pods = {POD: pod, **({"uid-2": other} if waits else {})}
+    rules = [finding.rule for finding in unsettled({CARD: card}, pods, {NODE: a_node()}, NOW)]
+    assert rules == (["a claim is left over"] if is_left else [])
+
+
 def test_a_pod_that_waits_for_a_card_that_takes_nobody_is_in_order() -> None:
     waiting, node = a_pod("uid-2", {COUNT: 1, MEMORY: 1000}, node=None), a_node(healthy=False)
     card = a_card(phase="Unhealthy")
