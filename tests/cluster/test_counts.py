@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from cluster.cluster import CORES, COUNT, PERCENT, Cluster, pod
+from cluster.cluster import PODS as PODS_PATH
 from gpuledger.model.amounts import Amounts
 from installation import USER
 
@@ -45,6 +46,32 @@ def test_a_hundred_quarter_cards_cost_few_writes_and_few_evaluations(cluster: Cl
     # Were all nodes looked at, it would be fifty times as many as there are questions.
     asked = cluster.metric(FILTERS) - filters
     assert cluster.metric(EVALUATIONS) - evaluations <= CHANGES_PER_POD * asked
+
+
+def test_a_pod_that_ends_in_good_order_costs_one_read_and_one_write_at_most(cluster: Cluster) -> None:
+    """Shares that end on one card at the same time go in one write."""
+    cluster.add_nodes(NODES)
+    names = [f"pod-{number}" for number in range(PODS)]
+    cluster.create(*(pod(name, {COUNT: 1, PERCENT: 25}) for name in names))
+    cluster.wait_bound(*names)
+    running = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+    for name in names:
+        cluster.patch(f"{PODS_PATH}/{name}/status", {"status": running})
+    cluster.settle()
+    offset = cluster.plane.audit_offset()
+    for number, name in enumerate(names):
+        if number % 2:  # it was asked to leave, and its kubelet lets it end
+            cluster.request("DELETE", f"{PODS_PATH}/{name}")
+        cluster.finish(name)
+        cluster.delete(name)
+    cluster.wait(lambda: not any(cluster.holders().values()), "all shares are given back")
+    cluster.settle()
+
+    asked = [event for event in cluster.plane.audit_events(offset) if event.user == USER and event.verb != "watch"]
+    ours = Counter((e.verb, e.resource, e.subresource) for e in asked if not e.agent.startswith("kube-scheduler"))
+    writes = ours.pop(("patch", "gpuallocations", "status"))
+    assert ours == {("get", "pods", ""): PODS}
+    assert writes <= PODS
 
 
 def test_cards_carry_no_list_of_who_wrote_which_field(cluster: Cluster) -> None:
