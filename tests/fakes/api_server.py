@@ -23,8 +23,8 @@ from fakes.objects import with_conditions
 from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import claim_json, holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
-from gpuledger.kube_api.reads import KubeReads
-from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubeWrites
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.share import Claim, Holder
@@ -175,10 +175,6 @@ class Change:
     object: Json
 
 
-class Store(KubeReads, KubeWrites):
-    """All requests behind the protocols of the workflows, as the operator has them."""
-
-
 class ApiServer:
     """Objects with one counter of versions, and the requests that read and change them."""
 
@@ -198,7 +194,7 @@ class ApiServer:
         self._version = 100
         self._faults: dict[Operation, deque[Fault | None]] = defaultdict(deque)
         self._late: set[asyncio.Task[None]] = set()
-        self.store = Store(cast(KubeClient, self))
+        self.store = KubeStore(cast(KubeClient, self))
 
     # For tests.
 

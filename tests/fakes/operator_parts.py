@@ -1,6 +1,5 @@
 """The workflows of one operator over an API server in memory, connected as the real one connects them."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,40 +11,14 @@ from gpuledger.controller.parts import Operator
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import bound_node
 from gpuledger.formats.stored_card import stored_card
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
-from gpuledger.placement.choose import Chooser
-from gpuledger.placement.policy import Policy
+from gpuledger.placement.policy import Preference
 from gpuledger.settings import Settings
-from gpuledger.workflows.adopt import Adopter
-from gpuledger.workflows.agent_pods import AgentPods
-from gpuledger.workflows.carry_out import PreemptionCarrier
-from gpuledger.workflows.claim_room import RoomClaimer
-from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.departures import Departures, ReleaseTimes
-from gpuledger.workflows.explain_pod import PodExplainer
-from gpuledger.workflows.find_victims import VictimFinder
-from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.journal import Journal
-from gpuledger.workflows.late_starts import LateStarts
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.learn import Learner
-from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import FilterResult, PodPlacer
-from gpuledger.workflows.placement_settings import PlacementSettings
-from gpuledger.workflows.plugin_turns import PluginTurns
-from gpuledger.workflows.pod_ends import PodEnds
-from gpuledger.workflows.pod_lives import PodLives
-from gpuledger.workflows.preempt import Preemption, PreemptionSettings
-from gpuledger.workflows.release_pod import PodReleaser
-from gpuledger.workflows.tell_waiting import WaitingTeller
-from gpuledger.workflows.trail import Trail
-from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.wake_up import WaitingPods
-from gpuledger.workflows.who_preempts import WhoPreempts
-from gpuledger.workflows.why_waiting import WhyWaiting
+from gpuledger.workflows.place_pod import FilterResult
+from gpuledger.workflows.wiring import connect
 
 HOLD_TTL_S = 30.0
 BIND_TIMEOUT_S = 45.0
@@ -66,8 +39,6 @@ class OperatorParts:
     """One operator. A second one over the same API server is another process, or the same after a restart."""
 
     api: ApiServer
-    ledger: Ledger = field(default_factory=Ledger)
-    counts: Counts = field(default_factory=Counts)
     told: list[tuple[str, str]] = field(default_factory=list)
     """Node and sentence, for each that was told to a node."""
     told_pods: list[tuple[str, bool, str, str]] = field(default_factory=list)
@@ -83,162 +54,68 @@ class OperatorParts:
     release_delay_s: float = RELEASE_DELAY_S
     adopt_pods: bool = False
     scheduler_names: tuple[str, ...] = ("gpuledger",)
-    policy: Policy = field(default_factory=Policy)
+    policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
 
     def __post_init__(self) -> None:
-        self.trail = Trail()
-        self.who_preempts = WhoPreempts(operator=self.evicts, scheduler=not self.evicts)
-        self.journal = Journal(self.ledger, self.api.store)
-        self.chooser = Chooser(self.ledger, self.policy)
-        self.waiting = WaitingPods(self.ledger, self.chooser, self.api.store, self.counts, self.leadership.is_active)
-        settings = PlacementSettings(WORDS, HOLD_TTL_S, self.bind_timeout_s, self.nodes_offered, self.who_preempts)
-        self.agents = AgentPods()
-        self.ends = PodEnds(self.agents)
-        release_times = ReleaseTimes(self.release_delay_s, LONGEST_RELEASE_S)
-        self.releaser = PodReleaser(
-            self.ledger,
-            self.journal,
-            self.api.store,
-            self.counts,
-            settings.request,
-            Departures(self.ends, release_times),
-            self.leadership.is_active,
-            self.trail,
+        first, *others = self.scheduler_names
+        self.settings = Settings(
+            scheduler_name=first,
+            extra_scheduler_names=tuple(others),
+            node_policy=self.policy,
+            card_policy=self.policy,
+            hold_ttl_s=HOLD_TTL_S,
+            bind_timeout_s=self.bind_timeout_s,
+            nodes_offered=self.nodes_offered,
+            preemption="own" if self.evicts else "native",
+            preempt_despite_budgets=self.despite_budgets,
+            preemption_timeout_s=PREEMPTION_TIMEOUT_S,
+            release_delay_s=self.release_delay_s,
+            longest_release_s=LONGEST_RELEASE_S,
+            plugin_timeout_s=PLUGIN_TIMEOUT_S,
+            start_timeout_s=self.start_timeout_s,
+            tell_waiting_after_s=TELL_WAITING_AFTER_S,
+            adopt_pods=self.adopt_pods,
         )
-        self.turns = PluginTurns(
-            self.ledger, WORDS, self.api.store, self.counts, PLUGIN_TIMEOUT_S, self.leadership.is_active
-        )
-        self.placer = PodPlacer(
-            self.ledger,
-            self.chooser,
-            self.journal,
-            self.api.store,
-            self.releaser,
-            self.waiting,
-            self.turns,
-            settings,
-            self.counts,
-            clock=asyncio.get_running_loop().time,
-            trail=self.trail,
-        )
-        self.ends.on_news = self.releaser.word_of_node
-        self.starts = LateStarts(self.ledger, self.api.store, self.start_timeout_s)
-        self.inventory = InventoryKeeper(
-            self.ledger,
-            self.journal,
-            self.api.store,
-            self.counts,
-            self,
-            self.agents,
-            self.starts,
-            self.leadership.is_active,
-        )
-        self.journal.on_lost = self.inventory.recheck
-        self.adopter = Adopter(
-            self.ledger,
-            self.journal,
-            self.api.store,
-            settings.facts,
-            settings.stranger,
-            self.adopt_pods,
-            self.scheduler_names,
-            release_times,
-            self.leadership.is_active,
-            self.trail,
-        )
-        self.learner = Learner(self.ledger, self.chooser, settings.request)
-        self.lives = PodLives()
-        self.carrier = PreemptionCarrier(
-            self.ledger,
-            self.journal,
-            self.api.store,
-            self.waiting,
-            self.lives,
-            self,
-            self.counts,
-            self.despite_budgets,
-            self.placer.is_binding,
-            self.leadership.is_active,
-            self.trail,
-        )
-        self.preemption = Preemption(
-            self.ledger,
-            RoomClaimer(self.ledger, self.journal, self.api.store, self.lives, PREEMPTION_TIMEOUT_S),
-            self.waiting,
-            VictimFinder(self.ledger, self.policy, self.lives, self.api.store),
-            self.carrier,
-            self,
-            self.counts,
-            PreemptionSettings(self.who_preempts, self.despite_budgets),
-            settings.request,
-            self.leadership.is_active,
-        )
-        self.placer.before_filter = self.carrier.room_comes
-        self.placer.on_refused = self.preemption.refused
-        self.observer = ClusterObserver(
-            self.ledger,
-            self.inventory,
-            self.releaser,
-            self.ends,
-            self.placer,
-            self.waiting,
-            self.turns,
-            self.adopter,
-            self.starts,
-            self.learner,
-            self.lives,
-            self.preemption,
-            self.api.store,
-            settings.request,
-            WORDS,
-            self.scheduler_names,
-            self.counts,
-        )
-        self.explainer = PodExplainer(
-            self.ledger,
-            self.waiting,
-            self.api.store,
-            settings.request,
-            self.scheduler_names,
-            self.placer.held_pod,
-            self.lives,
-        )
-        self.why_waiting = WhyWaiting(self.ledger, self.chooser, self.waiting)
-        self.waiting_teller = WaitingTeller(
-            self.explainer, self.api.store, self, TELL_WAITING_AFTER_S, self.leadership.is_active
-        )
-        self.trail.listeners.append(self.waiting_teller.observe)
-        self.observer.on_pending = self.waiting_teller.pending
-        self.observer.on_waits_no_more = self.waiting_teller.forget
+        self.workflows = connect(self.api.store, self.settings, WORDS, self, self.leadership, gather_s=0.0)
+        self.ledger = self.workflows.ledger
+        self.counts = self.workflows.counts
+        self.trail = self.workflows.trail
+        self.chooser = self.workflows.chooser
+        self.journal = self.workflows.journal
+        self.agents = self.workflows.agents
+        self.starts = self.workflows.starts
+        self.ends = self.workflows.ends
+        self.releaser = self.workflows.releaser
+        self.turns = self.workflows.turns
+        self.waiting = self.workflows.waiting
+        self.placer = self.workflows.placer
+        self.lives = self.workflows.lives
+        self.carrier = self.workflows.carrier
+        self.preemption = self.workflows.preemption
+        self.inventory = self.workflows.inventory
+        self.adopter = self.workflows.adopter
+        self.learner = self.workflows.learner
+        self.observer = self.workflows.observer
+        self.explainer = self.workflows.explainer
+        self.waiting_teller = self.workflows.waiting_teller
+        self.why_waiting = self.workflows.why_waiting
         self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
 
     def as_operator(self) -> Operator:
         """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
-        room_has_changed, kopf_lists = asyncio.Event(), KopfLists()
+        kopf_lists = KopfLists()
         kopf_lists.first.set()
         self.agents.listed.set()
-        self.ledger.on_change = self.waiting.on_newcomer = room_has_changed.set
         return Operator(
             client=cast(Any, None),
+            settings=self.settings,
+            workflows=self.workflows,
             kopf_lists=kopf_lists,
-            leadership=self.leadership,
-            observer=self.observer,
-            agents=self.agents,
-            placer=self.placer,
-            waiting=self.waiting,
-            preemption=self.preemption,
-            who_preempts=self.who_preempts,
-            unlinked=UnlinkedNodes(self.ledger, self.policy),
-            trail=self.trail,
             view_source=cast(Any, None),
-            waiting_teller=self.waiting_teller,
-            room_has_changed=room_has_changed,
-            counts=self.counts,
             garbage=cast(Any, None),
             server=cast(Any, None),
-            settings=Settings(preemption="own"),
         )
 
     def tell_node(self, node_name: str, sentence: str) -> None:

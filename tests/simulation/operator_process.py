@@ -49,7 +49,7 @@ class OperatorProcess:
 
     def _start(self, host: str | None) -> None:
         operator = self.operator
-        observer = operator.observer
+        observer = operator.workflows.observer
         for kind, selector, taker in (
             (Kind.NODE, everything, observer.node),
             (Kind.CARD, everything, observer.allocation),
@@ -59,7 +59,7 @@ class OperatorProcess:
         for watch in self.watches:
             watch.start(None)
         operator.kopf_lists.first.set()
-        operator.agents.listed.set()
+        operator.workflows.agents.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
         if host is not None:
@@ -78,7 +78,7 @@ class OperatorProcess:
     @property
     def ledger(self) -> Ledger:
         """What the operator takes for the truth."""
-        return self.operator.placer._ledger
+        return self.operator.workflows.placer._ledger
 
     def left_over(self) -> dict[str, list[str]]:
         """Return what there must be nothing of once all is done: kind -> names."""
@@ -86,27 +86,27 @@ class OperatorProcess:
         tasks = [task for task in self.loop.open_tasks() if task not in self.parts]
         return {
             "holds": [uid for uid, hold in self.ledger._holds.items() if hold.deadline_s > self.loop.time()],
-            "binds": list(operator.placer._binds),
-            "earmarks": list(operator.waiting._earmarks),
+            "binds": list(operator.workflows.placer._binds),
+            "earmarks": list(operator.workflows.waiting._earmarks),
             "promises": list(self.ledger.promises._placements),
             "tasks": [task.get_name() for task in tasks if _name_of(task.get_coro()) not in NEVER_ENDING],
         }
 
     def is_put_off(self, uid: str) -> bool:
         """Tell whether a pod has to wait because it could not be bound several times."""
-        return self.operator.placer._failures.put_off_s(uid) > 0
+        return self.operator.workflows.placer._failures.put_off_s(uid) > 0
 
     def is_active(self) -> bool:
         """Tell whether the operator takes itself for the one that writes."""
-        return self.operator.leadership.is_active()
+        return self.operator.workflows.leadership.is_active()
 
     def waiting_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken to wait for room."""
-        return self.operator.waiting.waiting()
+        return self.operator.workflows.waiting.waiting()
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken for bound and alive."""
-        return self.operator.observer._releaser.known_pods()
+        return self.operator.workflows.observer._releaser.known_pods()
 
     def die(self) -> None:
         """Stop at once, in the middle of everything."""
@@ -119,7 +119,7 @@ class OperatorProcess:
     def filter(self, pod: Json, node_names: list[str]) -> list[str]:
         """Answer a Filter. Raises GpuledgerError for an answer with an error."""
         self._check_ready()
-        return list(self.loop.call(self.operator.placer.filter, FilterArguments(pod, node_names)).node_names)
+        return list(self.loop.call(self.operator.workflows.placer.filter, FilterArguments(pod, node_names)).node_names)
 
     def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]) -> None:
         """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""
@@ -132,7 +132,7 @@ class OperatorProcess:
     ) -> None:
         error = ""
         try:
-            await self.operator.placer.bind(arguments, is_heard)
+            await self.operator.workflows.placer.bind(arguments, is_heard)
         except GpuledgerError as failure:
             error = str(failure)
         if error and self.binds.get(arguments.uid) is is_heard and is_heard():
@@ -142,7 +142,7 @@ class OperatorProcess:
     def _check_ready(self) -> None:
         if not self.alive:
             raise BindFailed(NO_CONNECTION)
-        if not self.operator.observer.synced:
+        if not self.operator.workflows.observer.synced:
             raise BindFailed("gpuledger has just started and is still reading the ledger")
 
 

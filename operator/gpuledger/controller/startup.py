@@ -58,7 +58,7 @@ async def run(
     try:
         operator = build_operator(client, settings, host)
         operator.garbage.start()
-        operator.observer.on_compared = lambda: _after_comparing(operator)
+        operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
         async with contextlib.AsyncExitStack() as sites:
             # Started before Kopf, which ends every task that began after its own.
             await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
@@ -72,10 +72,10 @@ async def run(
                 view = ViewServer(operator.view_source, access)
                 await _serve(sites, view.application(), settings.view_host, settings.view_port)
                 logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
-            sites.push_async_callback(operator.waiting.stop)
-            sites.push_async_callback(operator.preemption.stop)
-            sites.push_async_callback(operator.waiting_teller.stop)
-            sites.enter_context(trail_written(operator.trail, settings.trail_file))
+            sites.push_async_callback(operator.workflows.waiting.stop)
+            sites.push_async_callback(operator.workflows.preemption.stop)
+            sites.push_async_callback(operator.workflows.waiting_teller.stop)
+            sites.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
             parts = [_keep_in_sync, _watch, _follow_pending_pods, _give_room, _follow_cards, _follow_agents, _preempt]
             if host is not None:
                 parts.append(_follow_lease)
@@ -96,28 +96,30 @@ async def _keep_in_sync(operator: Operator) -> None:
 
     What is watched is read after the lists of these watches: else what changes in between would be seen by nobody.
     """
+    workflows = operator.workflows
     await operator.kopf_lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
-        await asyncio.wait_for(operator.agents.listed.wait(), AGENTS_WAIT_S)
+        await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
-        if not operator.leadership.is_active():
-            await _until_it_works(operator.observer.resync)
+        if not workflows.leadership.is_active():
+            await _until_it_works(workflows.observer.resync)
             logger.info("the ledger is read; ready to take over")
-            await operator.leadership.wait_active()
-        await _until_it_works(operator.observer.take_over)
-        operator.room_has_changed.set()  # for those who wait since before
+            await workflows.leadership.wait_active()
+        await _until_it_works(workflows.observer.take_over)
+        workflows.room_has_changed.set()  # for those who wait since before
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
-        comparing = operator.observer.resync_every(interval_s, operator.kopf_lists.again)
-        await _first_to_end(operator.leadership.wait_passive(), comparing)
+        comparing = workflows.observer.resync_every(interval_s, operator.kopf_lists.again)
+        await _first_to_end(workflows.leadership.wait_passive(), comparing)
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:
+    workflows = operator.workflows
     version = await KubeReads(operator.client).server_version()
-    operator.who_preempts.know(version)
-    who = "kube-scheduler, which asks" if operator.who_preempts.scheduler else "the operator itself"
+    workflows.who_preempts.know(version)
+    who = "kube-scheduler, which asks" if workflows.who_preempts.scheduler else "the operator itself"
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
@@ -132,18 +134,18 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _follow_pending_pods(operator: Operator) -> None:
-    observer = operator.observer
+    observer = operator.workflows.observer
     selector = {"fieldSelector": pods_of(operator.settings.scheduler_names, bound=False)}
     await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
 
 
 async def _follow_cards(operator: Operator) -> None:
-    await follow(operator.client, ALLOCATIONS, {}, operator.observer.allocation, operator.kopf_lists.listing)
+    await follow(operator.client, ALLOCATIONS, {}, operator.workflows.observer.allocation, operator.kopf_lists.listing)
 
 
 async def _follow_agents(operator: Operator) -> None:
     path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods"
-    agents = operator.agents
+    agents = operator.workflows.agents
     await follow(operator.client, path, {"labelSelector": AGENT_SELECTOR}, agents.observe, agents.listing)
 
 
@@ -152,7 +154,8 @@ async def _follow_lease(operator: Operator) -> None:
     selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
     # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
-    await follow(operator.client, path, selector, operator.leadership.observe, lambda: lambda _: None, silence_s)
+    observe = operator.workflows.leadership.observe
+    await follow(operator.client, path, selector, observe, lambda: lambda _: None, silence_s)
 
 
 async def _give_room(operator: Operator) -> None:
@@ -160,42 +163,44 @@ async def _give_room(operator: Operator) -> None:
 
     A new hold is a change, too: the next end is then looked up anew. In a cluster at rest nothing runs.
     """
+    workflows = operator.workflows
     while True:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(operator.placer.next_expiry_s()):
-                await operator.room_has_changed.wait()
-        operator.room_has_changed.clear()
-        operator.placer.expire_holds()
-        if operator.observer.synced and operator.leadership.is_active():
+            async with asyncio.timeout_at(workflows.placer.next_expiry_s()):
+                await workflows.room_has_changed.wait()
+        workflows.room_has_changed.clear()
+        workflows.placer.expire_holds()
+        if workflows.observer.synced and workflows.leadership.is_active():
             begin_s = time.perf_counter()
-            is_more = operator.waiting.give_room()
-            operator.preemption.room_has_changed()
-            if operator.placer.look_further() or is_more:
-                operator.room_has_changed.set()
+            is_more = workflows.waiting.give_room()
+            workflows.preemption.room_has_changed()
+            if workflows.placer.look_further() or is_more:
+                workflows.room_has_changed.set()
                 await rest(begin_s)  # whoever asks meanwhile goes first
 
 
 async def _preempt(operator: Operator) -> None:
     """Look for victims when somebody may need some. In a cluster at rest nothing runs, and in a busy one others do."""
+    workflows = operator.workflows
     took_s = 0.0
     while True:
-        await operator.preemption.wanted.wait()
+        await workflows.preemption.wanted.wait()
         await asyncio.sleep(max(SETTLE_S, PAUSE_TO_WORK * took_s))
         begin_s = asyncio.get_running_loop().time()
-        operator.preemption.wanted.clear()
-        if operator.observer.synced and operator.leadership.is_active():
-            await operator.preemption.decide()
+        workflows.preemption.wanted.clear()
+        if workflows.observer.synced and workflows.leadership.is_active():
+            await workflows.preemption.decide()
         took_s = asyncio.get_running_loop().time() - begin_s
 
 
 def _after_comparing(operator: Operator) -> None:
     operator.garbage.settle()
-    if operator.leadership.is_active():
-        operator.unlinked.tell()
+    if operator.workflows.leadership.is_active():
+        operator.workflows.unlinked.tell()
 
 
 async def _watch(operator: Operator) -> None:
-    registry = build_registry(operator.client, operator.observer, operator.kopf_lists)
+    registry = build_registry(operator.client, operator.workflows.observer, operator.kopf_lists)
     settings = build_settings(operator.settings.scheduler_names)
     serve_webhook(registry, settings, operator.settings)
     me = Identity(socket.gethostname())  # else Kopf asks for this user's name, and the image's user has none

@@ -38,12 +38,12 @@ def trail_written(trail: Trail, file: str) -> Iterator[None]:
     def send(record: Record) -> None:
         sender.emit(logging.LogRecord("trail", logging.INFO, "", 0, record, None, None))
 
-    trail.listeners.append(send)
+    trail.on_record.append(send)
     listener.start()
     try:
         yield
     finally:
-        trail.listeners.remove(send)
+        trail.on_record.remove(send)
         listener.stop()  # after everything was written
         handler.close()
 

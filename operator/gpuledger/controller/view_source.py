@@ -95,6 +95,4 @@ def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplaine
         records = [record.json() for record in trail.latest(wanted, query.limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
-    source = LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)
-    ledger.on_stored = source.note
-    return source
+    return LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)

@@ -19,6 +19,7 @@ from gpuledger.ledger.touches import Touches
 from gpuledger.model.card import Card
 from gpuledger.model.errors import DoesNotFit
 from gpuledger.model.latest import Latest
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement, Share
 from gpuledger.model.stored_card import StoredCard
@@ -66,11 +67,11 @@ class Ledger:
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
         self.strangers = Strangers(self, self._touch)
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""
-        self.on_stored: Callable[[str], None] = lambda _: None
+        self.on_stored = Listeners[[str]]()
         """Called with a node's name when the API server has stored something of its cards, whatever it changes."""
-        self.on_opened: Callable[[str], None] = lambda _: None
+        self.on_opened = Listeners[[str]]()
         """Called with a node's name when holders can be added to one of its cards that took none before."""
 
     # Reading.

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.share import Holder, Pod
 from gpuledger.model.stranger import Stranger
@@ -45,7 +46,7 @@ class Strangers:
         self._nodes: dict[str, str] = {}  # pod UID -> name of its node
         self.listed = False
         """Whether all bound pods were looked at once."""
-        self.on_change: Callable[[str], None] = lambda _: None
+        self.on_change = Listeners[[str]]()
         """Called with the name of a node of which other cards may be closed than before."""
 
     def __len__(self) -> int:

@@ -118,7 +118,6 @@ class Adopter:
         self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
         self._unknown: dict[str, _Unknown] = {}  # pod UID -> pod that lacks shares
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
-        ledger.on_opened = self._reconsider
 
     def __len__(self) -> int:
         """Return how many bound pods are known to lack shares."""
@@ -201,7 +200,8 @@ class Adopter:
     def _is_ours(self, pod: Json) -> bool:
         return scheduler_of(pod) in self._scheduler_names
 
-    def _reconsider(self, node_name: str) -> None:
+    def reconsider(self, node_name: str) -> None:
+        """Take in that a card of a node takes pods now: shares that could not be entered may fit."""
         for unknown in self._unknown.values():
             if unknown.node_name == node_name:
                 self._suspect(unknown.pod)

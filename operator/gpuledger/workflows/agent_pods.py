@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.formats.pod import bound_node, is_ready
+from gpuledger.model.listeners import Listeners
 
 Json = dict[str, Any]
 
@@ -27,7 +28,7 @@ class AgentPods:
         self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
         self.listed = asyncio.Event()
         """Set once all pods were shown: before, nothing can be said of a node."""
-        self.listeners: list[Callable[[str], None]] = []
+        self.on_change = Listeners[[str]]()
         """Called with a node's name when `not_ready` has another answer for it."""
 
     def not_ready(self, node_name: str) -> bool:
@@ -70,5 +71,4 @@ class AgentPods:
 
     def _tell(self, node_name: str, before: bool) -> None:
         if self.not_ready(node_name) != before:
-            for listener in self.listeners:
-                listener(node_name)
+            self.on_change(node_name)

@@ -81,8 +81,6 @@ class InventoryKeeper:
         self._teller = teller
         self._agents = agents
         self._starts = starts
-        starts.on_change = ledger.strangers.on_change = self.reconsider
-        agents.listeners.append(self.reconsider)
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers

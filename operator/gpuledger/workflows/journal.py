@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.journal_entries import (
@@ -78,7 +79,7 @@ class JournalCounts:
     refusals: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
-    on_write: Callable[[float, int], None] = lambda _seconds, _entries: None
+    on_write: Listeners[[float, int]] = field(default_factory=Listeners)
     """Called after each write, however it ended, with its seconds and the number of its entries."""
 
 
@@ -107,7 +108,7 @@ class Journal:
         self._gather_s = gather_s
         self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
         self.counts = JournalCounts()
-        self.on_lost: Callable[[str], None] = lambda _: None
+        self.on_lost = Listeners[[str]]()
         """Called with a node's name when the API server does not have one of its cards that memory knows."""
 
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
@@ -233,7 +234,7 @@ class _CardWriter:
         store: LedgerStore,
         turns: asyncio.Semaphore,
         counts: JournalCounts,
-        on_lost: Callable[[str], None],
+        on_lost: Listeners[[str]],
         gather_s: float,
     ) -> None:
         self.uuid = uuid

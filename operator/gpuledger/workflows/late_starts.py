@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
 from gpuledger.workflows.keyed_worker import KeyedWorker
 
@@ -75,7 +75,7 @@ class LateStarts:
         self._excused: set[str] = set()  # UIDs of bound pods that are late by themselves
         self._settling: dict[str, tuple[str, asyncio.TimerHandle]] = {}  # node name -> what was wrong, and till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
-        self.on_change: Callable[[str], None] = lambda _: None
+        self.on_change = Listeners[[str]]()
         """Called with a node's name when `problem` has another answer for it."""
 
     def problem(self, node_name: str) -> str:

@@ -25,6 +25,7 @@ from gpuledger.formats.stored_card import stored_card
 from gpuledger.formats.words import Words
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, WentBack
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.apart import apart
@@ -146,11 +147,11 @@ class ClusterObserver:
         """Whether the cards have been taken in once: before, nodes say nothing."""
         self.synced = False
         """Whether everything has been taken in once: before, nothing can be decided."""
-        self.on_compared: Callable[[], None] = lambda: None
+        self.on_compared = Listeners[[]]()
         """Called after each comparison with full lists."""
-        self.on_pending: Callable[[Json], None] = lambda _: None
+        self.on_pending = Listeners[[Json]]()
         """Called with each pod that has no node, as it is shown."""
-        self.on_waits_no_more: Callable[[str], None] = lambda _: None
+        self.on_waits_no_more = Listeners[[str]]()
         """Called with the UID of a pod that is bound or gone."""
 
     def node(self, node: Json, gone: bool) -> None:

@@ -20,6 +20,7 @@ from gpuledger.formats.pod import bound_node, created_at, pod_identity, resource
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
@@ -103,7 +104,7 @@ class PodPlacer:
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
         self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
-        self.on_refused: Callable[[str], None] = lambda _: None
+        self.on_refused = Listeners[[str]]()
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""

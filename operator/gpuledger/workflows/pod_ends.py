@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
 from gpuledger.formats.pod_ends import read_ends
 from gpuledger.model.errors import BadInput
+from gpuledger.model.listeners import Listeners
 from gpuledger.workflows.agent_pods import AgentPods
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,8 @@ class PodEnds:
     def __init__(self, agents: AgentPods) -> None:
         self._agents = agents
         self._said: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
-        self.on_news: Callable[[str], None] = lambda _: None
+        self.on_news = Listeners[[str]]()
         """Called with the name of a node of which another word may be known now."""
-        agents.listeners.append(self._agent_has_changed)
 
     def observe(self, node: Json) -> None:
         """Take in a Node as it is now."""
@@ -76,6 +76,7 @@ class PodEnds:
         is_away = word is Word.NOTHING_SAID and self._agents.not_ready(node_name)
         return Word.AGENT_AWAY if is_away else word
 
-    def _agent_has_changed(self, node_name: str) -> None:
+    def agent_has_changed(self, node_name: str) -> None:
+        """Take in that a node's agent has become Ready, or is not any more."""
         if node_name in self._said:
             self.on_news(node_name)

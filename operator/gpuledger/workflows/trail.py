@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model.card import Card
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
 from gpuledger.placement.fitting_nodes import Ranking
@@ -53,7 +54,7 @@ class Trail:
         self._refused: dict[str, Refusal] = {}  # pod UID -> why it was refused last, the oldest first
         self.number = 0
         """How many there were so far."""
-        self.listeners: list[Callable[[Record], None]] = []
+        self.on_record = Listeners[[Record]]()
         """Called with each record."""
 
     def __iter__(self) -> Iterator[Record]:
@@ -92,8 +93,7 @@ class Trail:
         record = Record(time.time(), happening, pod, node_name, tuple(shares), text, ranked)
         self._records.append(record)
         self.number += 1
-        for listener in self.listeners:
-            listener(record)
+        self.on_record(record)
 
     def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
         """Note that a pod was bound with cards, and how its node compared with others when it was chosen."""

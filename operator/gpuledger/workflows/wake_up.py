@@ -23,6 +23,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.latest import Latest
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
@@ -119,7 +120,7 @@ class WaitingPods:
         self._seen = -1  # number of the ledger's last change that was looked at
         self._node_sets = NodeSets()
         self._calls: set[asyncio.Task[None]] = set()
-        self.on_newcomer: Callable[[], None] = lambda: None
+        self.on_newcomer = Listeners[[]]()
         """Called when there is more to be looked at: a pod has come for which nobody has looked at any node, or a turn
         has ended before all was looked at."""
 

@@ -116,7 +116,7 @@ async def test_a_pod_that_says_the_same_again_costs_nothing(parts: OperatorParts
 
 def test_a_pod_that_is_in_no_list_any_more_is_forgotten_and_one_that_came_meanwhile_is_not() -> None:
     agents, told = AgentPods(), list[str]()
-    agents.listeners.append(told.append)
+    agents.on_change.append(told.append)
     agents.observe(an_agent("old", ready=False), gone=False)
     listed = agents.listing()
     agents.observe(an_agent("new", ready=False, node="node-b"), gone=False)

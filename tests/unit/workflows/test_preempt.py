@@ -863,7 +863,7 @@ async def test_kube_scheduler_stays_out_where_cards_alone_are_short(parts: Opera
 
 
 async def test_where_preemption_is_off_only_cpu_makes_others_leave(parts: OperatorParts, api: ApiServer) -> None:
-    parts.who_preempts.operator = False
+    parts.workflows.who_preempts.operator = False
     api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
     assert await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)}) == {}
     assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {"node-a": ("uid-low-1",)}

@@ -142,4 +142,4 @@ def test_every_record_is_written_down_as_a_line_of_json(tmp_path: Path) -> None:
 def test_without_a_file_nothing_is_written() -> None:
     trail = Trail()
     with trail_written(trail, ""):
-        assert trail.listeners == []
+        assert trail.on_record == []

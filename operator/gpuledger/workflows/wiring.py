@@ -1,0 +1,279 @@
+"""The workflows of one operator, connected: the only place that knows who calls whom. Nothing runs yet."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuledger.formats.words import Words
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.share import Pod
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import Policy, Preference
+from gpuledger.settings import Settings
+from gpuledger.workflows.adopt import Adopter
+from gpuledger.workflows.agent_pods import AgentPods
+from gpuledger.workflows.carry_out import PreemptionCarrier
+from gpuledger.workflows.claim_room import RoomClaimer
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.departures import Departures, ReleaseTimes
+from gpuledger.workflows.explain_pod import PodExplainer
+from gpuledger.workflows.find_victims import VictimFinder
+from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.journal import Journal
+from gpuledger.workflows.late_starts import LateStarts
+from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.learn import Learner
+from gpuledger.workflows.observe_cluster import ClusterObserver
+from gpuledger.workflows.place_pod import PodPlacer
+from gpuledger.workflows.placement_settings import PlacementSettings
+from gpuledger.workflows.plugin_turns import PluginTurns
+from gpuledger.workflows.pod_ends import PodEnds
+from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.preempt import Preemption, PreemptionSettings
+from gpuledger.workflows.release_pod import PodReleaser
+from gpuledger.workflows.tell_waiting import WaitingTeller
+from gpuledger.workflows.trail import Trail
+from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.who_preempts import WhoPreempts
+from gpuledger.workflows.why_waiting import WhyWaiting
+
+
+class EventRecorder(Protocol):
+    """Posts Events."""
+
+    def tell_node(self, node_name: str, sentence: str) -> None:
+        """Show what is wrong with a node's inventory."""
+
+    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+        """Show what has become of a pod's card."""
+
+    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+        """Warn about a pod, unless it was warned under this key before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflows:
+    """All of them, over one ledger in memory."""
+
+    ledger: Ledger
+    counts: Counts
+    leadership: Leadership
+    trail: Trail
+    chooser: Chooser
+    journal: Journal
+    agents: AgentPods
+    starts: LateStarts
+    ends: PodEnds
+    releaser: PodReleaser
+    turns: PluginTurns
+    waiting: WaitingPods
+    placer: PodPlacer
+    lives: PodLives
+    carrier: PreemptionCarrier
+    preemption: Preemption
+    who_preempts: WhoPreempts
+    inventory: InventoryKeeper
+    adopter: Adopter
+    learner: Learner
+    observer: ClusterObserver
+    explainer: PodExplainer
+    waiting_teller: WaitingTeller
+    why_waiting: WhyWaiting
+    unlinked: UnlinkedNodes
+    room_has_changed: asyncio.Event
+    """Set whenever a pod that waits may have room now."""
+
+
+def connect(
+    store: KubeStore,
+    settings: Settings,
+    words: Words,
+    events: EventRecorder,
+    leadership: Leadership,
+    gather_s: float,
+) -> Workflows:
+    """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
+    ledger, counts, trail = Ledger(), Counts(), Trail(settings.trail_kept)
+    is_active, clock = leadership.is_active, asyncio.get_running_loop().time
+    policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
+    chooser, journal = Chooser(ledger, policy), Journal(ledger, store, gather_s)
+    who_preempts = WhoPreempts.by_setting(settings.preemption)
+    placement = PlacementSettings(
+        words=words,
+        hold_ttl_s=settings.hold_ttl_s,
+        bind_timeout_s=settings.bind_answer_s,
+        nodes_offered=settings.nodes_offered,
+        who_preempts=who_preempts,
+    )
+    release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
+    agents, lives = AgentPods(), PodLives()
+    ends, starts = PodEnds(agents), LateStarts(ledger, store, settings.start_timeout_s)
+    waiting = WaitingPods(ledger=ledger, chooser=chooser, store=store, counts=counts, is_active=is_active)
+    releaser = PodReleaser(
+        ledger=ledger,
+        journal=journal,
+        store=store,
+        counts=counts,
+        read_request=placement.request,
+        departures=Departures(ends, release_times),
+        is_active=is_active,
+        trail=trail,
+    )
+    turns = PluginTurns(
+        ledger=ledger,
+        words=words,
+        store=store,
+        counts=counts,
+        timeout_s=settings.plugin_timeout_s,
+        is_active=is_active,
+    )
+    placer = PodPlacer(
+        ledger=ledger,
+        chooser=chooser,
+        journal=journal,
+        store=store,
+        releaser=releaser,
+        waiting=waiting,
+        turns=turns,
+        settings=placement,
+        counts=counts,
+        clock=clock,
+        trail=trail,
+    )
+    carrier = PreemptionCarrier(
+        ledger=ledger,
+        journal=journal,
+        store=store,
+        waiting=waiting,
+        lives=lives,
+        teller=events,
+        counts=counts,
+        despite_budgets=settings.preempt_despite_budgets,
+        is_binding=placer.is_binding,
+        is_active=is_active,
+        trail=trail,
+    )
+    preemption = Preemption(
+        ledger=ledger,
+        claimer=RoomClaimer(ledger, journal, store, lives, settings.preemption_timeout_s),
+        waiting=waiting,
+        finder=VictimFinder(ledger, policy, lives, store),
+        carrier=carrier,
+        teller=events,
+        counts=counts,
+        settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
+        read_request=placement.request,
+        is_active=is_active,
+    )
+    inventory = InventoryKeeper(
+        ledger=ledger,
+        journal=journal,
+        store=store,
+        counts=counts,
+        teller=events,
+        agents=agents,
+        starts=starts,
+        is_active=is_active,
+    )
+    adopter = Adopter(
+        ledger=ledger,
+        journal=journal,
+        store=store,
+        read_facts=placement.facts,
+        read_stranger=placement.stranger,
+        adopt_pods=settings.adopt_pods,
+        scheduler_names=settings.scheduler_names,
+        release_times=release_times,
+        is_active=is_active,
+        trail=trail,
+    )
+    learner = Learner(ledger, chooser, placement.request)
+    observer = ClusterObserver(
+        ledger=ledger,
+        inventory=inventory,
+        releaser=releaser,
+        ends=ends,
+        placer=placer,
+        waiting=waiting,
+        turns=turns,
+        adopter=adopter,
+        starts=starts,
+        learner=learner,
+        lives=lives,
+        preemption=preemption,
+        reader=store,
+        read_request=placement.request,
+        words=words,
+        scheduler_names=settings.scheduler_names,
+        counts=counts,
+    )
+    explainer = PodExplainer(
+        ledger=ledger,
+        waiting=waiting,
+        store=store,
+        read_request=placement.request,
+        scheduler_names=settings.scheduler_names,
+        held_pod=placer.held_pod,
+        lives=lives,
+    )
+    waiting_teller = WaitingTeller(
+        explainer=explainer,
+        store=store,
+        teller=events,
+        after_s=settings.tell_waiting_after_s,
+        is_active=is_active,
+    )
+    return _wired(
+        Workflows(
+            ledger=ledger,
+            counts=counts,
+            leadership=leadership,
+            trail=trail,
+            chooser=chooser,
+            journal=journal,
+            agents=agents,
+            starts=starts,
+            ends=ends,
+            releaser=releaser,
+            turns=turns,
+            waiting=waiting,
+            placer=placer,
+            lives=lives,
+            carrier=carrier,
+            preemption=preemption,
+            who_preempts=who_preempts,
+            inventory=inventory,
+            adopter=adopter,
+            learner=learner,
+            observer=observer,
+            explainer=explainer,
+            waiting_teller=waiting_teller,
+            why_waiting=WhyWaiting(ledger, chooser, waiting),
+            unlinked=UnlinkedNodes(ledger, policy),
+            room_has_changed=asyncio.Event(),
+        )
+    )
+
+
+def _wired(workflows: Workflows) -> Workflows:
+    """Set who is called when something happens. Who calls whom in the other direction, the constructors say."""
+    ledger = workflows.ledger
+    ledger.on_change.append(workflows.room_has_changed.set)
+    ledger.on_opened.append(workflows.adopter.reconsider)
+    ledger.strangers.on_change.append(workflows.inventory.reconsider)
+    workflows.agents.on_change.append(workflows.ends.agent_has_changed)
+    workflows.agents.on_change.append(workflows.inventory.reconsider)
+    workflows.starts.on_change.append(workflows.inventory.reconsider)
+    workflows.ends.on_news.append(workflows.releaser.word_of_node)
+    workflows.journal.on_lost.append(workflows.inventory.recheck)
+    workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
+    workflows.placer.before_filter = workflows.carrier.room_comes
+    workflows.placer.on_refused.append(workflows.preemption.refused)
+    workflows.observer.on_pending.append(workflows.waiting_teller.pending)
+    workflows.observer.on_waits_no_more.append(workflows.waiting_teller.forget)
+    workflows.trail.on_record.append(workflows.waiting_teller.observe)
+    return workflows
