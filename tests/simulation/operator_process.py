@@ -106,7 +106,7 @@ class OperatorProcess:
 
     def known_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken for bound and alive."""
-        return self.operator.workflows.observer._releaser.known_pods()
+        return set(self.operator.workflows.releaser._bound)
 
     def die(self) -> None:
         """Stop at once, in the middle of everything."""

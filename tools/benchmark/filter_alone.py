@@ -89,7 +89,7 @@ class Ledger:
         body = pod(f"pod-{self._number}", "gpuledger", limits)
         body["metadata"] |= {"uid": uid, "resourceVersion": "1", "creationTimestamp": "2030-01-01T00:00:00Z"}
         body["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
-        self.parts.learner.came(body)
+        self.parts.learner.observe_pending(body)
         return body, orjson.dumps({"Pod": body, "Nodes": None, "NodeNames": self.names})
 
     def ask(self, limits: Limits, subject: str = "") -> Json:
@@ -110,9 +110,9 @@ class Ledger:
         fits = self.parts.ledger.hold_of(uid) is not None
         if fits:
             self._store(uid)
-            self.parts.learner.bound(body, before=False)
+            self.parts.learner.observe_bound(body, bound_before=False)
         self.parts.placer.look_further()  # as the operator does after each change of the room
-        self.parts.placer.forget(uid)
+        self.parts.placer.forget_pending(uid)
         return fits
 
     def _store(self, uid: str) -> None:
@@ -126,7 +126,7 @@ class Ledger:
     def end_oldest(self) -> None:
         """Take in that the oldest pod has left its cards."""
         uid = self.pods.popleft()
-        self.parts.learner.ended(uid)
+        self.parts.learner.forget_bound(uid, None)
         for card, _ in self.parts.ledger.holders_of(uid):
             self._change(card.uuid, uid, None)
 

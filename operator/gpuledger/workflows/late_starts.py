@@ -89,13 +89,13 @@ class LateStarts:
         first = min(late, key=lambda waiting: (waiting.bound_at, str(waiting.pod)))
         return f"its kubelet has not started pod {first.pod} for {self._timeout_s:g} s"
 
-    def observe(self, pod: Json, bound_before: bool) -> None:
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
         uid = pod["metadata"]["uid"]
         if has_started(pod):
             self._started(uid)
         elif is_finished(pod):
-            self.forget(uid)
+            self.forget_bound(uid)
         elif self._timeout_s and uid not in self._excused:
             age_s = _age_s(pod) if bound_before else 0.0
             if uid not in self._waiting:
@@ -111,8 +111,8 @@ class LateStarts:
         for uid in [uid for uid, waiting in self._waiting.items() if waiting.is_over]:
             self._note_late(uid)
 
-    def forget(self, pod_uid: str) -> None:
-        """Take in that a pod is gone."""
+    def forget_bound(self, pod_uid: str, last: Json | None = None) -> None:
+        """Take in that a pod is gone, or of no interest any more."""
         self._excused.discard(pod_uid)
         self._drop(pod_uid)
 
@@ -135,7 +135,7 @@ class LateStarts:
             return
         problem = self.problem(waiting.node_name)
         late = self._late.pop(waiting.node_name, None)
-        self.forget(pod_uid)
+        self.forget_bound(pod_uid)
         if late is not None:
             for uid in late - {pod_uid}:
                 self._waiting[uid].timer = self._timer(uid, self._timeout_s)
@@ -152,7 +152,7 @@ class LateStarts:
         del self._settling[node_name]
         self.on_change(node_name)
 
-    def known_pods(self) -> set[str]:
+    def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to start."""
         return self._waiting.keys() | self._excused
 
@@ -166,9 +166,9 @@ class LateStarts:
             return
         found = await self._read(waiting.pod)
         if found is None:
-            self.forget(pod_uid)
+            self.forget_bound(pod_uid)
             return
-        self.observe(found, bound_before=False)
+        self.observe_bound(found, bound_before=False)
         if pod_uid in self._waiting and is_long(found):
             self._excuse(waiting, "its kubelet may be unable to write its status, for it is too long")
             return

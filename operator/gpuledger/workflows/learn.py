@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
+from gpuledger.formats.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
@@ -32,7 +34,14 @@ class Learner:
         self._came: OrderedDict[str, None] = OrderedDict()  # UIDs of pods that have counted, oldest first
         self._running: dict[str, float] = {}  # UID of a bound pod -> its cards
 
-    def came(self, pod: Json) -> None:
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker: that a pod has come stays true."""
+
+    def known_pending(self) -> AbstractSet[str]:
+        """See PendingPodTracker."""
+        return frozenset()
+
+    def observe_pending(self, pod: Json) -> None:
         """Take in a pod that wants cards, or has got some."""
         uid = pod["metadata"]["uid"]
         if uid in self._came:
@@ -45,27 +54,30 @@ class Learner:
             if request is not None:
                 self._chooser.arrived(request)
 
-    def bound(self, pod: Json, before: bool) -> None:
-        """Take in a bound pod; `before` says that it was so when this began, so that it was not given its cards now."""
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Take in a bound pod; one that was `bound_before` was not given its cards now."""
         uid = pod["metadata"]["uid"]
+        if is_finished(pod):
+            self.forget_bound(uid, pod)
+            return
         if uid in self._running:
             return
         holders = self._ledger.holders_of(uid)
         if not holders:  # asks for no card, or its shares are still to be found
             return
         self._running[uid] = sum(part_of_card(holder.share, card) for card, holder in holders)
-        if before:
+        if bound_before:
             self._chooser.taken_over()
         else:
             self._chooser.given_out(self._running[uid])
-        self.came(pod)  # if another operator has placed it, or this one before it was started again
+        self.observe_pending(pod)  # if another operator has placed it, or this one before it was started again
 
-    def ended(self, pod_uid: str) -> None:
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """Take in that a pod needs its cards no more. Idempotent."""
         cards = self._running.pop(pod_uid, None)
         if cards is not None:
             self._chooser.given_back(cards)
 
-    def known_pods(self) -> set[str]:
+    def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that have cards, as far as was seen."""
         return set(self._running)

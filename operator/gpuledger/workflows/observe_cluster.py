@@ -11,12 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from gpuledger.formats.host import host_request
 from gpuledger.formats.node import node_facts
 from gpuledger.formats.pod import (
     bound_node,
     created_at,
-    is_finished,
     pod_identity,
     scheduler_of,
     was_tried,
@@ -32,11 +30,9 @@ from gpuledger.workflows.apart import apart
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.late_starts import LateStarts
-from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.place_pod import PodPlacer
-from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_ends import PodEnds
-from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
 from gpuledger.workflows.preempt import Preemption
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.wake_up import WaitingPods
@@ -109,12 +105,11 @@ class ClusterObserver:
         ends: PodEnds,
         placer: PodPlacer,
         waiting: WaitingPods,
-        turns: PluginTurns,
         adopter: Adopter,
         starts: LateStarts,
-        learner: Learner,
-        lives: PodLives,
         preemption: Preemption,
+        bound_trackers: Sequence[BoundPodTracker],
+        pending_trackers: Sequence[PendingPodTracker],
         reader: ClusterReader,
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
@@ -127,12 +122,11 @@ class ClusterObserver:
         self._ends = ends
         self._placer = placer
         self._waiting = waiting
-        self._turns = turns
         self._adopter = adopter
         self._starts = starts
-        self._learner = learner
-        self._lives = lives
         self._preemption = preemption
+        self._bound_trackers = bound_trackers
+        self._pending_trackers = pending_trackers
         self._reader = reader
         self._read_request = read_request
         self._words = words
@@ -149,10 +143,6 @@ class ClusterObserver:
         """Whether everything has been taken in once: before, nothing can be decided."""
         self.on_compared = Listeners[[]]()
         """Called after each comparison with full lists."""
-        self.on_pending = Listeners[[Json]]()
-        """Called with each pod that has no node, as it is shown."""
-        self.on_waits_no_more = Listeners[[str]]()
-        """Called with the UID of a pod that is bound or gone."""
 
     def node(self, node: Json, gone: bool) -> None:
         """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
@@ -209,25 +199,11 @@ class ClusterObserver:
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
         with apart("pod", pod, self._counts):
-            self._take_readable_pod(pod, gone)
-
-    def _take_readable_pod(self, pod: Json, gone: bool) -> None:
-        uid = pod["metadata"]["uid"]
-        self._turns.observe(pod, uid, gone)
-        if self._lives.observe(pod, gone):
-            self._preemption.bound()
-        if gone or is_finished(pod):
-            self._ledger.hosts.forget(uid)
-            self._learner.ended(uid)
-        elif bound_node(pod):
-            self._ledger.hosts.bound(uid, bound_node(pod), host_request(pod))
-            self._learner.bound(pod, before=not self.synced)
-        if gone:
-            self._releaser.forget(pod)
-            self._starts.forget(uid)
-        else:
-            self._releaser.observe(pod)
-            self._starts.observe(pod, bound_before=not self.synced)
+            for tracker in self._bound_trackers:
+                if gone:
+                    tracker.forget_bound(pod["metadata"]["uid"], pod)
+                else:
+                    tracker.observe_bound(pod, bound_before=not self.synced)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
@@ -242,17 +218,14 @@ class ClusterObserver:
             self._wait_no_more(uid)
             self._wait_no_more_shown.note(uid)
             return
-        self._learner.came(pod)
-        self.on_pending(pod)
-        self._preemption.pending(pod)
+        self._observe_pending(pod)
         if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
 
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
-        before = self._waiting.waiting() | self._placer.remembered() | self._maybe_refused
-        before |= self._preemption.remembered()
+        before = self._maybe_refused.union(*(tracker.known_pending() for tracker in self._pending_trackers))
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
@@ -260,11 +233,14 @@ class ClusterObserver:
 
         return listed
 
+    def _observe_pending(self, pod: Json) -> None:
+        for tracker in self._pending_trackers:
+            tracker.observe_pending(pod)
+
     def _wait_no_more(self, pod_uid: str) -> None:
-        self._placer.forget(pod_uid)
-        self._preemption.forget(pod_uid)
         self._maybe_refused.discard(pod_uid)
-        self.on_waits_no_more(pod_uid)
+        for tracker in self._pending_trackers:
+            tracker.forget_pending(pod_uid)
 
     async def take_over(self) -> None:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
@@ -288,11 +264,10 @@ class ClusterObserver:
                     if pod["metadata"]["uid"] not in gone:
                         with apart("pod", pod, self._counts):
                             take(pod)
-                            self.on_pending(pod)
         listed(uids)
 
     def _take_over_pending(self, pod: Json) -> None:
-        self._preemption.pending(pod)
+        self._observe_pending(pod)
         if was_tried(pod):  # whoever failed last may have written over the refusal of a scheduler that sleeps on it
             self._remember(pod)
         else:  # it may have been refused already, and the scheduler has not written it down yet
@@ -300,7 +275,7 @@ class ClusterObserver:
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
-        if pod["metadata"]["uid"] in self._waiting.waiting() | self._placer.remembered():
+        if pod["metadata"]["uid"] in self._placer.known_pending():
             return
         try:
             request = self._read_request(pod)
@@ -311,7 +286,7 @@ class ClusterObserver:
 
     async def resync(self) -> None:
         """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
-        await self._compare(self._preemption.pending)
+        await self._compare(self._observe_pending)
 
     async def _compare(self, take_pending: Callable[[Json], None]) -> None:
         await self._resync_allocations()
@@ -367,29 +342,19 @@ class ClusterObserver:
 
     async def _resync_pods(self) -> None:
         """Take in all bound pods, and forget others. What the watch shows meanwhile is newer."""
-        suspects = set(self._ledger.pod_uids()) | self._releaser.known_pods()
-        had_turn = self._turns.known_pods()
-        unstarted = self._starts.known_pods()
-        counted = self._ledger.hosts.pod_uids() | self._learner.known_pods() | self._lives.known_pods()
+        unlisted = [set(tracker.known_bound()) for tracker in self._bound_trackers]
         with self._pods_shown.since_now() as shown:
             async for page in self._reader.bound_pods(self._scheduler_names):
                 for pod in filter(bound_node, page):
                     uid = pod["metadata"]["uid"]
                     if scheduler_of(pod) in self._scheduler_names:
-                        for unlisted in (suspects, had_turn, unstarted, counted):
-                            unlisted.discard(uid)
+                        for uids in unlisted:
+                            uids.discard(uid)
                         if uid not in shown:
                             self._take_pod(pod, gone=False)
                     with apart("pod", pod, self._counts):
                         self._adopter.observe(pod, is_latest=uid not in shown)
         self._adopter.listed()
-        for uid in suspects:
-            self._releaser.not_listed(uid)
-        for uid in had_turn:
-            self._turns.not_listed(uid)
-        for uid in unstarted:
-            self._starts.forget(uid)
-        for uid in counted:
-            self._ledger.hosts.forget(uid)
-            self._learner.ended(uid)
-            self._lives.forget(uid)
+        for tracker, uids in zip(self._bound_trackers, unlisted, strict=True):
+            for uid in uids:
+                tracker.forget_bound(uid, None)

@@ -120,9 +120,9 @@ class PodPlacer:
         seen = self._held.get(pod_uid)
         return seen.pod if seen else None
 
-    def remembered(self) -> set[str]:
-        """Return the UIDs of the pods without a node of which something is remembered."""
-        return self._held.keys() | self._failures.pod_uids()
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is kept: those that were refused, too."""
+        return self._waiting.waiting() | self._held.keys() | self._failures.pod_uids()
 
     # Filter.
 
@@ -174,7 +174,10 @@ class PodPlacer:
         """Do some work that a question has left for a quiet moment; tell whether there was any."""
         return self._chooser.look_further()
 
-    def forget(self, pod_uid: str) -> None:
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
+
+    def forget_pending(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.

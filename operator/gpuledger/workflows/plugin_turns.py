@@ -164,14 +164,14 @@ class PluginTurns:
         """Tell whether a pod waits for its turn."""
         return uid in self._waiting
 
-    def observe(self, pod: Json, uid: str, gone: bool) -> None:
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod: perhaps its plugin has found it.
 
         Users can write what is looked at here. So nobody waits for a pod without cards, or twice for the same one.
         """
-        if gone or is_finished(pod) or not bound_node(pod):
-            self._over.discard(uid)
-            self._close(uid)
+        uid = pod["metadata"]["uid"]
+        if is_finished(pod) or not bound_node(pod):
+            self.forget_bound(uid, pod)
             return
         node_name, key = bound_node(pod), self._keys.get(uid)
         if key is not None and key[0] == node_name:
@@ -186,13 +186,14 @@ class PluginTurns:
                 metadata = pod["metadata"]
                 self._end_in_time(Pod(uid, metadata["namespace"], metadata["name"]), key)
 
-    def known_pods(self) -> set[str]:
+    def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that had their turn."""
         return set(self._over)
 
-    def not_listed(self, uid: str) -> None:
-        """Take in that a pod that had its turn is not among the bound ones any more."""
-        self._over.discard(uid)
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Take in that a pod has ended or is gone: its turn is over."""
+        self._over.discard(pod_uid)
+        self._close(pod_uid)
 
     @contextmanager
     def _noted(self, pod: Pod) -> Iterator[None]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuledger.formats.pod import LONGEST_GRACE_S, bound_node, is_finished, leaves_at, leaves_slowly, started_at
+from gpuledger.model.listeners import Listeners
 
 Json = dict[str, Any]
 
@@ -22,28 +23,31 @@ class PodLives:
         self._started: dict[str, int] = {}  # UID of a bound pod -> when a kubelet has taken it up, 0 if none has
         self._leaves: dict[str, int] = {}  # UID of a pod that is being deleted -> when it must have ended
         self._slow: set[str] = set()  # UIDs of bound pods that need not leave within an hour
+        self.on_newcomer = Listeners[[]]()
+        """Called when a pod is seen bound for the first time."""
 
-    def observe(self, pod: Json, gone: bool) -> bool:
-        """Take in a bound pod; tell whether it is a new one."""
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Take in a bound pod."""
         uid = pod["metadata"]["uid"]
-        if gone or is_finished(pod) or not bound_node(pod):
-            self.forget(uid)
-            return False
+        if is_finished(pod) or not bound_node(pod):
+            self.forget_bound(uid, pod)
+            return
         is_new, started, leaves = uid not in self._started, started_at(pod), leaves_at(pod)
         self._started[uid] = unix_s(started) if started else 0
         if leaves:
             self._leaves[uid] = unix_s(leaves)
         if leaves_slowly(pod):
             self._slow.add(uid)
-        return is_new
+        if is_new:
+            self.on_newcomer()
 
-    def forget(self, pod_uid: str) -> None:
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """Take in that a pod is gone. Idempotent."""
         self._started.pop(pod_uid, None)
         self._leaves.pop(pod_uid, None)
         self._slow.discard(pod_uid)
 
-    def known_pods(self) -> set[str]:
+    def known_bound(self) -> set[str]:
         """Return the UIDs of the pods of which something is known."""
         return set(self._started)
 

@@ -115,7 +115,7 @@ class Preemption:
 
     # What the watches and the scheduler show.
 
-    def pending(self, pod: Json) -> None:
+    def observe_pending(self, pod: Json) -> None:
         """Take in a pod without a node."""
         uid = pod["metadata"]["uid"]
         self._carrier.waits(uid)
@@ -124,7 +124,7 @@ class Preemption:
             self._may.add(uid)
             self._want(uid)
 
-    def bound(self) -> None:
+    def newcomer(self) -> None:
         """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
         self._want_if_anybody_may()
@@ -149,7 +149,7 @@ class Preemption:
         if self._settings.who.operator and pod_uid in self._may:
             self.wanted.set()
 
-    def forget(self, pod_uid: str) -> None:
+    def forget_pending(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone."""
         for known in (self._asked_s, self._looked_at, self._forbidden):
             known.pop(pod_uid, None)
@@ -157,7 +157,7 @@ class Preemption:
         self._called.discard(pod_uid)
         self._carrier.waits_no_more(pod_uid)
 
-    def remembered(self) -> set[str]:
+    def known_pending(self) -> set[str]:
         """Return the UIDs of the pods without a node of which something is remembered."""
         return self._may | self._carrier.remembered()
 

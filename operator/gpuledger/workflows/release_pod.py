@@ -115,7 +115,7 @@ class PodReleaser:
 
     # What the watches show.
 
-    def observe(self, pod: Json) -> None:
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod: once it is finished, its shares are released."""
         self._counts.pods_examined += 1
         uid = pod["metadata"]["uid"]
@@ -130,20 +130,16 @@ class PodReleaser:
         if wrong:
             self.worker.mark(uid)
 
-    def known_pods(self) -> set[str]:
-        """Return the UIDs of the bound pods that were seen and not seen to end."""
-        return set(self._bound)
+    def known_bound(self) -> set[str]:
+        """Return the UIDs of the bound pods that were not seen to end, and of all that have shares."""
+        return set(self._ledger.pod_uids()) | self._bound.keys()
 
-    def forget(self, pod: Json) -> None:
-        """Take in that a pod has left the watch. A hint only: the API server is asked before anything is released."""
-        self._counts.pods_examined += 1
-        uid = pod["metadata"]["uid"]
-        if has_ended(pod):  # it may be the first to say so
-            self._note_ended(uid)
-        self.recheck(uid)
-
-    def not_listed(self, pod_uid: str) -> None:
-        """Take in that a pod is not among the bound ones."""
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Take in that a pod is gone. A hint only: the API server is asked before anything is released."""
+        if last is not None:
+            self._counts.pods_examined += 1
+            if has_ended(last):  # it may be the first to say so
+                self._note_ended(pod_uid)
         self.recheck(pod_uid)
 
     def word_of_node(self, node_name: str) -> None:

@@ -91,17 +91,21 @@ class WaitingTeller:
             if uid in self._told:
                 self.worker.mark(uid)
 
-    def pending(self, pod: Json) -> None:
+    def observe_pending(self, pod: Json) -> None:
         """Take in a pod without a node: an earlier operator may have told it."""
         if self._after_s and condition_of(pod, ALLOCATED) is not None:
             self._told.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
-    def forget(self, pod_uid: str) -> None:
+    def forget_pending(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone. If it was told that it waits, that is put right."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
         if pod_uid in self._told:
             self.worker.mark(pod_uid)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods that wait and are told so, or were."""
+        return self._waiting.keys() | self._told.keys()
 
     async def stop(self) -> None:
         """Tell nobody any more."""

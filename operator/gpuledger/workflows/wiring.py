@@ -32,6 +32,7 @@ from gpuledger.workflows.placement_settings import PlacementSettings
 from gpuledger.workflows.plugin_turns import PluginTurns
 from gpuledger.workflows.pod_ends import PodEnds
 from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.pod_trackers import HostTracker
 from gpuledger.workflows.preempt import Preemption, PreemptionSettings
 from gpuledger.workflows.release_pod import PodReleaser
 from gpuledger.workflows.tell_waiting import WaitingTeller
@@ -192,25 +193,6 @@ def connect(
         trail=trail,
     )
     learner = Learner(ledger, chooser, placement.request)
-    observer = ClusterObserver(
-        ledger=ledger,
-        inventory=inventory,
-        releaser=releaser,
-        ends=ends,
-        placer=placer,
-        waiting=waiting,
-        turns=turns,
-        adopter=adopter,
-        starts=starts,
-        learner=learner,
-        lives=lives,
-        preemption=preemption,
-        reader=store,
-        read_request=placement.request,
-        words=words,
-        scheduler_names=settings.scheduler_names,
-        counts=counts,
-    )
     explainer = PodExplainer(
         ledger=ledger,
         waiting=waiting,
@@ -226,6 +208,24 @@ def connect(
         teller=events,
         after_s=settings.tell_waiting_after_s,
         is_active=is_active,
+    )
+    observer = ClusterObserver(
+        ledger=ledger,
+        inventory=inventory,
+        releaser=releaser,
+        ends=ends,
+        placer=placer,
+        waiting=waiting,
+        adopter=adopter,
+        starts=starts,
+        preemption=preemption,
+        bound_trackers=(turns, lives, HostTracker(ledger.hosts), learner, releaser, starts),
+        pending_trackers=(learner, waiting_teller, placer, preemption),
+        reader=store,
+        read_request=placement.request,
+        words=words,
+        scheduler_names=settings.scheduler_names,
+        counts=counts,
     )
     return _wired(
         Workflows(
@@ -273,7 +273,6 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
-    workflows.observer.on_pending.append(workflows.waiting_teller.pending)
-    workflows.observer.on_waits_no_more.append(workflows.waiting_teller.forget)
+    workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
     workflows.trail.on_record.append(workflows.waiting_teller.observe)
     return workflows

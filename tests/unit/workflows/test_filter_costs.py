@@ -44,7 +44,7 @@ def place(parts: OperatorParts, number: int, limits: dict[str, str]) -> None:
         assert entry is not None
         holders = (*entry.holders.values(), Holder(Pod(uid, "default", f"pod-{number}"), share))
         parts.ledger.load(stored(entry.card, *holders, version=entry.resource_version + 1))
-    parts.placer.forget(uid)
+    parts.placer.forget_pending(uid)
 
 
 async def test_a_filter_among_a_thousand_nodes_evaluates_those_that_have_changed() -> None:

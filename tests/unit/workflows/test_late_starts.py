@@ -105,7 +105,7 @@ async def test_a_pod_that_starts_in_time_costs_neither_request_nor_timer(parts: 
     before = len(parts.api.calls)
     assert await later(parts, 10 * TIMEOUT_S) == OPEN
     assert len(parts.api.calls) == before
-    assert parts.starts.known_pods() == set()
+    assert parts.starts.known_bound() == set()
 
 
 @pytest.mark.parametrize("end", ["deleted", "finished", "not listed"])
@@ -131,7 +131,7 @@ async def test_what_a_watch_has_missed_is_asked_for_before_a_node_is_closed(part
     parts._shown = len(parts.api.changes)
     parts.api.queue(Operation.READ_POD, lose_request())
     assert await later(parts, TIMEOUT_S + 1) == OPEN
-    assert parts.starts.known_pods() == set()
+    assert parts.starts.known_bound() == set()
 
 
 async def test_a_pod_that_is_too_long_for_its_status_closes_no_node_also_when_it_has_grown_since(
@@ -196,11 +196,11 @@ async def test_a_pod_without_a_share_is_no_proof(parts: OperatorParts) -> None:
     await start(parts, bound("a", started=True), bound("b", started=True))
     parts.api.put_pod(bound("stray"))
     await settled(parts)
-    assert parts.starts.known_pods() == {"uid-stray"}
+    assert parts.starts.known_bound() == {"uid-stray"}
     assert await later(parts, 2 * TIMEOUT_S) == OPEN
     parts.api.delete_pod("stray")
     assert await later(parts, 0) == OPEN
-    assert parts.starts.known_pods() == set()
+    assert parts.starts.known_bound() == set()
 
 
 async def test_a_pod_bound_before_the_operator_came_has_the_less_time_left(parts: OperatorParts) -> None:
@@ -277,7 +277,7 @@ async def test_with_a_time_of_zero_nobody_is_waited_for(api: ApiServer) -> None:
     await start(parts, bound("a"))
     await asyncio.sleep(10_000)
     await settled(parts)
-    assert (parts.api.card(CARDS[0]).phase, parts.starts.known_pods()) == ("Ready", set())
+    assert (parts.api.card(CARDS[0]).phase, parts.starts.known_bound()) == ("Ready", set())
 
 
 async def test_a_node_that_is_deleted_and_comes_back_is_judged_anew(parts: OperatorParts) -> None:

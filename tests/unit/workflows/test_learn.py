@@ -17,7 +17,7 @@ class Pupil:
         self.parts = OperatorParts(ApiServer())
         self.parts.ledger.load(stored(CARD))
         self.mix: Mix = self.parts.chooser._mix
-        self.learner: Learner = self.parts.observer._learner
+        self.learner: Learner = self.parts.learner
 
     def hold(self, uid: str, memory_mib: int) -> None:
         entry = self.parts.ledger.entry(CARD.uuid)
@@ -39,14 +39,14 @@ def uid_of(pod: dict[str, object]) -> str:
 async def test_a_pod_that_waits_counts_once_however_often_it_is_shown() -> None:
     pupil, pod = Pupil(), a_pod("a")
     for _ in range(3):
-        pupil.learner.came(pod)
+        pupil.learner.observe_pending(pod)
     assert pupil.mix.arrivals == 1
 
 
 async def test_a_pod_that_asks_for_no_card_or_can_not_be_read_counts_for_nothing() -> None:
     pupil = Pupil()
-    pupil.learner.came(a_pod_object("a", {}))
-    pupil.learner.came(a_pod_object("b", {GPU: "half"}))
+    pupil.learner.observe_pending(a_pod_object("a", {}))
+    pupil.learner.observe_pending(a_pod_object("b", {GPU: "half"}))
     assert pupil.mix.arrivals == 0
 
 
@@ -54,45 +54,45 @@ async def test_a_pod_that_another_operator_has_placed_counts_when_it_is_bound() 
     pupil, pod = Pupil(), a_pod("a")
     pupil.hold(uid_of(pod), 4_000)
     for _ in range(2):
-        pupil.learner.bound(pod, before=False)
+        pupil.learner.observe_bound(pod, bound_before=False)
     assert pupil.mix.arrivals == 1
-    assert pupil.learner.known_pods() == {uid_of(pod)}
+    assert pupil.learner.known_bound() == {uid_of(pod)}
 
 
 async def test_cards_are_given_out_and_back_once() -> None:
     pupil, one, other = Pupil(), a_pod("a"), a_pod("b")
     for pod in (one, other):
         pupil.hold(uid_of(pod), 4_000)
-        pupil.learner.came(pod)
+        pupil.learner.observe_pending(pod)
     for pod in (one, other):
-        pupil.learner.bound(pod, before=False)
-        pupil.learner.bound(pod, before=False)
+        pupil.learner.observe_bound(pod, bound_before=False)
+        pupil.learner.observe_bound(pod, bound_before=False)
     assert pupil.mix.turnover == 0
-    pupil.learner.ended(uid_of(one))
-    pupil.learner.ended(uid_of(one))
+    pupil.learner.forget_bound(uid_of(one), None)
+    pupil.learner.forget_bound(uid_of(one), None)
     assert pupil.mix.turnover == 0.5
-    assert pupil.learner.known_pods() == {uid_of(other)}
+    assert pupil.learner.known_bound() == {uid_of(other)}
 
 
 async def test_pods_that_ran_before_the_start_say_that_pods_come_and_go() -> None:
     pupil, pod = Pupil(), a_pod("a")
     pupil.hold(uid_of(pod), 4_000)
-    pupil.learner.bound(pod, before=True)
+    pupil.learner.observe_bound(pod, bound_before=True)
     assert pupil.mix.turnover == 1
     assert pupil.mix.arrivals == 1
 
 
 async def test_a_bound_pod_without_shares_is_looked_at_again_when_it_has_some() -> None:
     pupil, pod = Pupil(), a_pod("a")
-    pupil.learner.bound(pod, before=False)
-    assert pupil.learner.known_pods() == set()
+    pupil.learner.observe_bound(pod, bound_before=False)
+    assert pupil.learner.known_bound() == set()
     pupil.hold(uid_of(pod), 4_000)
-    pupil.learner.bound(pod, before=False)
-    assert pupil.learner.known_pods() == {uid_of(pod)}
+    pupil.learner.observe_bound(pod, bound_before=False)
+    assert pupil.learner.known_bound() == {uid_of(pod)}
 
 
 async def test_pods_of_long_ago_are_forgotten() -> None:
     pupil = Pupil()
     for number in range(PODS_REMEMBERED + 10):
-        pupil.learner.came({"metadata": {"uid": f"pod-{number}"}, "spec": {}})
+        pupil.learner.observe_pending({"metadata": {"uid": f"pod-{number}"}, "spec": {}})
     assert len(pupil.learner._came) == PODS_REMEMBERED

@@ -229,7 +229,7 @@ async def test_all_offers_of_a_pod_end_with_its_hold(three: OperatorParts) -> No
     three.placer.expire_holds()
     assert on_hold(three) == []
     three.filter("b", *NODES)
-    three.placer.forget("uid-b")
+    three.placer.forget_pending("uid-b")
     assert on_hold(three) == []
 
 
@@ -334,14 +334,14 @@ async def test_what_led_nowhere_is_forgotten_when_the_pod_is_bound_or_gone(api: 
     first = preferred(one, *ALL)
     second = preferred(one, *ALL)
     await one.bind("a", second)
-    assert one.placer.remembered() == set()
+    assert one.placer.known_pending() == set()
     api.delete_pod("a")
     api.put_pod(a_pod_object("b"))
     one.filter("b", *ALL)
     one.filter("b", *ALL)
     api.delete_pod("b")
     one.watch()
-    assert one.placer.remembered() == set()
+    assert one.placer.known_pending() == set()
     assert first != second
 
 

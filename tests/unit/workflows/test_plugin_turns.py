@@ -476,7 +476,7 @@ async def test_an_operator_that_is_not_active_removes_no_lock(api: ApiServer) ->
     passive = started(api)
     passive.leadership = Leadership("another")
     passive.turns._is_active = passive.leadership.is_active
-    active.turns.observe(api.pods["default", "a"], "uid-a", gone=True)  # it gives up nothing any more
+    active.turns.forget_bound("uid-a", api.pods["default", "a"])  # it gives up nothing any more
     written = len(api.called(Operation.ANNOTATE_NODE))
     await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
     assert passive.counts.plugin_late == 1

@@ -795,7 +795,7 @@ async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: 
 
 async def test_a_pod_leaves_for_one_that_waits_once_it_was_seen_bound(parts: OperatorParts, api: ApiServer) -> None:
     for card in CARDS:
-        parts.lives.forget(f"uid-low-{card.index}")
+        parts.lives.forget_bound(f"uid-low-{card.index}", None)
     await want(parts, "high")
     assert evicted(api) == []
     parts.observer.pod(api.pods["default", "low-1"], gone=False)
@@ -832,7 +832,7 @@ async def test_a_pod_that_was_not_yet_seen_bound_is_added_to_the_victims_for_cpu
     parts: OperatorParts, api: ApiServer
 ) -> None:
     """kube-scheduler knows it on its node, and asks no second time."""
-    parts.lives.forget("uid-low-0")
+    parts.lives.forget_bound("uid-low-0", None)
     api.put_pod(a_pod_object("high", {GPU: "3"}, priority=HIGH))
     answer = await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)})
     assert set(answer["node-a"]) == {"uid-cpu-hog", "uid-low-0", "uid-low-1", "uid-low-2"}

@@ -1,0 +1,63 @@
+"""What all that follow pods have in common: the observer passes each pod to all of them, in the order of wiring.py."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
+
+from gpuledger.formats.host import host_request
+from gpuledger.formats.pod import bound_node, is_finished
+from gpuledger.ledger.hosts import Hosts
+
+Json = dict[str, Any]
+
+
+class BoundPodTracker(Protocol):
+    """Follows the bound pods of our scheduler profiles."""
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Take in a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Take in that a pod is gone, with what the watch has shown last; None: a full list does not have it.
+
+        Idempotent, and harmless for a pod that was never seen.
+        """
+
+    def known_bound(self) -> AbstractSet[str]:
+        """Return the UIDs of the bound pods of which something is kept."""
+
+
+class PendingPodTracker(Protocol):
+    """Follows the pods of our scheduler profiles that have no node."""
+
+    def observe_pending(self, pod: Json) -> None:
+        """Take in a pod without a node."""
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more: it is bound or gone. Idempotent."""
+
+    def known_pending(self) -> AbstractSet[str]:
+        """Return the UIDs of the pods without a node of which something is kept."""
+
+
+class HostTracker:
+    """Counts what bound pods take of their nodes' CPU and memory."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """See BoundPodTracker."""
+        if is_finished(pod):
+            self._hosts.forget(pod["metadata"]["uid"])
+        else:
+            self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), host_request(pod))
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """See BoundPodTracker."""
+        self._hosts.forget(pod_uid)
+
+    def known_bound(self) -> set[str]:
+        """See BoundPodTracker."""
+        return self._hosts.pod_uids()
