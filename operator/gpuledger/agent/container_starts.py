@@ -19,6 +19,7 @@ from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answere
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.cdi import Grant, VendorDevices, device_name
 from gpuledger.formats.pod import pod_identity
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import GpuledgerError, NotYet, StartRefused, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class ContainerStarts:
             self.outcomes[outcome] += 1
 
     async def _prepare_patiently(self, resource: str, slots: frozenset[str]) -> None:
-        pause_s, why = PAUSE_S, "no answer"
+        backoff, why = Backoff(PAUSE_S, LONGEST_PAUSE_S), "no answer"
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -101,8 +102,7 @@ class ContainerStarts:
                     except (NotYet, Unreachable, OSError) as error:
                         why = str(error)
                         logger.info("a start is tried again: %s", why)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    await asyncio.sleep(backoff.next_s())
         except TimeoutError as error:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 

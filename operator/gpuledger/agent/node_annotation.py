@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import Any, Protocol
 
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class NodeAnnotation:
         self._look = asyncio.Event()
         self._events = 0  # that the watch has shown
         self._tried: str | None = None
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
         self.writes = 0
 
@@ -83,8 +85,9 @@ class NodeAnnotation:
         wanted, now_s = self._wanted, asyncio.get_running_loop().time()
         if wanted is None:
             return
-        quiet = now_s > self._tried_s + self._pause_s + QUIET_S
-        self._pause_s = FIRST_PAUSE_S if quiet else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        if now_s > self._tried_s + self._pause_s + QUIET_S:
+            self._backoff.reset()
+        self._pause_s = self._backoff.next_s()
         self._tried, self._tried_s = wanted, now_s
         events = self._events
         try:

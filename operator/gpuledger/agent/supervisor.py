@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from gpuledger.model.backoff import Backoff
+
 logger = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 0.5
@@ -27,10 +29,10 @@ SILENCE_S = 2.0
 START_S = 60.0
 """How long it may take to the first byte."""
 
-PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+STEADY_PAUSE_S = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 STEADY_S = 60.0
-"""A child that lived for so long is started again at once."""
+"""A child that lived for so long is started again sooner."""
 
 STOP_GRACE_S = 8.0
 """How long a child may take to stop when it is asked to: less than the pod's terminationGracePeriodSeconds."""
@@ -55,13 +57,16 @@ class Supervisor:
         """Return the exit status for this process. Must be called before there are threads."""
         for number in SIGNALS:
             signal.signal(number, self._stop)
-        pause_s = PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not self._stop_asked:
             begin_s = time.monotonic()
             status = self._one_child()
             if self._stop_asked:
                 break
-            pause_s = PAUSE_S if time.monotonic() > begin_s + STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = backoff.next_s()
+            if time.monotonic() > begin_s + STEADY_S:
+                backoff.reset()
+                pause_s = STEADY_PAUSE_S
             logger.error("the agent's serving process has ended with status %d; the next one in %g s", status, pause_s)
             self._pause(pause_s)
         return 0

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
@@ -245,7 +246,7 @@ class _CardWriter:
         self._turns = turns
         self._counts = counts
         self._on_lost = on_lost
-        self._errors = 0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = gather_s
         self._stale = False
         """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
@@ -327,7 +328,7 @@ class _CardWriter:
                     entry.fail(error)
             self._note_pause(error)
         else:
-            self._errors = 0
+            self._backoff.reset()
             self._counts.entries += len(entries)
             self._ledger.load(stored_card(stored))
             for entry in entries:
@@ -370,9 +371,7 @@ class _CardWriter:
         self._on_lost(node_name)
 
     def _note_pause(self, error: ApiError) -> None:
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self._errors)
-        self._errors += 1
-        self._pause_s = max(pause_s, error.retry_after_s)
+        self._pause_s = max(self._backoff.next_s(), error.retry_after_s)
         logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
+from gpuledger.model.backoff import Backoff
+
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -63,7 +65,7 @@ class KeyedWorker:
         return places
 
     async def _run(self, key: str) -> None:
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         try:
             while key in self._marked:
                 self._marked.discard(key)
@@ -71,11 +73,11 @@ class KeyedWorker:
                     async with self._places_of(self._group_of(key)), self._places:
                         if self._is_active():
                             await self._work(key)
-                    pause_s = FIRST_PAUSE_S
+                    backoff.reset()
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                    pause_s = backoff.next_s()
                     logger.warning("%s: trying again in %.1f s after %r", key, pause_s, error)
                     self._marked.add(key)
                     await asyncio.sleep(pause_s)
-                    pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
         finally:
             del self._tasks[key]

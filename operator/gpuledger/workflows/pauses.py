@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -41,7 +42,7 @@ async def rest(since_s: float) -> float:
 
 @dataclass(slots=True)
 class _Turn:
-    delay_s: float
+    backoff: Backoff
     asked: bool = False
 
 
@@ -60,11 +61,11 @@ class Patience:
         if turn is not None:
             turn.asked = True
             return
-        self._turns[key] = _Turn(FIRST_DELAY_S)
+        self._turns[key] = _Turn(Backoff(FIRST_DELAY_S, LONGEST_DELAY_S))
         self._call(key, step)
 
     def _call(self, key: str, step: Callable[[str], None]) -> None:
-        asyncio.get_running_loop().call_later(self._turns[key].delay_s, self._due, key, step)
+        asyncio.get_running_loop().call_later(self._turns[key].backoff.next_s(), self._due, key, step)
         step(key)
 
     def _due(self, key: str, step: Callable[[str], None]) -> None:
@@ -72,5 +73,5 @@ class Patience:
         if not turn.asked:
             del self._turns[key]
             return
-        self._turns[key] = _Turn(min(LONGEST_DELAY_S, 2 * turn.delay_s))
+        turn.asked = False
         self._call(key, step)

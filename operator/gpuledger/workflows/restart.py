@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import GpuledgerError, WentBack
 
 logger = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ LONGEST_PAUSE_S = 60.0
 
 async def started_again(name: str, part: Callable[[], Awaitable[None]]) -> None:
     """Run a part until it ends by itself; when it fails, start it again after a pause. Raises WentBack."""
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         begin_s = asyncio.get_running_loop().time()
         try:
@@ -27,10 +28,10 @@ async def started_again(name: str, part: Callable[[], Awaitable[None]]) -> None:
             raise
         except Exception as error:
             if asyncio.get_running_loop().time() > begin_s + LONGEST_PAUSE_S:
-                pause_s = FIRST_PAUSE_S
+                backoff.reset()
+            pause_s = backoff.next_s()
             if isinstance(error, GpuledgerError):
                 logger.error("%s failed, and is started again in %g s: %s", name, pause_s, error)
             else:
                 logger.exception("%s failed, a defect of this program; it is started again in %g s", name, pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
