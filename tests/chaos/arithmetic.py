@@ -151,8 +151,8 @@ def priority_of(pod: Json) -> int:
 def is_evicted(pod: Json) -> bool:
     """Tell whether somebody has asked for an Eviction of the pod.
 
-    Those that kube-scheduler preempts by itself are not meant: it deletes them by their name alone, and so, now and then,
-    a newer pod of that name (PreemptPod in pkg/scheduler/framework/preemption, Kubernetes 1.36).
+    Those that kube-scheduler preempts by itself are not meant: it deletes them by name alone, and so, now and then, a
+    newer pod of that name (PreemptPod in pkg/scheduler/framework/preemption/executor.go, Kubernetes 1.36).
     """
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each.get("reason") == "EvictionByEvictionAPI" for each in conditions)
