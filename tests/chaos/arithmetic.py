@@ -149,9 +149,13 @@ def priority_of(pod: Json) -> int:
 
 
 def is_evicted(pod: Json) -> bool:
-    """Tell whether the pod was evicted by a request for that, or by kube-scheduler for another."""
+    """Tell whether somebody has asked for an Eviction of the pod.
+
+    Those that kube-scheduler preempts by itself are not meant: it deletes them by name alone, and so, now and then, a
+    newer pod of that name (PreemptPod in pkg/scheduler/framework/preemption/executor.go, Kubernetes 1.36).
+    """
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "DisruptionTarget" for each in conditions)
+    return any(each.get("reason") == "EvictionByEvictionAPI" for each in conditions)
 
 
 def has_ended(pod: Json) -> bool:
