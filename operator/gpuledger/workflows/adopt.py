@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import has_ended, is_finished, scheduler_of
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -67,13 +68,6 @@ async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
     return True
 
 
-class PodReader(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Unknown:
     """A bound pod that lacks shares, and why they were not entered."""
@@ -94,7 +88,7 @@ class Adopter:
         self,
         ledger: Ledger,
         journal: Journal,
-        store: PodReader,
+        store: KubeStore,
         read_facts: Callable[[Json], PodFacts],
         read_stranger: Callable[[Json], Stranger | None],
         adopt_pods: bool,

@@ -9,16 +9,17 @@ them; and a pod that is missing in the first read is gone for good when its hold
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.node import node_facts, read_registers
 from gpuledger.formats.pod import bound_node, scheduler_of
 from gpuledger.formats.pod_ends import read_ends
 from gpuledger.formats.stored_card import printed_total, stored_card
 from gpuledger.formats.words import Words
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, Finding
 from gpuledger.ledger.migration import Step, plan
@@ -27,7 +28,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.model.world import NodeReport, PodFacts, SeenCard, World
 from gpuledger.workflows.departures import ReleaseTimes
-from gpuledger.workflows.mend import Mender, MendStore
+from gpuledger.workflows.mend import Mender
 
 Json = dict[str, Any]
 
@@ -38,19 +39,6 @@ ROUNDS = 4
 and once a card is empty it can be deleted. There are no longer chains; the last round finds nothing to do."""
 
 NOT_ENTERED = "it could not be entered now; the log says why, and `gpuledger audit` what is left"
-
-
-class AuditStore(MendStore, Protocol):
-    """What the audit reads and writes at the API server."""
-
-    def nodes(self) -> AsyncIterator[list[Json]]:
-        """Yield all Nodes, page by page."""
-
-    def allocations(self) -> AsyncIterator[list[Json]]:
-        """Yield all GPUAllocations, page by page."""
-
-    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the bound pods of scheduler profiles, page by page; others may be among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class Report:
 class Auditor:
     """Compares the cluster's books, and mends them."""
 
-    def __init__(self, store: AuditStore, settings: AuditSettings) -> None:
+    def __init__(self, store: KubeStore, settings: AuditSettings) -> None:
         self._store = store
         self._settings = settings
         self._turns = asyncio.Semaphore(READS_AT_ONCE)

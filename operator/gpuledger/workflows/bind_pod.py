@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.devices import DEVICES_ANNOTATION
 from gpuledger.formats.pod import bound_node, is_being_deleted, is_finished, resource_version
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
@@ -43,21 +44,6 @@ ENTER_TIMEOUT_S = 15.0
 would make it slower. If Bind has been answered meanwhile, the scheduler's next try goes on from there."""
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def bind_pod(
-        self, pod: Pod, resource_version: str, node_name: str, annotations: dict[str, str], timeout_s: float
-    ) -> None:
-        """Bind and annotate a pod in one write, if it has not changed since.
-
-        Raises Conflict if it has, NotFound, and Unreachable if there is no answer.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class SeenPod:
     """A pod in the state in which it was read."""
@@ -73,7 +59,7 @@ class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
     def __init__(
-        self, journal: Journal, store: PodStore, releaser: PodReleaser, turns: PluginTurns, bind_timeout_s: float
+        self, journal: Journal, store: KubeStore, releaser: PodReleaser, turns: PluginTurns, bind_timeout_s: float
     ) -> None:
         self._turns = turns
         self._journal = journal

@@ -14,18 +14,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import is_finished
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
-from gpuledger.workflows import evict, nominate
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.evict import Evictor, Teller
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.evict import Evictor
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
 from gpuledger.workflows.nominate import Nominator
@@ -61,13 +62,6 @@ class Outcome(StrEnum):
     GIVEN_UP = "given-up"
 
 
-class PodStore(evict.PodStore, nominate.PodStore, Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-
 class PreemptionCarrier:
     """Brings preemptions to their end, whoever has begun them."""
 
@@ -75,10 +69,10 @@ class PreemptionCarrier:
         self,
         ledger: Ledger,
         journal: Journal,
-        store: PodStore,
+        store: KubeStore,
         waiting: WaitingPods,
         lives: PodLives,
-        teller: Teller,
+        teller: EventRecorder,
         counts: Counts,
         despite_budgets: bool,
         is_binding: Callable[[str], bool],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import LONGEST_GRACE_S, grace_s
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import DEFAULT_GRACE_S, Claim, Holder, HolderState, Pod
@@ -19,17 +20,10 @@ from gpuledger.workflows.together import all_of
 Json = dict[str, Any]
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-
 class RoomClaimer:
     """Lists claims at the API server: any operator can go on from there."""
 
-    def __init__(self, ledger: Ledger, journal: Journal, store: PodStore, lives: PodLives, timeout_s: float) -> None:
+    def __init__(self, ledger: Ledger, journal: Journal, store: KubeStore, lives: PodLives, timeout_s: float) -> None:
         self._ledger = ledger
         self._journal = journal
         self._store = store

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, NotFound
 from gpuledger.model.share import Claim, Pod
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pod_lives import PodLives
 from gpuledger.workflows.together import all_of
 from gpuledger.workflows.trail import Trail
@@ -21,32 +22,15 @@ logger = logging.getLogger(__name__)
 FORBIDDEN = 429
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def evict_pod(self, pod: Pod) -> None:
-        """Have a pod leave, if its budgets allow that. Raises NotFound, Conflict; Unreachable with 429 if not."""
-
-    async def delete_pod(self, pod: Pod) -> None:
-        """Have a pod leave, whatever its budgets say. Raises NotFound, Conflict."""
-
-
-class Teller(Protocol):
-    """Shows sentences where people look."""
-
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
-        """Show what has become of a pod's cards."""
-
-
 class Evictor:
     """Remembers who was told to leave, and for whom."""
 
     def __init__(
         self,
         ledger: Ledger,
-        store: PodStore,
+        store: KubeStore,
         lives: PodLives,
-        teller: Teller,
+        teller: EventRecorder,
         counts: Counts,
         trail: Trail,
         despite_budgets: bool,

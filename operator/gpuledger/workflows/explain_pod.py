@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import (
     bound_node,
@@ -16,6 +16,7 @@ from gpuledger.formats.pod import (
     scheduler_of,
     scheduler_says,
 )
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
@@ -61,13 +62,6 @@ in hundreds, and they come from few templates."""
 ASKS_KEPT = 4
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-
 class PodExplainer:
     """Explains pods, one at a time and in slices: the scheduler's questions go first."""
 
@@ -75,7 +69,7 @@ class PodExplainer:
         self,
         ledger: Ledger,
         waiting: WaitingPods,
-        store: PodStore,
+        store: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.budget import Budget, budget
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import why_not
 from gpuledger.model.errors import ApiError
@@ -39,16 +40,6 @@ NODES_AT_ONCE = 8
 """Nodes that are looked at before others have their turn, if it did not take too long before."""
 
 
-class BudgetReader(Protocol):
-    """PodDisruptionBudgets, and the pods that they cover."""
-
-    def budgets(self, namespace: str) -> AsyncIterator[list[Json]]:
-        """Yield the PodDisruptionBudgets of a namespace, page by page."""
-
-    def selected_pods(self, namespace: str, label_selector: str) -> AsyncIterator[list[Json]]:
-        """Yield the pods of a namespace with these labels, page by page."""
-
-
 @dataclass(slots=True)
 class Budgets:
     """The budgets of some namespaces, as they are now."""
@@ -61,7 +52,7 @@ class Budgets:
     unreadable: dict[str, str] = field(default_factory=dict)
     """Namespace -> the name of a budget that allows nothing, and stands for those that could not be read."""
 
-    async def read(self, reader: BudgetReader, namespace: str) -> None:
+    async def read(self, reader: KubeStore, namespace: str) -> None:
         """Take in the budgets of a namespace. Where they can't be read, all its pods are protected."""
         self.namespaces.add(namespace)
         try:
@@ -77,7 +68,7 @@ class Budgets:
         covering, unreadable = self.covering.get(pod.uid, ()), self.unreadable.get(pod.namespace)
         return (*covering, unreadable) if unreadable else covering
 
-    async def _read(self, reader: BudgetReader, namespace: str) -> None:
+    async def _read(self, reader: KubeStore, namespace: str) -> None:
         found: list[Budget] = [budget(each) async for page in reader.budgets(namespace) for each in page]
         for each in found:
             self.allowed[str(each)] = each.allowed
@@ -113,7 +104,7 @@ async def answered(question: Question, below: Cost | None, work: Work) -> Evicti
 class VictimFinder:
     """Looks at the ledger of now."""
 
-    def __init__(self, ledger: Ledger, policy: Policy, lives: PodLives, reader: BudgetReader) -> None:
+    def __init__(self, ledger: Ledger, policy: Policy, lives: PodLives, reader: KubeStore) -> None:
         self._ledger = ledger
         self._policy = policy
         self._lives = lives

@@ -6,18 +6,19 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.gpu_allocation import MAX_LINE
 from gpuledger.formats.node import Inventory, NodeFacts, read_registers
 from gpuledger.formats.stored_card import new_allocation, stored_card
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
-from gpuledger.model.share import Pod
 from gpuledger.workflows.agent_pods import AgentPods
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.keyed_worker import KeyedWorker
 from gpuledger.workflows.late_starts import LateStarts
@@ -34,32 +35,6 @@ UNACCOUNTED = "somebody may use it whose share is not in the ledger: `gpuledger 
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
 
 
-class CardStore(Protocol):
-    """The cards at the API server."""
-
-    async def allocation(self, name: str) -> Json:
-        """Return a card's object."""
-
-    async def create_allocation(self, allocation: Json) -> Json:
-        """Create a card."""
-
-    async def replace_allocation_spec(self, name: str, allocation: Json) -> Json:
-        """Change what a card is."""
-
-    async def delete_allocation(self, name: str, resource_version: int) -> None:
-        """Delete a card if it is unchanged."""
-
-
-class Teller(Protocol):
-    """Tells people, where they look for it."""
-
-    def tell_node(self, node_name: str, sentence: str) -> None:
-        """Show what is wrong with a node's inventory."""
-
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
-        """Show what has become of a pod's card."""
-
-
 class InventoryKeeper:
     """Keeps the cards of the ledger equal to what nodes report."""
 
@@ -67,9 +42,9 @@ class InventoryKeeper:
         self,
         ledger: Ledger,
         journal: Journal,
-        store: CardStore,
+        store: KubeStore,
         counts: Counts,
-        teller: Teller,
+        teller: EventRecorder,
         agents: AgentPods,
         starts: LateStarts,
         is_active: Callable[[], bool] = lambda: True,

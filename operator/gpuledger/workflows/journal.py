@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.stored_card import stored_card
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
@@ -61,16 +62,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """Pause after an error of the API server: doubled each time."""
 
 
-class LedgerStore(Protocol):
-    """Where the cards are stored: the API server."""
-
-    async def allocation(self, name: str) -> Json:
-        """Return a card's object."""
-
-    async def patch_allocation_status(self, name: str, operations: Sequence[Json], timeout_s: float) -> Json:
-        """Change a card's status; return the object."""
-
-
 @dataclass(slots=True)
 class JournalCounts:
     """What the journal has done so far."""
@@ -101,7 +92,7 @@ class Journal:
     In a burst of pods, a card's first PATCH waits `gather_s` for more.
     """
 
-    def __init__(self, ledger: Ledger, store: LedgerStore, gather_s: float = 0.0) -> None:
+    def __init__(self, ledger: Ledger, store: KubeStore, gather_s: float = 0.0) -> None:
         self._ledger = ledger
         self._store = store
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
@@ -232,7 +223,7 @@ class _CardWriter:
         self,
         uuid: str,
         ledger: Ledger,
-        store: LedgerStore,
+        store: KubeStore,
         turns: asyncio.Semaphore,
         counts: JournalCounts,
         on_lost: Listeners[[str]],

@@ -13,9 +13,10 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.listeners import Listeners
@@ -40,16 +41,6 @@ LATER_S = 10.0
 PODS_AT_ONCE = 16
 
 
-class PodReader(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def pods_of_node(self, node_name: str) -> list[Json]:
-        """Return the pods of all schedulers that are bound to a node."""
-
-
 @dataclass(slots=True)
 class _Waiting:
     """A bound pod that was not seen to start."""
@@ -66,7 +57,7 @@ class _Waiting:
 class LateStarts:
     """Knows the bound pods of ours that have not started, and the nodes on which one is late."""
 
-    def __init__(self, ledger: Ledger, reader: PodReader, timeout_s: float) -> None:
+    def __init__(self, ledger: Ledger, reader: KubeStore, timeout_s: float) -> None:
         self._ledger = ledger
         self._reader = reader
         self._timeout_s = timeout_s

@@ -7,14 +7,15 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.findings import Adopt, Annotate, ClearConflict, DeleteCard, Finding, Judge
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, Pod
+from gpuledger.model.share import Holder
 from gpuledger.model.world import PodFacts, World
 from gpuledger.workflows.adopt import enter_shares
 from gpuledger.workflows.counts import Counts
@@ -31,25 +32,6 @@ AT_ONCE = 32
 
 TIMEOUT_S = 30.0
 """How long a step may take. Longer means that the API server refuses it, or does not answer; the log says which."""
-
-
-class MendStore(Protocol):
-    """What is read and written to put things in order."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def allocation(self, name: str) -> Json:
-        """Return a card's object as it is now. Raises NotFound."""
-
-    async def patch_allocation_status(self, name: str, operations: Sequence[Json], timeout_s: float) -> Json:
-        """Change a card's status; return the object."""
-
-    async def delete_allocation(self, name: str, resource_version: int) -> None:
-        """Delete a card if it is unchanged."""
-
-    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
-        """Set one annotation of a pod; return the pod as it is then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +51,7 @@ class Mender:
 
     def __init__(
         self,
-        store: MendStore,
+        store: KubeStore,
         world: World,
         read_request: Callable[[Json], PodRequest | None],
         read_facts: Callable[[Json], PodFacts],

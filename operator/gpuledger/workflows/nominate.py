@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.pod import nominated_node, resource_version
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
-
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
-        """Nominate a pod for a node, or for none; return the pod as it is then. Raises NotFound, Conflict, Invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +32,7 @@ class _Shown:
 class Nominator:
     """Names the nodes on which the operator makes room, with a write only where it changes something."""
 
-    def __init__(self, store: PodStore) -> None:
+    def __init__(self, store: KubeStore) -> None:
         self._store = store
         self._named: dict[str, str] = {}  # pod UID -> node that this operator has named for it
         self._shown: dict[str, _Shown] = {}  # pod UID -> what is known of it, once there was a nomination

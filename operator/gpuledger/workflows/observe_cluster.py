@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.node import node_facts
 from gpuledger.formats.pod import (
@@ -21,6 +21,7 @@ from gpuledger.formats.pod import (
 )
 from gpuledger.formats.stored_card import stored_card
 from gpuledger.formats.words import Words
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, WentBack
 from gpuledger.model.listeners import Listeners
@@ -44,22 +45,6 @@ Json = dict[str, Any]
 
 NEEDED_PAUSE_S = 1.0
 """Between the end of a watch and the comparison that follows: several watches may have ended at once."""
-
-
-class ClusterReader(Protocol):
-    """Full lists of what the ledger depends on."""
-
-    def nodes(self) -> AsyncIterator[list[Json]]:
-        """Yield all Nodes, page by page."""
-
-    def allocations(self) -> AsyncIterator[list[Json]]:
-        """Yield all GPUAllocations, page by page."""
-
-    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the bound pods of scheduler profiles, page by page; others may be among them."""
-
-    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
 
 
 def _check_age(metadata: Json, known_version: int) -> None:
@@ -110,7 +95,7 @@ class ClusterObserver:
         preemption: Preemption,
         bound_trackers: Sequence[BoundPodTracker],
         pending_trackers: Sequence[PendingPodTracker],
-        reader: ClusterReader,
+        reader: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
         words: Words,
         scheduler_names: Sequence[str],

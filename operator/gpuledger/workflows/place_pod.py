@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuledger.formats.extender import BindArguments, FilterArguments
 from gpuledger.formats.pod import bound_node, created_at, pod_identity, resource_version
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
@@ -28,7 +29,7 @@ from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.bind_failures import BindFailures
 from gpuledger.workflows.bind_permission import BindPermission
-from gpuledger.workflows.bind_pod import PodBinder, PodStore, SeenPod
+from gpuledger.workflows.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal import Journal
 from gpuledger.workflows.placement_settings import PlacementSettings
@@ -82,7 +83,7 @@ class PodPlacer:
         ledger: Ledger,
         chooser: Chooser,
         journal: Journal,
-        store: PodStore,
+        store: KubeStore,
         releaser: PodReleaser,
         waiting: WaitingPods,
         turns: PluginTurns,

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from gpuledger.formats.assignments import hami_assignment, unmatched, volcano_assignment
 from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
@@ -26,6 +26,7 @@ from gpuledger.formats.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, re
 from gpuledger.formats.pod import bound_node, is_finished
 from gpuledger.formats.request import pod_request
 from gpuledger.formats.words import AssignmentWords, Words
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
 from gpuledger.model.node_offer import Dialect
@@ -46,19 +47,6 @@ Key = tuple[str, Dialect, int]
 other."""
 
 
-class LockStore(Protocol):
-    """Nodes and pods at the API server."""
-
-    async def node(self, name: str) -> Json:
-        """Return a node as it is now. Raises NotFound."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
-        """Set or remove an annotation, if the node has not changed since. Raises Conflict if it has."""
-
-
 @dataclass(slots=True)
 class _Desk:
     """Pods that a plugin could mistake for each other."""
@@ -76,7 +64,7 @@ class PluginTurns:
         self,
         ledger: Ledger,
         words: Words,
-        store: LockStore,
+        store: KubeStore,
         counts: Counts,
         timeout_s: float,
         is_active: Callable[[], bool] = lambda: True,
@@ -297,7 +285,7 @@ class HamiLock:
     """
 
     def __init__(
-        self, store: LockStore, timeout_s: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, store: KubeStore, timeout_s: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store = store
         self._timeout_s = timeout_s

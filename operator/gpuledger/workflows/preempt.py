@@ -31,7 +31,7 @@ from gpuledger.reports.record import Happening
 from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.evict import Teller
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.find_victims import VictimFinder, Victims
 from gpuledger.workflows.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.wake_up import WaitingPods
@@ -84,7 +84,7 @@ class Preemption:
         waiting: WaitingPods,
         finder: VictimFinder,
         carrier: PreemptionCarrier,
-        teller: Teller,
+        teller: EventRecorder,
         counts: Counts,
         settings: PreemptionSettings,
         read_request: Callable[[Json], PodRequest | None],

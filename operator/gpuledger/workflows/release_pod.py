@@ -23,10 +23,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -54,16 +55,6 @@ SUSPECT_DELAY_S = 10.0
 when it takes longer, taking the share back makes the bind start again, and does no harm."""
 
 
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
-        """Set one annotation of a pod; return the pod as it is then."""
-
-
 @dataclass(slots=True)
 class _Bound:
     """What was seen of a bound pod."""
@@ -81,7 +72,7 @@ class PodReleaser:
         self,
         ledger: Ledger,
         journal: Journal,
-        store: PodStore,
+        store: KubeStore,
         counts: Counts,
         read_request: Callable[[Json], PodRequest | None],
         departures: Departures,

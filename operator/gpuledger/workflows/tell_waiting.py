@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 from gpuledger.formats.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.pod import bound_node, is_finished, pod_identity
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.record import Happening, Record
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.keyed_worker import KeyedWorker
 
 Json = dict[str, Any]
@@ -29,23 +31,6 @@ WRITE_PAUSE_S = 0.05
 
 PAUSE_S = 60.0
 """Between two writes to one pod, however often its reason changes."""
-
-
-class PodStore(Protocol):
-    """The pods at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        """Return a pod as it is now. Raises NotFound."""
-
-    async def set_pod_condition(self, pod: Pod, condition: Json) -> None:
-        """Set one condition of a pod. Raises NotFound, Conflict or Invalid if it is another one by now."""
-
-
-class Teller(Protocol):
-    """Shows sentences where people look."""
-
-    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
-        """Warn about a pod, unless it was warned under this key before."""
 
 
 class Explainer(Protocol):
@@ -61,8 +46,8 @@ class WaitingTeller:
     def __init__(
         self,
         explainer: Explainer,
-        store: PodStore,
-        teller: Teller,
+        store: KubeStore,
+        teller: EventRecorder,
         after_s: float,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:

@@ -15,10 +15,11 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
@@ -60,13 +61,6 @@ NO_DEADLINE = float("inf")
 """Of the holds below: each ends with its earmark."""
 
 
-class PodWriter(Protocol):
-    """The pods at the API server."""
-
-    async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
-        """Set one annotation of a pod; return the pod as it is then."""
-
-
 @dataclass(slots=True)
 class _Earmark:
     """Room on hold for a waiting pod."""
@@ -98,7 +92,7 @@ class WaitingPods:
         self,
         ledger: Ledger,
         chooser: Chooser,
-        store: PodWriter,
+        store: KubeStore,
         counts: Counts,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:

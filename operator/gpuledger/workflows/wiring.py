@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpuledger.formats.words import Words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.share import Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.settings import Settings
@@ -19,6 +17,7 @@ from gpuledger.workflows.carry_out import PreemptionCarrier
 from gpuledger.workflows.claim_room import RoomClaimer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.departures import Departures, ReleaseTimes
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.explain_pod import PodExplainer
 from gpuledger.workflows.find_victims import VictimFinder
 from gpuledger.workflows.inventory import InventoryKeeper
@@ -41,19 +40,6 @@ from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.wake_up import WaitingPods
 from gpuledger.workflows.who_preempts import WhoPreempts
 from gpuledger.workflows.why_waiting import WhyWaiting
-
-
-class EventRecorder(Protocol):
-    """Posts Events."""
-
-    def tell_node(self, node_name: str, sentence: str) -> None:
-        """Show what is wrong with a node's inventory."""
-
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
-        """Show what has become of a pod's card."""
-
-    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
-        """Warn about a pod, unless it was warned under this key before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

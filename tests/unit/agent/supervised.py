@@ -76,7 +76,7 @@ if __name__ == "__main__":
     logging.basicConfig()
     supervisor.START_S = 3_600.0  # so that who is killed has fallen silent
     supervisor.STOP_GRACE_S = 2.0 if sys.argv[1] == "ignores" else 60.0
-    supervisor.PAUSE_S = float(sys.argv[3])
+    supervisor.FIRST_PAUSE_S = float(sys.argv[3])
     if sys.argv[1] == "beats for a parent that stands still":
         supervisor.time = LongPauses(Path(sys.argv[2]) / "beats")  # type: ignore[assignment, attr-defined]
     if sys.argv[1] == "orphans":  # as process 1 of a container does by nature
