@@ -23,13 +23,13 @@ from build_control_plane import ensure_helm
 from build_steps import BuildError
 from chart_values import table
 from gpuledger import __version__
-from gpuledger.controller.admission import policies, webhook_configuration
-from gpuledger.formats import crd
-from gpuledger.formats.admission_defaults import mutations
-from gpuledger.formats.admission_policies import as_yaml
-from gpuledger.formats.webhook_configuration import WebhookAddress
+from gpuledger.configuration.admission import policies, webhook_configuration
+from gpuledger.configuration.settings import METRICS_COMPATIBILITY, POLICIES, PREEMPTION, RESOURCES, Settings
+from gpuledger.formats.admission.defaults import mutations
+from gpuledger.formats.admission.policies import as_yaml
+from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.formats.custom_resource import crd
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import METRICS_COMPATIBILITY, POLICIES, PREEMPTION, RESOURCES, Settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"

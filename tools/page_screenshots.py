@@ -21,8 +21,8 @@ from aiohttp import web  # noqa: E402
 from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
 from fakes.view_cluster import ViewCluster, demo  # noqa: E402
-from gpuledger.controller.view_access import Access, LocalAccess  # noqa: E402
-from gpuledger.controller.view_server import ViewServer  # noqa: E402
+from gpuledger.controller.web.view_access import Access, LocalAccess  # noqa: E402
+from gpuledger.controller.web.view_server import ViewServer  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 NARROW = (360, 780)

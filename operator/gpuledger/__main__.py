@@ -1,5 +1,5 @@
 """`python -m gpuledger`."""
 
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 
 main()

@@ -19,7 +19,7 @@ import yaml
 
 from control_plane import AuditEvent, ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
-from gpuledger.formats.condition import ALLOCATED, condition_of
+from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from gpuledger.kube_api.client import KubeClient
 from installation import USER, Installation
 

@@ -47,10 +47,10 @@ from fakes.admission_cases import (
     VOLCANO_TOLD,
 )
 from fakes.objects import WORDS
-from gpuledger.controller.admission import policies
-from gpuledger.formats.request import pod_request, too_many_containers
+from gpuledger.configuration.admission import policies
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.request import pod_request, too_many_containers
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ import pytest
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PODS, Cluster, phase, pod, uuids
 from control_plane import ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.amounts import Amounts
 from installation import NAMESPACE, USER, Installation
 

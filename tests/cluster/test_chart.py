@@ -21,7 +21,7 @@ from cluster.cluster import ALLOCATIONS, COUNT, DEADLINE_S, Connection, RequestF
 from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlane
-from gpuledger.settings import Settings
+from gpuledger.configuration.settings import Settings
 from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, own_homes, preset, the_helm
 
 pytestmark = pytest.mark.timeout(1200)  # a first build of Helm takes minutes

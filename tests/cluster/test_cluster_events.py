@@ -7,7 +7,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, NODES, PERCENT, Cluster, phase, pod, uuids
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 

@@ -28,12 +28,12 @@ from build_control_plane import ensure_binaries
 from cluster.cluster import COUNT, COUNTS, MEMORY, NODES, PODS, Cluster, pod
 from cluster.kubernetes import apply_policies, needs_filling_in
 from control_plane import ControlPlane
-from gpuledger.controller.admission import policies
+from gpuledger.configuration.admission import policies
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import Examination, examine
 from gpuledger.doctor.reading import Reading
-from gpuledger.formats.crd import as_yaml
+from gpuledger.formats.custom_resource.crd import as_yaml
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.settings import Settings
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -108,7 +108,7 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
 def way_to(cluster: Cluster, directory: Path) -> tuple[Path, dict[str, str]]:
     """Return a directory with kubectl and the plugin, and the environment in which they are found."""
     plugin = directory / "kubectl-gpuledger"
-    plugin.write_text(f"#!{sys.executable}\nfrom gpuledger.command_line import kubectl_main\nkubectl_main()\n")
+    plugin.write_text(f"#!{sys.executable}\nfrom gpuledger.command_line.program import kubectl_main\nkubectl_main()\n")
     plugin.chmod(0o755)
     (directory / "kubectl").symlink_to(ensure_binaries() / "kubectl")
     environment = {**os.environ, "PATH": f"{directory}:/usr/bin:/bin", "KUBECONFIG": str(cluster.plane.kubeconfig)}

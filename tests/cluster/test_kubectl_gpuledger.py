@@ -13,13 +13,13 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from cluster.cluster import ALLOCATIONS, MEMORY, Cluster, phase, pod
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import by_node, report_of_stored
 
 Json = dict[str, Any]
 
 PLUGIN = """#!{python}
-from gpuledger.command_line import kubectl_main
+from gpuledger.command_line.program import kubectl_main
 kubectl_main()
 """
 

@@ -8,7 +8,7 @@ import yaml
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
 from control_plane import ControlPlane
-from gpuledger.formats.condition import ALLOCATED, condition_of
+from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from installation import MANIFESTS, NO_KUBELET, Installation
 
 Json = dict[str, Any]

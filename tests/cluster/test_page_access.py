@@ -7,8 +7,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.cluster import Cluster
 from fakes.view_cluster import demo
-from gpuledger.controller.view_access import TokenAccess
-from gpuledger.controller.view_server import ViewServer
+from gpuledger.controller.web.view_access import TokenAccess
+from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reviews import KubeReviews
 

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from cluster.cluster import COUNT, Cluster, Json, pod
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 
 
 def simulated(cluster: Cluster, *arguments: str, files: tuple[str, ...] = ()) -> Any:

@@ -3,7 +3,7 @@
 import time
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, PERCENT, Cluster, phase, pod
-from gpuledger.formats.resource import CORDON_ANNOTATION
+from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from installation import USER
 
 FILTERS = "gpuledger_filters_total"

@@ -24,10 +24,10 @@ from cluster.dry_runs import as_user, bare, create
 from control_plane import ControlPlane, ControlPlaneError, free_port
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_TOLD
 from fakes.objects import WORDS
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.webhook_configuration import SERVICE
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.admission.webhook_configuration import SERVICE
+from gpuledger.formats.dialects.request import pod_request
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]

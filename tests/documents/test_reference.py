@@ -7,7 +7,7 @@ import pytest
 
 import reference_docs
 from documents.pages import ROOT
-from gpuledger.formats import selection
+from gpuledger.formats.dialects import selection
 
 OURS = re.compile(r"gpuledger\.dev/([a-z][a-z-]*)")
 NAMES = ROOT / "docs" / "reference" / "names.md"

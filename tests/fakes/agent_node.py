@@ -19,9 +19,9 @@ from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import NodePods
 from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.formats.cdi import VendorDevices, read_grant
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.kubelet_checkpoint import CheckpointEntry
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.runtime.cdi import VendorDevices, read_grant
+from gpuledger.formats.runtime.kubelet_checkpoint import CheckpointEntry
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from builders import a_card, a_share
-from gpuledger.formats.stored_card import holder_json, new_allocation, used_json
+from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, used_json
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Pod
 

@@ -20,8 +20,15 @@ import jsonpointer
 
 from fakes.card_rules import check_card
 from fakes.objects import with_conditions
-from gpuledger.formats.pod import bound_node
-from gpuledger.formats.stored_card import claim_json, holder_json, new_allocation, pods_column, stored_card, used_json
+from gpuledger.formats.custom_resource.stored_card import (
+    claim_json,
+    holder_json,
+    new_allocation,
+    pods_column,
+    stored_card,
+    used_json,
+)
+from gpuledger.formats.objects.pod import bound_node
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpuledger.formats import crd
-from gpuledger.formats.gpu_allocation import GPUAllocation
+from gpuledger.formats.custom_resource import crd
+from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
 from gpuledger.model.errors import Invalid
 
 Json = dict[str, Any]

@@ -6,17 +6,17 @@ from typing import Any
 
 from builders import stored
 from fakes.objects import WORDS, a_container, a_pod_object
-from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.node import Inventory, node_facts, read_registers
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.words import Words
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
-from gpuledger.settings import Settings
 
 HAMI = "hami.io/node-nvidia-register"
 VOLCANO = "volcano.sh/node-vgpu-register"

@@ -10,10 +10,10 @@ from typing import Any
 from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger import __version__
 from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import Access, Facts
 from gpuledger.doctor.release import release_for
-from gpuledger.formats.crd import custom_resource_definition
-from gpuledger.settings import Settings
+from gpuledger.formats.custom_resource.crd import custom_resource_definition
 
 Json = dict[str, Any]
 

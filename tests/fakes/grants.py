@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuledger.formats.cdi import Grant
+from gpuledger.formats.runtime.cdi import Grant
 
 
 def a_grant(name: str = "slot-1-0a1b", pod: str = "a", **changes: Any) -> Grant:

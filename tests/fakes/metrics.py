@@ -7,15 +7,15 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from builders import a_card, a_request, a_share, mib, stored
-from gpuledger.controller.metrics import Metrics
+from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.journal import JournalCounts
-from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import JournalCounts
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Name and sorted labels of a sample -> its value."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Card
-from gpuledger.settings import Settings
 
 GPU = "nvidia.com/gpu"
 MEMORY = "nvidia.com/gpumem"

@@ -6,18 +6,18 @@ from typing import Any, cast
 from builders import OFFER, a_pod
 from fakes.api_server import ApiServer, Json
 from fakes.objects import WORDS
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.controller.parts import Operator
-from gpuledger.formats.extender import BindArguments, FilterArguments
-from gpuledger.formats.pod import bound_node
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.controller.wiring import Operator
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.objects.pod import bound_node
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
-from gpuledger.settings import Settings
+from gpuledger.workflows.binding.place_pod import FilterResult
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.place_pod import FilterResult
 from gpuledger.workflows.wiring import connect
 
 HOLD_TTL_S = 30.0

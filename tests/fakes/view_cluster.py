@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuledger.agent.fake_nodes import MODELS_MIB
-from gpuledger.controller.view_server import HistoryQuery
-from gpuledger.controller.view_source import LedgerSource
+from gpuledger.controller.web.view_server import HistoryQuery
+from gpuledger.controller.web.view_source import LedgerSource
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PERCENT, container
-from gpuledger.formats.node import REGISTER_ANNOTATION
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 
 Json = dict[str, Any]
 

@@ -13,13 +13,13 @@ import yaml
 from builders import a_ledger
 from fakes.objects import WORDS
 from gpuledger.agent.fake_nodes import fake_nodes
-from gpuledger.formats.request import pod_request
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

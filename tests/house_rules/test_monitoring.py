@@ -13,10 +13,10 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.startup import Agent
-from gpuledger.controller.compatible_metrics import COMPATIBLE
+from gpuledger.configuration.settings import METRICS_COMPATIBILITY
+from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.node_config import NodeConfig
-from gpuledger.settings import METRICS_COMPATIBILITY
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from chart import MANIFESTS
-from gpuledger.settings import Settings
+from gpuledger.configuration.settings import Settings
 from manifests.helm import BEFORE_POLICIES, KUBERNETES, PRESETS, Helm, Json, preset
 
 Objects = dict[tuple[str, str], Json]

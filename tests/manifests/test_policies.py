@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from chart import other_value
-from gpuledger.controller.admission import policies, webhook_configuration
-from gpuledger.formats.webhook_configuration import WebhookAddress
-from gpuledger.settings import RESOURCES, Settings
+from gpuledger.configuration.admission import policies, webhook_configuration
+from gpuledger.configuration.settings import RESOURCES, Settings
+from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 
 OPTIONS = {each["name"]: each for each in yaml.safe_load((CHART / "files" / "settings.yaml").read_text())}

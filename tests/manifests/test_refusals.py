@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chart import CHOICES
-from gpuledger.settings import Settings
+from gpuledger.configuration.settings import Settings
 from manifests.helm import BEFORE_POLICIES, Helm, Json
 
 NOT_ALLOWED = "additional properties '{}' not allowed"

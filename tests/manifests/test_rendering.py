@@ -17,9 +17,9 @@ import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller import scheduler_health
-from gpuledger.formats.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
-from gpuledger.settings import Settings
+from gpuledger.formats.objects.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 
 AGENT, OPERATOR = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger")

@@ -15,20 +15,21 @@ from builders import a_card, a_ledger
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
 from fakes.virtual_time import LoopDatetime, VirtualTimeLoop
-from gpuledger.controller.audit import audit_settings
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.pod import pod_facts, pod_identity
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.stored_card import misfit_json
+from gpuledger.command_line.audit import audit_settings
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.custom_resource.stored_card import misfit_json
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.objects.pod import pod_facts, pod_identity
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, Invalid
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, shares_of
 from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.settings import Settings
-from gpuledger.workflows import audit, departures, release_pod
-from gpuledger.workflows.audit import Auditor, Report
+from gpuledger.workflows.release import departures, release_pod
+from gpuledger.workflows.repair import audit
+from gpuledger.workflows.repair.audit import Auditor, Report
 
 NODES = ["node-a", "node-b"]
 CARDS = [a_card(index, node, memory_mib=8_000, number=3) for node in NODES for index in range(2)]

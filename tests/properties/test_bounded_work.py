@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, stored
 from effort import times
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.selection import (
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.selection import (
     AVOID_MODEL,
     AVOID_UUID,
     CARD_POLICY,
@@ -29,7 +29,7 @@ from gpuledger.formats.selection import (
     USE_MODEL,
     USE_UUID,
 )
-from gpuledger.formats.words import MOST_CONTAINERS
+from gpuledger.formats.dialects.words import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, TooMuch
 from gpuledger.model.refusal import Reason

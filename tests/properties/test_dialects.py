@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from builders import a_card
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, an_annotated_pod, inventory_of, words
 from fakes.objects import GPU, WORDS, a_container
-from gpuledger.controller.inspect import as_json, has_problems, inspect_text
-from gpuledger.controller.inspect_tables import as_tables
-from gpuledger.formats import gpu_allocation as crd
-from gpuledger.formats.assignments import hami_assignment, old_devices, unmatched, volcano_assignment
+from gpuledger.command_line.inspect import as_json, has_problems, inspect_text
+from gpuledger.command_line.inspect_tables import as_tables
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.custom_resource import gpu_allocation as crd
+from gpuledger.formats.dialects.assignments import hami_assignment, old_devices, unmatched, volcano_assignment
+from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
+from gpuledger.formats.dialects.vendors import vendor_rows
+from gpuledger.formats.dialects.words import AssignmentWords
 from gpuledger.formats.inspection import inspected
-from gpuledger.formats.node import Inventory, node_facts, read_registers
-from gpuledger.formats.pod import pod_facts
-from gpuledger.formats.registers import SCORES_ANNOTATION
-from gpuledger.formats.vendors import vendor_rows
-from gpuledger.formats.words import AssignmentWords
+from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
+from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.settings import Settings
 
 UNIT_MIB = 16
 COARSE = words(volcano_memory_unit_mib=UNIT_MIB)

@@ -8,11 +8,18 @@ from hypothesis import strategies as st
 
 from builders import a_card
 from fakes.objects import WORDS, a_node_object
-from gpuledger.formats import gpu_allocation as crd
-from gpuledger.formats.gpu_allocation import GPUAllocation
-from gpuledger.formats.node import NodeFacts, node_facts, read_registers, register_of
+from gpuledger.formats.custom_resource import gpu_allocation as crd
+from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
+from gpuledger.formats.custom_resource.stored_card import (
+    PODS_LENGTH,
+    holder_json,
+    new_allocation,
+    pods_column,
+    stored_card,
+    used_json,
+)
+from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers, register_of
 from gpuledger.formats.quantity import whole_number
-from gpuledger.formats.stored_card import PODS_LENGTH, holder_json, new_allocation, pods_column, stored_card, used_json
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput

@@ -6,7 +6,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from fakes.metrics import ALL, Shown, samples
-from gpuledger.formats.stored_card import holder_json, new_allocation, pods_column, stored_card, used_json
+from gpuledger.formats.custom_resource.stored_card import (
+    holder_json,
+    new_allocation,
+    pods_column,
+    stored_card,
+    used_json,
+)
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card, CardPhase

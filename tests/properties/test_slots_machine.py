@@ -21,7 +21,7 @@ from fakes.device_manager import CHECKPOINT, AdmissionError
 from fakes.objects import GPU
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.agent import container_starts
-from gpuledger.formats.cdi import read_grant
+from gpuledger.formats.runtime.cdi import read_grant
 from gpuledger.model.errors import GpuledgerError
 
 SLOTS = 5

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from fakes.objects import with_conditions
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.stored_card import new_allocation
+from gpuledger.formats.custom_resource.stored_card import new_allocation
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Conflict, Invalid, NotFound

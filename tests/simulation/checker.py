@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fakes.virtual_time import EPOCH
-from gpuledger.formats.devices import DEVICES_ANNOTATION
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from simulation.api_server import Change, Json, Kind
 from simulation.kube_scheduler import FLUSH_S
 from simulation.operator_process import OperatorProcess

@@ -7,7 +7,7 @@ at, or five minutes.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpuledger.formats.extender import BindArguments
+from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item

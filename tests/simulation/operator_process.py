@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
-from gpuledger.controller.parts import Operator, build_operator
-from gpuledger.formats.extender import BindArguments, FilterArguments
+from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
-from gpuledger.settings import Settings
 from simulation.api_server import Json, Kind, everything, is_bound
 from simulation.network import Client, KopfWatch, Watch
 from simulation.process_loop import new_loop

@@ -15,9 +15,8 @@ from gpuledger import workflows
 
 def clocks() -> list[ModuleType]:
     """Return the modules that read the time of day."""
-    modules = [
-        import_module(f"{workflows.__name__}.{found.name}") for found in pkgutil.iter_modules(workflows.__path__)
-    ]
+    found = pkgutil.walk_packages(workflows.__path__, f"{workflows.__name__}.")
+    modules = [import_module(each.name) for each in found]
     return [module for module in modules if getattr(module, "datetime", None) is datetime]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import a_card
 from fakes.card_rules import check_card
 from fakes.objects import a_pod_object
-from gpuledger.formats.stored_card import new_allocation
+from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from simulation.api_server import ApiServer, Change, Kind, Operation, is_bound, is_pending, watch_event
 from simulation.card_checks import AMOUNTS, broken_rule

@@ -14,15 +14,17 @@ import pytest
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Pod, Share
-from gpuledger.workflows import bind_pod, journal, journal_entries, release_pod
-from gpuledger.workflows.bind_permission import BindPermission
-from gpuledger.workflows.departures import Departures, Held
-from gpuledger.workflows.journal import Entered
-from gpuledger.workflows.journal_entries import Add
-from gpuledger.workflows.place_pod import PodPlacer
-from gpuledger.workflows.preempt import Preemption
-from gpuledger.workflows.release_pod import PodReleaser
-from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.binding import bind_pod
+from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.workflows.journal import entries, journal
+from gpuledger.workflows.journal.entries import Add
+from gpuledger.workflows.journal.journal import Entered
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.release import release_pod
+from gpuledger.workflows.release.departures import Departures, Held
+from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
 from simulation.explorers import Life, Mood, Planned, Rule, all_lives, live, random_lives
@@ -105,7 +107,7 @@ def no_totals(patch: Patch) -> None:
 
 def untested_patches(patch: Patch) -> None:
     def patch_of(*arguments: Any) -> list[Json]:
-        return [operation for operation in journal_entries.patch_of(*arguments) if operation["op"] != "test"]
+        return [operation for operation in entries.patch_of(*arguments) if operation["op"] != "test"]
 
     patch.setattr(journal, "patch_of", patch_of)
 
@@ -123,7 +125,7 @@ def old_news_believed(patch: Patch) -> None:
 
 
 def memory_believed(patch: Patch) -> None:
-    settle = journal_entries._settle_add
+    settle = entries._settle_add
 
     def trusting(card: Any, entry: Any, staying: Any) -> bool:
         present = card.holders.get(entry.holder.pod.uid)
@@ -131,7 +133,7 @@ def memory_believed(patch: Patch) -> None:
             entry.holder = replace(entry.holder, attempt=present.attempt)
         return settle(card, entry, staying)
 
-    patch.setattr(journal_entries, "_settle_add", trusting)
+    patch.setattr(entries, "_settle_add", trusting)
 
 
 def never_looked_again(patch: Patch) -> None:
@@ -148,7 +150,7 @@ def attempts_of_one_name(patch: Patch) -> None:
 def marked_shares_used(patch: Patch) -> None:
     """Either alone is enough: that what is marked is not used, and that who uses it takes it over."""
     attempts_of_one_name(patch)
-    settle = journal_entries._settle_add
+    settle = entries._settle_add
 
     def careless(card: Any, entry: Any, staying: Any) -> bool:
         present = card.holders.get(entry.holder.pod.uid)
@@ -156,9 +158,9 @@ def marked_shares_used(patch: Patch) -> None:
             card.holders[entry.holder.pod.uid] = replace(present, state=HolderState.ALLOCATED, deadline=None)
         return settle(card, entry, staying)
 
-    tests = journal_entries._tests
-    patch.setattr(journal_entries, "_settle_add", careless)
-    patch.setattr(journal_entries, "_tests", lambda place, holder: tests(place, holder)[:1])
+    tests = entries._tests
+    patch.setattr(entries, "_settle_add", careless)
+    patch.setattr(entries, "_tests", lambda place, holder: tests(place, holder)[:1])
 
 
 def no_wake_up(patch: Patch) -> None:

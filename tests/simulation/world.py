@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from fakes.virtual_time import EPOCH
-from gpuledger.formats.extender import BindArguments
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.scheduler.extender import BindArguments
 from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item

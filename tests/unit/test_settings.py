@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gpuledger.configuration.settings import POLICIES, Settings
 from gpuledger.placement.policy import Preference
-from gpuledger.settings import POLICIES, Settings
 
 
 def test_values_replace_the_defaults_and_leave_the_rest() -> None:

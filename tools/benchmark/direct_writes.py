@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from secrets import token_hex
 
 from benchmark.site import IN_FLIGHT, REQUEST_S, Json, Site, in_parallel
-from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.pod import pod_identity, resource_version
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.objects.pod import pod_identity, resource_version
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
@@ -26,9 +27,8 @@ from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.settings import Settings
-from gpuledger.workflows.journal import ATTEMPT_BYTES
-from gpuledger.workflows.journal_entries import Add, Entry, Remove, patch_of
+from gpuledger.workflows.journal.entries import Add, Entry, Remove, patch_of
+from gpuledger.workflows.journal.journal import ATTEMPT_BYTES
 
 SERVED = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))
 

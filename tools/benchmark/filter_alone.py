@@ -28,7 +28,7 @@ from benchmark.table import wide_console
 from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
 from gpuledger.agent.fake_nodes import fake_nodes
-from gpuledger.formats.extender import filter_answer, filter_arguments
+from gpuledger.formats.scheduler.extender import filter_answer, filter_arguments
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Pod

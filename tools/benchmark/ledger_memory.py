@@ -16,17 +16,17 @@ from benchmark.machine import memory_mib
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, pod
 from benchmark.table import wide_console
 from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
-from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.stored_card import holder_json, new_allocation, stored_card, used_json
+from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, stored_card, used_json
+from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Pod, shares_of
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.settings import Settings
 
 SHARES_PER_CARD = 4
 SERVED = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))

@@ -1,5 +1,5 @@
 {{/* The settings as the program gets them: those of the values, and what other values stand for. A map as YAML. */}}
-{{- define "gpuledger.settings" -}}
+{{- define "gpuledger.configuration.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if and (eq (include "gpuledger.admission" .) "webhook") (not $settings.webhook_port) -}}
   {{- $_ := set $settings "webhook_port" 9443 -}}
@@ -18,7 +18,7 @@
 {{/* One setting, or its default: include "gpuledger.setting" (list . "health_port"). */}}
 {{- define "gpuledger.setting" -}}
 {{- $root := index . 0 -}}{{- $name := index . 1 -}}
-{{- $settings := include "gpuledger.settings" $root | fromYaml -}}
+{{- $settings := include "gpuledger.configuration.settings" $root | fromYaml -}}
 {{- if hasKey $settings $name -}}
   {{- get $settings $name -}}
 {{- else -}}
@@ -29,10 +29,10 @@
 {{- end -}}
 
 {{/* The file that the program reads. */}}
-{{- define "gpuledger.settings.file" -}}
+{{- define "gpuledger.configuration.settings.file" -}}
 # The one place for settings: operator and kube-scheduler both start from it. All options: docs/settings.md
 # What is not set here has its default.
-{{- $settings := include "gpuledger.settings" . | fromYaml -}}
+{{- $settings := include "gpuledger.configuration.settings" . | fromYaml -}}
 {{- range include "gpuledger.options" . | fromYamlArray -}}
 {{- if hasKey $settings .name }}
 {{- $value := get $settings .name }}

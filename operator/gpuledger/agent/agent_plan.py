@@ -11,10 +11,10 @@ from gpuledger.agent.devices.health import HealthPolicy
 from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.formats.words import Words
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.words import Words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
-from gpuledger.settings import Settings
 
 DRIVER_INTERVAL_S = 30.0
 """How often the driver is asked for all cards; faults tell of themselves."""

@@ -17,8 +17,8 @@ from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.formats.cdi import Grant, VendorDevices, device_name
-from gpuledger.formats.pod import pod_identity
+from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.runtime.cdi import Grant, VendorDevices, device_name
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import GpuledgerError, NotYet, StartRefused, Unreachable
 

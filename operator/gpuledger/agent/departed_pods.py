@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
-from gpuledger.formats.cdi import Grant
-from gpuledger.formats.pod import is_finished, pod_identity
+from gpuledger.formats.objects.pod import is_finished, pod_identity
+from gpuledger.formats.runtime.cdi import Grant
 
 
 class DepartedPods:

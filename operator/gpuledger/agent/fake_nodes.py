@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpuledger.formats.node import REGISTER_ANNOTATION, register_of
-from gpuledger.formats.pod import has_started, is_finished
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.objects.pod import has_started, is_finished
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from gpuledger.agent.delivery.isolation import GrantedCard
-from gpuledger.formats.devices import MAX_UUID_LENGTH
-from gpuledger.formats.gpu_allocation import UUID_PATTERN
-from gpuledger.formats.pod import annotated_cards, pod_identity
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.objects.devices import MAX_UUID_LENGTH
+from gpuledger.formats.objects.pod import annotated_cards, pod_identity
 from gpuledger.model.errors import NotFound, NotYet, StartRefused
 from gpuledger.model.share import Holder, HolderState
 from gpuledger.model.stored_card import StoredCard

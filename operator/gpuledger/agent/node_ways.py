@@ -11,7 +11,7 @@ import yaml
 
 from gpuledger.agent.container_starts import NodeWays
 from gpuledger.agent.delivery.isolation import Installed, Isolation
-from gpuledger.formats.cdi import FILE_PREFIX, VendorDevices, vendor_devices
+from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.formats.cgroup import container_id, pod_uid
+from gpuledger.formats.runtime.cgroup import container_id, pod_uid
 
 OVER = frozenset("ZXx")
 """States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""

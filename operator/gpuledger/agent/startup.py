@@ -38,11 +38,11 @@ from gpuledger.agent.node_ways import NodeWaysReader
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
-from gpuledger.formats.cdi import Grant
-from gpuledger.formats.event import node_event
-from gpuledger.formats.node import NVIDIA, REGISTER_ANNOTATION, register_of
-from gpuledger.formats.pod import container_ids
-from gpuledger.formats.pod_ends import ENDS_ANNOTATION
+from gpuledger.formats.objects.event import node_event
+from gpuledger.formats.objects.node import NVIDIA, REGISTER_ANNOTATION, register_of
+from gpuledger.formats.objects.pod import container_ids
+from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION
+from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.watch import follow

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.formats.cdi import Grant
-from gpuledger.formats.cgroup import container_id, pod_uid
+from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.formats.runtime.cgroup import container_id, pod_uid
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)

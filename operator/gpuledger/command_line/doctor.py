@@ -14,8 +14,8 @@ from gpuledger.command_line.options import read_settings, settings_option
 from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
     from gpuledger.doctor.examination import Examination
-    from gpuledger.settings import Settings
 
 logger = logging.getLogger(__name__)
 

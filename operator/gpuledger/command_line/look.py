@@ -118,7 +118,7 @@ def top(
 
         answer = begin_cards(cluster, node)  # on its way while the rest is imported
         chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
-        from gpuledger.formats.stored_card import stored_card
+        from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.plugin import output as out
         from gpuledger.plugin.top import lines_of, names_in, of_nodes, top_json, top_table
         from gpuledger.reports.cards import report_of_stored

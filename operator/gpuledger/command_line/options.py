@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
-from gpuledger.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,7 +61,7 @@ def read_settings(file: Path | None) -> Settings:
         return Settings()
     import yaml
 
-    from gpuledger.controller.config_files import with_config_files
+    from gpuledger.configuration.config_files import with_config_files
 
     try:
         values = yaml.safe_load(file.read_text()) or {}

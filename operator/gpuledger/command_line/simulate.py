@@ -19,8 +19,8 @@ from gpuledger.model.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from gpuledger.configuration.settings import Settings
     from gpuledger.placement.policy import Policy
-    from gpuledger.settings import Settings
     from gpuledger.simulation.mix import History
     from gpuledger.simulation.trace import Trace
 
@@ -260,7 +260,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 def _print(
     output: str, found: object, rows: Callable[[], Iterable[tuple[str, ...]]], as_table: Callable[[], Any]
 ) -> None:
-    from gpuledger.controller.tables import printed
+    from gpuledger.command_line.tables import printed
 
     if output == "json":
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
@@ -276,8 +276,8 @@ def _print(
 
 
 def _place(context: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
-    from gpuledger.controller.tables import printed
-    from gpuledger.controller.vocabularies import words_of
+    from gpuledger.command_line.tables import printed
+    from gpuledger.configuration.dialects import words_of
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.kube_api.reads import KubeReads
     from gpuledger.simulation.live import read_scene

@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuledger.formats.event import named_once, node_event, pod_event
+from gpuledger.formats.objects.event import named_once, node_event, pod_event
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import ApiError, Conflict
 from gpuledger.model.share import Pod

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import orjson
 from aiohttp import web
 
-from gpuledger.controller.metrics import Metrics
 from gpuledger.controller.scheduler_health import SchedulerHealth
-from gpuledger.controller.scrapes import Scrapes
-from gpuledger.formats import extender
+from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.controller.telemetry.scrapes import Scrapes
+from gpuledger.formats.scheduler import extender
 from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
+from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.place_pod import PodPlacer
-from gpuledger.workflows.preempt import Preemption
+from gpuledger.workflows.preemption.preempt import Preemption
 
 logger = logging.getLogger(__name__)
 

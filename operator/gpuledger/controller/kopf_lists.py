@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import aiohttp
 
-from gpuledger.formats.gpu_allocation import PLURAL
+from gpuledger.formats.custom_resource.gpu_allocation import PLURAL
 
 LISTED_KINDS = ("nodes", "pods", PLURAL)
 

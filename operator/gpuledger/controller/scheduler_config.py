@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.controller.vocabularies import words_of
-from gpuledger.formats.scheduler_config import scheduler_configuration
-from gpuledger.settings import Settings
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
 
 def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:

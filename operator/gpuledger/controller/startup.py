@@ -15,24 +15,24 @@ import kopf
 from aiohttp import web
 from kopf._core.engines.peering import Identity
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
-from gpuledger.controller.parts import Operator, build_operator
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.trail_file import trail_written
-from gpuledger.controller.view_access import access_for
-from gpuledger.controller.view_server import ViewServer
+from gpuledger.controller.web.view_access import access_for
+from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.controller.webhook import serve_webhook
-from gpuledger.formats.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Unreachable
-from gpuledger.settings import Settings
-from gpuledger.workflows.agent_pods import AGENT_SELECTOR
-from gpuledger.workflows.pauses import rest
-from gpuledger.workflows.preempt import SETTLE_S
-from gpuledger.workflows.restart import started_again
+from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
+from gpuledger.workflows.preemption.preempt import SETTLE_S
+from gpuledger.workflows.tasks.pauses import rest
+from gpuledger.workflows.tasks.restart import started_again
 
 logger = logging.getLogger(__name__)
 

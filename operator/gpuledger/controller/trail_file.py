@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from gpuledger.reports.record import Record
-from gpuledger.workflows.trail import Trail
+from gpuledger.workflows.pending.trail import Trail
 
 STANDARD_OUTPUT = "-"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import kopf
 
-from gpuledger.controller.admission import pod_rules
-from gpuledger.formats.admission_review import PodRules, check, filled_in
-from gpuledger.formats.webhook_configuration import CHECK, FILL_IN
+from gpuledger.configuration.admission import pod_rules
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.admission.review import PodRules, check, filled_in
+from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 
 FORBIDDEN = 403
 """The HTTP status of a refusal, as with the policies."""

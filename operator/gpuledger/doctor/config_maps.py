@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from gpuledger.controller.config_files import with_config_files
+from gpuledger.configuration.config_files import with_config_files
+from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gpuledger.doctor.permissions import Permission
-from gpuledger.formats.words import Words
+from gpuledger.formats.dialects.words import Words
 
 Json = dict[str, Any]
 

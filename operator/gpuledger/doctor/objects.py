@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpuledger.formats.lease import LEASE_NAMESPACE
-from gpuledger.formats.pod import scheduler_says
+from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.objects.pod import scheduler_says
 
 Json = dict[str, Any]
 

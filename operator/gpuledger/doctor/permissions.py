@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.resource import GROUP, PLURAL
+from gpuledger.formats.custom_resource.resource import GROUP, PLURAL
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 import aiohttp
 import yaml
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
 from gpuledger.doctor.facts import Access, Facts, Json, Release, Unread
 from gpuledger.doctor.objects import failing_container, last_complaint, name_of
 from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
 from gpuledger.doctor.release import release_for
-from gpuledger.formats.admission_accounts import AGENT as AGENT_ACCOUNT
-from gpuledger.formats.admission_accounts import OPERATOR as OPERATOR_ACCOUNT
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.pod import is_finished, is_ready
-from gpuledger.formats.resource import API_VERSION, GROUP, PLURAL
+from gpuledger.formats.admission.accounts import AGENT as AGENT_ACCOUNT
+from gpuledger.formats.admission.accounts import OPERATOR as OPERATOR_ACCOUNT
+from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.objects.pod import is_finished, is_ready
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
-from gpuledger.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpuledger import __version__
-from gpuledger.controller.admission import OWN_ANNOTATIONS
-from gpuledger.controller.vocabularies import words_of
+from gpuledger.configuration.admission import OWN_ANNOTATIONS
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import Release
-from gpuledger.formats.admission_policies import agent_policies, mutating_policies, validating_policies
-from gpuledger.formats.scheduler_config import scheduler_configuration
-from gpuledger.formats.webhook_configuration import WebhookAddress, mutating_webhooks, validating_webhooks
-from gpuledger.settings import Settings
+from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
+from gpuledger.formats.admission.webhook_configuration import WebhookAddress, mutating_webhooks, validating_webhooks
+from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
 
 def release_for(settings: Settings) -> Release:

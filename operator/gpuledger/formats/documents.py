@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import yaml
 
-from gpuledger.formats.vendors import UNREADABLE
+from gpuledger.formats.dialects.vendors import UNREADABLE
 from gpuledger.model.errors import BadInput
 
 

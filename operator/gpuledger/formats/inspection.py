@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuledger.formats.device_config import device_config, node_configs
-from gpuledger.formats.node import node_facts, read_registers
-from gpuledger.formats.pod import scheduler_of
-from gpuledger.formats.request import ContainerRequest, container_requests, containers
-from gpuledger.formats.selection import TOPOLOGY, selection
-from gpuledger.formats.words import Words
+from gpuledger.formats.dialects.device_config import device_config, node_configs
+from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
+from gpuledger.formats.dialects.selection import TOPOLOGY, selection
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.node import node_facts, read_registers
+from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig

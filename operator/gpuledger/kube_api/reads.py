@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from gpuledger.formats.gpu_allocation import API_VERSION, PLURAL
+from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.kube_api.client import Json, KubeClient
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"

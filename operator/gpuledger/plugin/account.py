@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.resource import API_VERSION, PLURAL
+from gpuledger.formats.custom_resource.resource import API_VERSION, PLURAL
 from gpuledger.plugin.kubectl import with_query
 
 Json = dict[str, Any]

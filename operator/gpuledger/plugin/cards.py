@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from gpuledger.formats.resource import API_VERSION, CORDON_ANNOTATION, KIND, PLURAL
-from gpuledger.formats.stored_card import LABEL_LENGTH, NODE_LABEL, stored_card
+from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, KIND, PLURAL
+from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL, stored_card
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.plugin.list_items import list_items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuledger.formats.resource import CORDON_ANNOTATION
+from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.plugin.cards import Cluster, begin_cards, card_named, cordon_of, objects_in
 

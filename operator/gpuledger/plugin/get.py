@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpuledger.formats.devices import DEVICES_ANNOTATION, read_devices
-from gpuledger.formats.stored_card import claim_json, misfit_json, stored_card
+from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from gpuledger.formats.resource import GROUP, PLURAL
+from gpuledger.formats.custom_resource.resource import GROUP, PLURAL
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
 
 Json = dict[str, Any]

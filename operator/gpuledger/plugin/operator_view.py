@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.plugin.kubectl import Kubectl, ended_by_signals, error_of
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
 from gpuledger.kube_api.watch import Api, follow

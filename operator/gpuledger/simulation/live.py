@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
-from gpuledger.formats.pod import created_at, is_being_deleted, pod_facts, scheduler_of
-from gpuledger.formats.stored_card import stored_card
-from gpuledger.formats.words import Words
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given
 from gpuledger.simulation.what_if import Scene

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuledger.formats.host import host_request
-from gpuledger.formats.node import NVIDIA, NodeFacts, node_facts, read_registers
-from gpuledger.formats.pod import bound_node, is_finished, pod_facts
-from gpuledger.formats.words import Words
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.host import host_request
+from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
+from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card

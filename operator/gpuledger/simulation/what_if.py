@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.formats.pod import bound_node
-from gpuledger.formats.words import Words
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.objects import Given, Objects, Problem

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from gpuledger.formats.lease import holder_host
+from gpuledger.formats.objects.lease import holder_host
 
 logger = logging.getLogger(__name__)
 

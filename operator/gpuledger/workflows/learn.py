@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
-from gpuledger.formats.pod import is_finished
+from gpuledger.formats.objects.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest

@@ -11,32 +11,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpuledger.formats.node import node_facts
-from gpuledger.formats.pod import (
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.node import node_facts
+from gpuledger.formats.objects.pod import (
     bound_node,
     created_at,
     pod_identity,
     scheduler_of,
     was_tried,
 )
-from gpuledger.formats.stored_card import stored_card
-from gpuledger.formats.words import Words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, WentBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
-from gpuledger.workflows.adopt import Adopter
 from gpuledger.workflows.apart import apart
+from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.late_starts import LateStarts
-from gpuledger.workflows.place_pod import PodPlacer
-from gpuledger.workflows.pod_ends import PodEnds
+from gpuledger.workflows.inventory.inventory import InventoryKeeper
+from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
-from gpuledger.workflows.preempt import Preemption
-from gpuledger.workflows.release_pod import PodReleaser
-from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.release.pod_ends import PodEnds
+from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.repair.adopt import Adopter
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-from gpuledger.formats.host import host_request
-from gpuledger.formats.pod import bound_node, is_finished
+from gpuledger.formats.objects.host import host_request
+from gpuledger.formats.objects.pod import bound_node, is_finished
 from gpuledger.ledger.hosts import Hosts
 
 Json = dict[str, Any]

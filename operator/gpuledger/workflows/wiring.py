@@ -5,41 +5,41 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from gpuledger.formats.words import Words
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.words import Words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.settings import Settings
-from gpuledger.workflows.adopt import Adopter
-from gpuledger.workflows.agent_pods import AgentPods
-from gpuledger.workflows.carry_out import PreemptionCarrier
-from gpuledger.workflows.claim_room import RoomClaimer
+from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.workflows.binding.placement_settings import PlacementSettings
+from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.departures import Departures, ReleaseTimes
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.explain_pod import PodExplainer
-from gpuledger.workflows.find_victims import VictimFinder
-from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.journal import Journal
-from gpuledger.workflows.late_starts import LateStarts
+from gpuledger.workflows.inventory.agent_pods import AgentPods
+from gpuledger.workflows.inventory.inventory import InventoryKeeper
+from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.place_pod import PodPlacer
-from gpuledger.workflows.placement_settings import PlacementSettings
-from gpuledger.workflows.plugin_turns import PluginTurns
-from gpuledger.workflows.pod_ends import PodEnds
-from gpuledger.workflows.pod_lives import PodLives
+from gpuledger.workflows.pending.explain_pod import PodExplainer
+from gpuledger.workflows.pending.pod_condition import WaitingTeller
+from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.pod_trackers import HostTracker
-from gpuledger.workflows.preempt import Preemption, PreemptionSettings
-from gpuledger.workflows.release_pod import PodReleaser
-from gpuledger.workflows.tell_waiting import WaitingTeller
-from gpuledger.workflows.trail import Trail
-from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.wake_up import WaitingPods
-from gpuledger.workflows.who_preempts import WhoPreempts
-from gpuledger.workflows.why_waiting import WhyWaiting
+from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.find_victims import VictimFinder
+from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.preemption.preempt import Preemption, PreemptionSettings
+from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.release.departures import Departures, ReleaseTimes
+from gpuledger.workflows.release.pod_ends import PodEnds
+from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.repair.adopt import Adopter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

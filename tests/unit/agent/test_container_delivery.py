@@ -12,7 +12,7 @@ from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
 from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeWays
 from gpuledger.agent.delivery.isolation import Installed, Isolation
-from gpuledger.formats.cdi import VendorDevices
+from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
 
 # An agent that starts anew.

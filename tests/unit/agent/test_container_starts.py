@@ -13,8 +13,8 @@ from fakes.objects import GPU
 from fakes.virtual_time import now_s
 from gpuledger.agent.container_starts import PATIENCE_S, NodeWays
 from gpuledger.agent.delivery.isolation import Installed, Isolation
-from gpuledger.formats.cdi import VendorDevices
-from gpuledger.formats.devices import DEVICES_ANNOTATION
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import Denied, NotYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
 

@@ -9,7 +9,7 @@ import pytest
 from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger.agent.ended_pods import LONGEST_INTERVAL_S, RUNS_AFTER_S, EndedPods
 from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.pod_ends import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
+from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
 
 Json = dict[str, Any]
 

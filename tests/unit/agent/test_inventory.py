@@ -5,7 +5,7 @@ from dataclasses import replace
 from fakes.objects import WORDS
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.inventory import node_cards
-from gpuledger.formats.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.node_config import NodeConfig

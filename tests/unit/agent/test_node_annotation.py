@@ -10,7 +10,7 @@ from fakes.api_server import ApiServer, Operation, lose_answer, refuse
 from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
 from gpuledger.agent.node_annotation import LONGEST_PAUSE_S, NodeAnnotation
-from gpuledger.formats.node import REGISTER_ANNOTATION
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 
 

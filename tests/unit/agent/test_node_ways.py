@@ -9,7 +9,7 @@ from fakes.grants import a_grant
 from gpuledger.agent import node_ways
 from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.node_ways import NodeWaysReader
-from gpuledger.formats.cdi import grant_file
+from gpuledger.formats.runtime.cdi import grant_file
 
 SPEC = 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {{name: "0", containerEdits: {{env: ["FROM={}"]}}}}\n'
 

@@ -13,19 +13,19 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.objects import a_pod_object
 from gpuledger.controller.extender_server import ExtenderServer
-from gpuledger.controller.metrics import Metrics
 from gpuledger.controller.scheduler_health import SchedulerHealth
-from gpuledger.formats.extender import BindArguments, FilterArguments, PreemptArguments
+from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
+from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.journal import JournalCounts
-from gpuledger.workflows.place_pod import FilterResult, PodPlacer
-from gpuledger.workflows.preempt import Preemption
-from gpuledger.workflows.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.wake_up import WaitingPods
+from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import JournalCounts
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.preempt import Preemption
 
 Client = TestClient[web.Request, web.Application]
 

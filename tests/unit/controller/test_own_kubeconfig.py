@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 
 CONFIG = """
 apiVersion: v1

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller.scheduler_config import given_through, make_pipe, scheduler_config_text
-from gpuledger.settings import Settings
 
 CONTENT = "kind: KubeSchedulerConfiguration\n"
 OPERATOR = """

@@ -11,7 +11,7 @@ from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
 from gpuledger.controller import startup
 from gpuledger.controller.kopf_lists import KopfLists
-from gpuledger.formats.stored_card import new_allocation
+from gpuledger.formats.custom_resource.stored_card import new_allocation
 
 Json = dict[str, Any]
 

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from fakes.objects import GPU, MEMORY, a_pod_object
-from gpuledger.controller.admission import pod_rules, webhook_configuration
+from gpuledger.configuration.admission import pod_rules, webhook_configuration
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller.webhook import add_handlers, serve_webhook
-from gpuledger.formats.webhook_configuration import WebhookAddress
+from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 
 Json = dict[str, Any]
 

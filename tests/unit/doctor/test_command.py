@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fakes import interrupts
 from fakes.doctor_facts import a_gpu_node, a_lease, healthy
 from fakes.kubectl import FakeKubectl
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.show import lines_of, log_line
 from gpuledger.plugin.tables import Page

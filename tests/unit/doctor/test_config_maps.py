@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
 from gpuledger.model.errors import BadInput
-from gpuledger.settings import Settings
 
 Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fakes.doctor_facts import a_deployment, healthy, stored_policies
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.release import release_for
-from gpuledger.settings import Settings
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

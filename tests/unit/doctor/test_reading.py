@@ -8,11 +8,11 @@ from aiohttp.test_utils import TestServer
 from kubernetes_asyncio.client import Configuration
 
 from fakes.doctor_facts import an_agent
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import Access, Facts, Unread
 from gpuledger.doctor.reading import Reading
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import Denied
-from gpuledger.settings import Settings
 
 Json = dict[str, Any]
 

@@ -8,9 +8,9 @@ import pytest
 
 from fakes.doctor_facts import HOST, a_daemon_set, a_deployment, a_lease, healthy, our_pod
 from fakes.objects import a_pod_object, with_conditions
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.release import release_for
-from gpuledger.settings import Settings
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

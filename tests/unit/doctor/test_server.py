@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from fakes.doctor_facts import EARLY, LATE, NODE, NOW, a_crd, a_deployment, a_gpu_node, healthy
+from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.facts import Access
 from gpuledger.doctor.permissions import BESIDE, OPERATOR, OVER_HAMI
-from gpuledger.settings import Settings
 from unit.doctor.conftest import Found
 
 CRD = "CustomResourceDefinition gpuallocations.gpuledger.dev"

@@ -24,8 +24,8 @@ from fakes.dialects import (
     words,
 )
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
-from gpuledger.formats.request import container_requests, pod_request
-from gpuledger.formats.words import Words
+from gpuledger.formats.dialects.request import container_requests, pod_request
+from gpuledger.formats.dialects.words import Words
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_share
 from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
-from gpuledger.formats.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
-from gpuledger.formats.pod import pod_facts
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
+from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
 from gpuledger.model.world import PodFacts, ToldCard

@@ -9,7 +9,7 @@ import pytest
 from builders import a_card, a_ledger, a_request, a_share, cards_of, linked_cards, mib, occupy, whole, whole_share
 from fakes.dialects import HAMI, a_foreign_node, an_annotated_pod, inventory_of, request_of
 from fakes.objects import GPU, MEMORY, a_container
-from gpuledger.formats.registers import SCORES_ANNOTATION
+from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal

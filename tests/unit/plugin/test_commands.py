@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from fakes import interrupts
 from fakes.allocations import a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
-from gpuledger.command_line import main
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.command_line.program import main
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.plugin.cards import ALLOCATIONS
 from gpuledger.reports.cards import by_node, report_of_stored
 
@@ -282,7 +282,7 @@ def test_a_write_that_is_refused_is_told_and_the_others_go_on(kubectl: FakeKubec
 
 def completed(*words: str) -> list[str]:
     environment = {**os.environ, "_GPULEDGER_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("gpuledger", *words))}
-    program = "import sys; from gpuledger.command_line import main; main(prog_name='gpuledger')"
+    program = "import sys; from gpuledger.command_line.program import main; main(prog_name='gpuledger')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, "COMP_CWORD": str(len(words))},
@@ -300,7 +300,7 @@ def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
 
 
 def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) -> None:
-    program = "from gpuledger.command_line import kubectl_complete; kubectl_complete()"
+    program = "from gpuledger.command_line.program import kubectl_complete; kubectl_complete()"
     argv = [sys.executable, "-c", program, "uncordon", "node/node-1"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout == "node/node-10\n:4\n"
@@ -312,7 +312,7 @@ def test_a_shell_that_reaches_no_cluster_completes_nothing(kubectl: FakeKubectl)
 
 
 def test_as_kubectls_plugin_it_says_how_kubectl_is_called() -> None:
-    program = "from gpuledger.command_line import kubectl_main; kubectl_main()"
+    program = "from gpuledger.command_line.program import kubectl_main; kubectl_main()"
     done = subprocess.run([sys.executable, "-c", program, "top", "-h"], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("Usage: kubectl gpuledger top [OPTIONS] [nodes|cards|models|namespaces]")
 
@@ -325,7 +325,7 @@ def test_help_has_every_command_in_one_section() -> None:
 def test_help_and_top_start_without_slow_libraries(kubectl: FakeKubectl) -> None:
     """Each of these takes 50 to 400 ms to import."""
     program = (
-        "import sys; from gpuledger.command_line import main\n"
+        "import sys; from gpuledger.command_line.program import main\n"
         "try: main()\n"
         "finally: print(*sorted({'asyncio', 'aiohttp', 'kubernetes_asyncio', 'pydantic', 'rich', 'yaml', 'kopf'}\n"
         "  & set(sys.modules)), file=sys.stderr)\n"

@@ -5,7 +5,7 @@ from typing import Any
 
 from builders import a_card, cards_of
 from fakes.allocations import an_allocation, two_nodes
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.plugin.live import Changes, Wanted, picture
 from gpuledger.plugin.tables import Page
 from gpuledger.plugin.watching import CardWatch

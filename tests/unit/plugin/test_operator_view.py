@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from fakes.kubectl import FakeKubectl
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
 from fakes.view_server import ViewServer
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.allocations import two_nodes
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.plugin.tables import Page
 from gpuledger.plugin.top import SORTS, VIEWS, lines_of, top_json, top_table
 from gpuledger.reports.cards import CardReport, by_node, report_of_stored

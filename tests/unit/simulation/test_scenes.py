@@ -14,9 +14,9 @@ from fakes.api_server import ApiServer
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node
 from fakes.objects import GPU, MEMORY, WORDS, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
-from gpuledger.command_line import main
-from gpuledger.formats.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.host import LARGEST, MIB, host_capacity
+from gpuledger.command_line.program import main
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.objects.host import LARGEST, MIB, host_capacity
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import ContainerShare, Share

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fakes.traces import HALF, NO_GPU, PAIR, WHOLE, a_node, a_trace, written
-from gpuledger.command_line import main
+from gpuledger.command_line.program import main
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.simulation.arrivals import ArrivalRun
 from gpuledger.simulation.mix import History

@@ -9,7 +9,8 @@ import pytest
 from fakes import api_server
 from fakes.api_server import ApiServer
 from fakes.virtual_time import LOOP_FACTORIES, LoopDatetime, VirtualTimeLoop
-from gpuledger.workflows import carry_out, claim_room, departures, pod_lives, release_pod
+from gpuledger.workflows.preemption import carry_out, claim_room, pod_lives
+from gpuledger.workflows.release import departures, release_pod
 
 
 def pytest_asyncio_loop_factories(

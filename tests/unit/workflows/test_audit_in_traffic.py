@@ -13,11 +13,12 @@ from fakes.api_server import ApiServer, Fault, Operation
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import LoopDatetime
-from gpuledger.controller.audit import audit_settings
+from gpuledger.command_line.audit import audit_settings
+from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.settings import Settings
-from gpuledger.workflows import audit, departures, release_pod
-from gpuledger.workflows.audit import Auditor, Report
+from gpuledger.workflows.release import departures, release_pod
+from gpuledger.workflows.repair import audit
+from gpuledger.workflows.repair.audit import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
 PODS_PER_S = 100

@@ -14,7 +14,7 @@ from fakes.virtual_time import settle
 from gpuledger.controller import startup
 from gpuledger.model.share import Holder, Pod
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.wake_up import GRACE_S
+from gpuledger.workflows.pending.waiting_pods import GRACE_S
 
 CARDS = cards_of("node-a", 3)
 CARD, SECOND, THIRD = CARDS

@@ -11,10 +11,10 @@ from fakes.api_server import ApiServer, Operation, hold_answer, lose_request
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts
 from fakes.virtual_time import settle
-from gpuledger.formats.extender import FilterArguments
+from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WentBack
 from gpuledger.model.share import Pod
-from gpuledger.workflows.release_pod import SUSPECT_DELAY_S
+from gpuledger.workflows.release.release_pod import SUSPECT_DELAY_S
 
 CARDS = cards_of("node-a", 5)
 CARD = CARDS[0]

@@ -13,18 +13,18 @@ from effort import fresh_seeds, times
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
-from gpuledger.formats.pod import bound_node, pod_facts
-from gpuledger.formats.request import pod_request
-from gpuledger.formats.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.objects.pod import bound_node, pod_facts
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import DEFAULT_GRACE_S, Pod
 from gpuledger.model.stored_card import Misfit
-from gpuledger.workflows.adopt import SETTLE_S
-from gpuledger.workflows.audit import Auditor, AuditSettings
-from gpuledger.workflows.departures import ReleaseTimes
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.release.departures import ReleaseTimes
+from gpuledger.workflows.repair.adopt import SETTLE_S
+from gpuledger.workflows.repair.audit import Auditor, AuditSettings
 
 Json = dict[str, Any]
 CARD_MIB, SLOTS = 16_384, 10

@@ -16,7 +16,7 @@ import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
 from gpuledger.agent.delivery.isolation import HAMI_LOCK_DIRECTORY, GrantedCard
-from gpuledger.formats.cdi import Grant, grant_file, read_grant
+from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuledger.agent.delivery.isolation import GrantedCard
-from gpuledger.formats.cdi import VendorDevices, joined
-from gpuledger.formats.node import NVIDIA
+from gpuledger.formats.objects.node import NVIDIA
+from gpuledger.formats.runtime.cdi import VendorDevices, joined
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX, Grant, grant_file, read_grant
+from gpuledger.formats.runtime.cdi import FILE_PREFIX, FILE_SUFFIX, Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput, StartRefused
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from gpuledger.agent.devices.nvml_faults import FaultEvents, probe
 from gpuledger.agent.devices.nvml_links import Wired, read_links
 from gpuledger.agent.devices.nvml_processes import Context, processes_of
 from gpuledger.agent.devices.source import Device, DeviceProcess, DriverGone, DriverReplaced, Fault, Snapshot
-from gpuledger.formats.gpu_allocation import UUID_PATTERN
+from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.model.card_filter import MIG
 
 logger = logging.getLogger(__name__)

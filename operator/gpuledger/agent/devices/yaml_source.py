@@ -26,7 +26,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.agent.devices.source import Device, DeviceProcess, Fault, Snapshot
-from gpuledger.formats.gpu_allocation import (
+from gpuledger.formats.custom_resource.gpu_allocation import (
     MAX_INDEX,
     MAX_LINKS,
     UUID_PATTERN,
@@ -37,7 +37,7 @@ from gpuledger.formats.gpu_allocation import (
     Word,
     wire_name,
 )
-from gpuledger.formats.vendors import yaml_of
+from gpuledger.formats.dialects.vendors import yaml_of
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
-from gpuledger.formats.cdi import is_name, own_name
-from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
-from gpuledger.formats.pod import has_started, is_finished, pod_identity
+from gpuledger.formats.objects.pod import has_started, is_finished, pod_identity
+from gpuledger.formats.runtime.cdi import is_name, own_name
+from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
 from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
 
 logger = logging.getLogger(__name__)

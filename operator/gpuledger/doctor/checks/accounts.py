@@ -8,7 +8,7 @@ from gpuledger.doctor.facts import Access, Facts, known
 from gpuledger.doctor.finding import Finding, Kind
 from gpuledger.doctor.objects import name_of, some_of
 from gpuledger.doctor.permissions import OVER_HAMI
-from gpuledger.formats.node import node_facts
+from gpuledger.formats.objects.node import node_facts
 from gpuledger.model.node_offer import Dialect
 
 SHOWN = 6

@@ -16,8 +16,8 @@ from gpuledger.doctor.objects import (
     version_in,
     why_not_ready,
 )
-from gpuledger.formats.node import KNOWN_COUNTS, NVIDIA, Inventory, NodeFacts, node_facts, read_registers
-from gpuledger.formats.pod import bound_node, is_finished, is_ready
+from gpuledger.formats.objects.node import KNOWN_COUNTS, NVIDIA, Inventory, NodeFacts, node_facts, read_registers
+from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect

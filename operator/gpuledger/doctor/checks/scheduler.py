@@ -11,8 +11,8 @@ from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
 from gpuledger.doctor.finding import Finding, Kind
 from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
-from gpuledger.formats.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
-from gpuledger.formats.pod import bound_node, is_finished, is_ready, scheduler_of
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
 DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"

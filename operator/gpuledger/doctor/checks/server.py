@@ -9,8 +9,8 @@ from itertools import islice
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
 from gpuledger.doctor.finding import Finding, Kind
-from gpuledger.formats.crd import custom_resource_definition
-from gpuledger.formats.resource import GROUP, KIND, PLURAL, VERSION
+from gpuledger.formats.custom_resource.crd import custom_resource_definition
+from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
 
 OLDEST = (1, 30)
 """Policies on requests, and the conditions of webhooks, are in every server from this one on: docs/admission.md."""

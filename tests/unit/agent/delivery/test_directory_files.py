@@ -10,7 +10,7 @@ import pytest
 from fakes.grants import a_grant
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.isolation import GrantedCard
-from gpuledger.formats.cdi import grant_file
+from gpuledger.formats.runtime.cdi import grant_file
 
 CARDS = [GrantedCard("GPU-1", 1, "nvidia", "", 4_000, 30, False)]
 

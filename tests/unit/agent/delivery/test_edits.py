@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuledger.agent.delivery.edits import container_edits
 from gpuledger.agent.delivery.isolation import GrantedCard
-from gpuledger.formats.cdi import VendorDevices
+from gpuledger.formats.runtime.cdi import VendorDevices
 
 FIRST = GrantedCard("GPU-a", 0, "nvidia", "", 4_000, 30, False)
 SECOND = GrantedCard("GPU-b", 1, "nvidia", "", 500, 0, False)

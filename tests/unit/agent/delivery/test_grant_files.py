@@ -9,7 +9,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.formats.cdi import Grant, grant_file, read_grant
+from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 
 FILE = "gpuledger.dev-share-slot-1-0a1b.json"
 

@@ -1,0 +1,1 @@
+"""Settings, and the dialects and names that follow from them."""

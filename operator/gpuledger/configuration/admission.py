@@ -1,0 +1,50 @@
+"""From the settings to the API server's policies, and to the webhook that stands in for them."""
+
+from __future__ import annotations
+
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
+from gpuledger.formats.admission.review import PodRules
+from gpuledger.formats.admission.webhook_configuration import (
+    WebhookAddress,
+    configurations_as_yaml,
+    mutating_webhooks,
+    validating_webhooks,
+)
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.objects.patched import RELEASED_ANNOTATION, WOKEN_ANNOTATION
+
+OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
+"""All that our own account patches on pods: to wake one, to fence one off, and to mend what it is told."""
+
+
+def policies(settings: Settings, kinds: frozenset[str]) -> str:
+    """Return the policies of these kinds, "mutating", "validating" or "agents", as YAML."""
+    words, names = words_of(settings), settings.scheduler_names
+    found = []
+    if "validating" in kinds:
+        found += validating_policies(words, names, OWN_ANNOTATIONS)
+    if "mutating" in kinds:
+        found += mutating_policies(words, names, settings.node_taint)
+    if "agents" in kinds:
+        found += agent_policies()
+    return as_yaml(found)
+
+
+def webhook_configuration(settings: Settings, kinds: frozenset[str], address: WebhookAddress) -> str:
+    """Return which pods are sent to the webhook, of these kinds, as YAML."""
+    words = words_of(settings)
+    found = []
+    if "validating" in kinds:
+        found.append(validating_webhooks(words, address))
+    if "mutating" in kinds:
+        found.append(mutating_webhooks(words, address))
+    return configurations_as_yaml(found)
+
+
+def pod_rules(settings: Settings) -> PodRules:
+    """Return what the webhook holds new pods to."""
+    label, _, effect = settings.node_taint.partition(":")
+    key, _, value = label.partition("=")
+    return PodRules(words_of(settings), settings.scheduler_names, (key, value, effect) if key else None)

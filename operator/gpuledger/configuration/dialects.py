@@ -1,0 +1,94 @@
+"""From the settings to the words that pods and nodes may use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.vendors import VendorRow, check_names, in_use, vendor_rows
+from gpuledger.formats.dialects.words import HAMI, VOLCANO, VOLCANO_CLASSIC, RegisterWords, Vocabulary, Words
+from gpuledger.formats.objects.node import REGISTER_ANNOTATION
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect
+
+
+def words_of(settings: Settings) -> Words:
+    """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
+    rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
+    nvidia = (
+        replace(
+            _with_defaults(HAMI, settings),
+            count=settings.resource_count,
+            memory=settings.resource_memory,
+            memory_percentage=settings.resource_memory_percentage,
+            cores=settings.resource_cores,
+            priority=settings.resource_priority,
+            memory_unit_mib=settings.resource_memory_unit_mib,
+        ),
+        replace(
+            _with_defaults(VOLCANO, settings),
+            count=settings.volcano_count,
+            memory=settings.volcano_memory,
+            memory_percentage=settings.volcano_memory_percentage,
+            cores=settings.volcano_cores,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
+        ),
+        replace(
+            VOLCANO_CLASSIC,
+            count=settings.volcano_classic_count,
+            memory=settings.volcano_classic_memory,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
+        ),
+    )
+    others = tuple(row.vocabulary() for row in rows)
+    ours = {name for each in nvidia for name in each.resources}
+    check_names("settings", [("NVIDIA", ours), *((each.name, each.resources) for each in others)])
+    assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
+    key, _, value = settings.node_label.partition("=")
+    label = (key, value) if key else None
+    registers = tuple(_registers(settings, rows))
+    return Words((*nvidia, *others), registers, assignments, label, settings.most_containers)
+
+
+def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
+    return replace(
+        vocabulary,
+        default_number=settings.default_number,
+        default_memory_mib=settings.default_memory_mib,
+        default_cores=settings.default_cores,
+    )
+
+
+def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:
+    nvidia = [
+        RegisterWords(REGISTER_ANNOTATION, "native", Dialect.NATIVE, settings.resource_count),
+        RegisterWords("hami.io/node-nvidia-register", "hami", Dialect.HAMI, settings.resource_count),
+        RegisterWords(
+            "volcano.sh/node-vgpu-register",
+            "volcano",
+            Dialect.VOLCANO,
+            settings.volcano_count,
+            memory_unit_mib=settings.volcano_memory_unit_mib,
+        ),
+    ]
+    others = {
+        row.register_: RegisterWords(
+            row.register_,
+            "hami",
+            Dialect.HAMI,
+            row.resources.count,
+            row.vendor,
+            cores_of_card=row.cores_of_card,
+        )
+        for row in rows
+        if row.register_ is not None
+    }
+    return [*nvidia, *others.values()]
+
+
+def _own_rows(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8") if file else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"settings: vendors_file: {error}") from error

@@ -1,0 +1,147 @@
+"""What Prometheus is shown of cards and shares: the facts of their reports, in base units.
+
+Memory is in bytes. Cores are a ratio of one card: 1 is all of its compute, and a card that lends its cores twice has 2.
+Slots are a number. Amounts are what the ledger stores, as `kubectl get gpua` shows them: holds are not in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gpuledger.controller.telemetry.metric_sheets import Row, Sheet
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import CardPhase
+from gpuledger.reports.cards import CardReport
+
+MIB = 2**20
+
+CARD_LABELS = ("node", "uuid", "index", "model")
+
+AMOUNTS = (
+    ("memory_{}_bytes", "Memory"),
+    ("cores_{}_ratio", "Cores, as a ratio of one card's,"),
+    ("slots_{}", "Slots"),
+)
+"""Name and beginning of the help for what `in_base_units` returns."""
+
+
+def in_base_units(amounts: Amounts) -> tuple[int, float, int]:
+    """Return memory in bytes, cores as a ratio of one card's, and slots."""
+    return amounts.memory_mib * MIB, amounts.cores / 100, amounts.number
+
+
+def _cards(report: CardReport) -> Iterable[Row]:
+    card = report.card
+    numbers = (len(report.holders), int(report.alone), report.claims, report.conflicts)
+    yield _labels(report), (*in_base_units(card.capacity), *in_base_units(report.used), *numbers)
+
+
+def _phases(report: CardReport) -> Iterable[Row]:
+    yield (*_labels(report), report.phase), (1,)
+
+
+def _facts(report: CardReport) -> Iterable[Row]:
+    card = report.card
+    numa_node = "" if card.numa_node is None else str(card.numa_node)
+    yield (*_labels(report), card.vendor, card.mode, numa_node), (1,)
+
+
+def _shares(report: CardReport) -> Iterable[Row]:
+    uuid, node_name = report.card.uuid, report.card.node_name
+    for holder in report.holders:
+        pod = holder.pod
+        yield (pod.namespace, pod.name, pod.uid, node_name, uuid), in_base_units(holder.share.amounts)
+
+
+def _labels(report: CardReport) -> tuple[str, str, str, str]:
+    card = report.card
+    return card.node_name, card.uuid, str(card.index), card.model
+
+
+CARD_SHEETS = (
+    Sheet(
+        CARD_LABELS,
+        (
+            *((f"gpuledger_card_{name.format('capacity')}", f"{what} of a card") for name, what in AMOUNTS),
+            *((f"gpuledger_card_{name.format('used')}", f"{what} that pods hold of a card") for name, what in AMOUNTS),
+            ("gpuledger_card_holders", "Pods that hold shares of a card"),
+            ("gpuledger_card_exclusive", "Whether a pod has the card alone"),
+            ("gpuledger_card_claims", "Pods that wait until others have left a card"),
+            ("gpuledger_card_conflicts", "Shares that were found on a card and that it has no room for"),
+        ),
+        _cards,
+    ),
+    Sheet((*CARD_LABELS, "phase"), (("gpuledger_card_phase", "1 for the phase that a card is in"),), _phases),
+    Sheet(
+        (*CARD_LABELS, "vendor", "mode", "numa_node"),
+        (("gpuledger_card_info", "1 for each card, with what else is known of it"),),
+        _facts,
+    ),
+)
+"""At most one sample of each for a card."""
+
+POD_SHEET = Sheet(
+    ("namespace", "pod", "pod_uid", "node", "uuid"),
+    (
+        ("gpuledger_pod_memory_bytes", "Memory that a pod holds of a card"),
+        ("gpuledger_pod_cores_ratio", "Cores that a pod holds of a card, as a ratio of the card's"),
+        ("gpuledger_pod_slots", "Slots that a pod holds of a card"),
+    ),
+    _shares,
+)
+"""One sample of each for a holder. The UID keeps apart a pod that is being released and its successor."""
+
+
+class Sums:
+    """What the cards are in all: by model, by namespace, by phase."""
+
+    def __init__(self) -> None:
+        self._capacity: dict[str, list[int]] = {}  # model -> memory in MiB, cores in percent, slots
+        self._used: dict[str, list[int]] = {}  # the same of what is taken
+        self._held: dict[str, list[int]] = {}  # namespace -> the same of what its pods hold
+        self._phases: Counter[str] = Counter({phase.value: 0 for phase in CardPhase})  # phase -> cards in it
+        self._conflicts = 0
+        self._over = 0  # cards on which more is held than they have
+
+    def count(self, report: CardReport) -> None:
+        """Add a card."""
+        capacity, used = report.card.capacity, report.used
+        self._phases[report.phase] += 1
+        self._conflicts += report.conflicts
+        self._over += not used.fits_in(capacity)
+        _add(self._capacity, report.card.model, capacity)
+        _add(self._used, report.card.model, used)
+        for holder in report.holders:
+            _add(self._held, holder.pod.namespace, holder.share.amounts)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the sums as metrics."""
+        phases = GaugeMetricFamily("gpuledger_cards_in_phase", "Cards, by what they can take", labels=["phase"])
+        for phase, number in sorted(self._phases.items()):
+            phases.add_metric([phase], number)
+        yield phases
+        text = "Cards on which pods hold more than they have"
+        yield GaugeMetricFamily("gpuledger_cards_over_capacity", text, value=self._over)
+        text = "Shares that were found on cards and that these have no room for"
+        yield GaugeMetricFamily("gpuledger_conflicts", text, value=self._conflicts)
+        yield from _families("gpuledger_model_{}", "capacity", "of all cards of a model", "model", self._capacity)
+        yield from _families("gpuledger_model_{}", "used", "that pods hold of a model's cards", "model", self._used)
+        yield from _families("gpuledger_namespace_{}", "used", "that a namespace's pods hold", "namespace", self._held)
+
+
+def _add(sums: dict[str, list[int]], key: str, amounts: Amounts) -> None:
+    sum_of = sums.setdefault(key, [0, 0, 0])
+    sum_of[0] += amounts.memory_mib
+    sum_of[1] += amounts.cores
+    sum_of[2] += amounts.number
+
+
+def _families(pattern: str, kind: str, text: str, label: str, sums: dict[str, list[int]]) -> Iterator[Metric]:
+    for position, (name, what) in enumerate(AMOUNTS):
+        family = GaugeMetricFamily(pattern.format(name.format(kind)), f"{what} {text}", labels=[label])
+        for key, sum_of in sorted(sums.items()):
+            family.add_metric([key], in_base_units(Amounts(*sum_of))[position])
+        yield family

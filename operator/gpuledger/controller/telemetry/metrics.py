@@ -1,0 +1,161 @@
+"""Metrics, read from the ledger and from the counters of the workflows when somebody asks for them.
+
+The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Sums
+from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
+from gpuledger.controller.telemetry.loop_lag import LoopLag
+from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
+from gpuledger.controller.telemetry.process_metrics import NumberOf, ProcessMetrics, Told
+from gpuledger.ledger.book import Ledger
+from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import GROUP_LIMIT, JournalCounts
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.repair.adopt import Adopter
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+FILTER_SECONDS = (
+    *(float(f"{figure}e{power}") for power in (-5, -4, -3, -2) for figure in (1, 1.5, 2, 3, 4, 5, 6, 8)),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+"""Fine steps: while a Filter is answered, everything else waits."""
+
+ENTRIES = (1, 2, 4, 8, 16, 32, GROUP_LIMIT)
+
+JOINED_BYTES = 256 * 1024
+"""Small families are sent together."""
+
+
+class Metrics:
+    """One registry for the process, and the sheets about cards.
+
+    Only the active operator shows cards, so that nothing is counted twice. `compatibility` names rows of COMPATIBLE.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        counts: Counts,
+        journal: JournalCounts,
+        waiting: WaitingPods,
+        adopter: Adopter,
+        unlinked: UnlinkedNodes,
+        *,
+        is_active: Callable[[], bool] = lambda: True,
+        is_synced: Callable[[], bool] | None = None,
+        pending_by_reason: NumberOf | None = None,
+        ledger_failures: NumberOf | None = None,
+        per_card: bool = True,
+        per_pod: bool = True,
+        compatibility: Sequence[str] = (),
+    ) -> None:
+        self._ledger = ledger
+        self._is_active = is_active
+        self._sheets: list[Sheet] = [
+            *(CARD_SHEETS if per_card else ()),
+            *([POD_SHEET] if per_pod else ()),
+            *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
+        ]
+        told = Told(is_active, is_synced, pending_by_reason, ledger_failures)
+        self._registry = CollectorRegistry()
+        self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, told))
+        ProcessCollector(registry=self._registry)
+        self.filter_seconds = self._histogram(
+            "filter_seconds", "Time to answer a Filter, from its body to the answer's", FILTER_SECONDS
+        )
+        self.bind_seconds = self._histogram("bind_seconds", "Time to answer a Bind", SECONDS)
+        self.garbage_seconds = self._histogram(
+            "garbage_seconds", "Time in which Python looked for garbage, and nothing else ran", SECONDS
+        )
+        self.loop_lag_seconds = self._histogram(
+            "event_loop_lag_seconds", "By how much a timer of the event loop came late, once a second", SECONDS
+        )
+        self.ledger_write_seconds = self._histogram(
+            "ledger_write_seconds", "Time from a write of a card's status to its answer", SECONDS
+        )
+        self.ledger_write_entries = self._histogram(
+            "ledger_write_entries", "Changes that a write of a card's status carried", ENTRIES
+        )
+
+    def ledger_written(self, seconds: float, entries: int) -> None:
+        """Take in a write of a card's status, however it ended."""
+        self.ledger_write_seconds.observe(seconds)
+        self.ledger_write_entries.observe(entries)
+
+    async def while_served(self, _application: object) -> AsyncIterator[None]:
+        """Measure how late the event loop is, from the server's start to its end: a context as aiohttp wants it."""
+        lag = LoopLag(self.loop_lag_seconds.observe)
+        lag.start()
+        yield
+        lag.stop()
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format, at once: nothing else runs meanwhile."""
+        scrape, sums = self._begin()
+        for _ in scrape.steps() if scrape else ():
+            pass
+        return b"".join(self._text(scrape, sums))
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the same text in pieces. Others get their turn all the time."""
+        scrape, sums = self._begin()
+        for _ in scrape.steps() if scrape else ():
+            await asyncio.sleep(0)
+        for piece in _joined(self._text(scrape, sums)):
+            yield piece
+            await asyncio.sleep(0)
+
+    def _begin(self) -> tuple[Scrape | None, Sums]:
+        sums = Sums()
+        if not self._is_active():
+            return None, sums
+        return Scrape(list(self._ledger.entries()), self._sheets, sums.count), sums
+
+    def _text(self, scrape: Scrape | None, sums: Sums) -> Iterator[bytes]:
+        yield generate_latest(self._registry)
+        if scrape is not None:
+            registry = CollectorRegistry()
+            registry.register(_Once(sums))
+            yield generate_latest(registry)
+            yield from scrape.text()
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"gpuledger_{name}", text, buckets=buckets, registry=self._registry)
+
+
+class _Once(Collector):
+    """Sums of one look at the cards."""
+
+    def __init__(self, sums: Sums) -> None:
+        self._sums = sums
+
+    def collect(self) -> Iterator[Metric]:
+        return self._sums.collect()
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, small ones together."""
+    waiting: list[bytes] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(map(len, waiting)) >= JOINED_BYTES:
+            yield b"".join(waiting)
+            waiting = []
+    if waiting:
+        yield b"".join(waiting)

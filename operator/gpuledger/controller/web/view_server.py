@@ -1,0 +1,244 @@
+"""HTTP for people: a page that shows the cluster, and the data behind it. It only reads. docs/page.md describes it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import Any, Protocol
+
+import orjson
+from aiohttp import hdrs, web
+
+from gpuledger.controller.web.view_access import Access, add_headers, guard, refusal
+from gpuledger.controller.web.view_feed import CHUNK_BYTES, ClusterSource, Feed, Pace
+from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+
+CLIENTS_LIMIT = 50
+"""How many pages can follow the changes at the same time."""
+
+DOWNLOADS_AT_ONCE = 4
+"""How many get the whole cluster at the same time; the others wait."""
+
+HEARTBEAT_S = 15.0
+"""How often a page hears that nothing has changed, and its token is looked at again."""
+
+MESSAGE_TIMEOUT_S = 60.0
+"""A page that does not take a message for so long is cut off."""
+
+FAST = 1
+"""Level of gzip: a fifth of the bytes of JSON for a third of the time of the usual level."""
+
+HISTORY_DEFAULT, HISTORY_LIMIT = 100, 1_000
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""What Kubernetes allows as a name of pods and namespaces."""
+
+WORD_LENGTH = 253
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Which records are wanted, the last `limit` of them. An empty word stands for all."""
+
+    namespace: str = ""
+    pod: str = ""
+    card: str = ""
+    node: str = ""
+    kind: str = ""
+    limit: int = HISTORY_DEFAULT
+
+
+class ViewSource(ClusterSource, Protocol):
+    """All that the page shows."""
+
+    async def explain(self, namespace: str, name: str) -> Json:
+        """Return why a pod waits, or where it is. Raises NotFound if nothing is known of it."""
+        ...
+
+    def history(self, query: HistoryQuery) -> Json:
+        """Return what has happened, the newest last."""
+        ...
+
+
+class ViewServer:
+    """Serves the page and its data from a source."""
+
+    def __init__(self, source: ViewSource, access: Access, feed: Feed | None = None) -> None:
+        self._source = source
+        self._access = access
+        self.feed = feed or Feed(source)
+        self._files = {file.path: file for file in page_files()}
+        self._downloads = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
+
+    def application(self) -> web.Application:
+        """Return the routes. There are none that change anything."""
+        application = web.Application(middlewares=[guard(self._access, self._files.__contains__)])
+        application.add_routes([web.get(path, self._file) for path in self._files])
+        application.add_routes(
+            [
+                web.get("/v1/cluster", self._cluster),
+                web.get("/v1/changes", self._changes, allow_head=False),
+                web.get("/v1/explain", self._explain),
+                web.get("/v1/history", self._history),
+            ]
+        )
+        application.on_response_prepare.append(add_headers)
+        application.on_shutdown.append(self._shutdown)
+        return application
+
+    async def _shutdown(self, _: web.Application) -> None:
+        self.feed.close()
+
+    async def _file(self, request: web.Request) -> web.Response:
+        file = self._files[request.path]
+        headers = {hdrs.ETAG: file.tag, hdrs.CACHE_CONTROL: "no-cache", hdrs.CONTENT_TYPE: file.content_type}
+        if request.headers.get(hdrs.IF_NONE_MATCH) == file.tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=file.content, headers=headers)
+
+    async def _cluster(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/json", hdrs.VARY: hdrs.ACCEPT_ENCODING})
+        zipped = "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
+        if zipped:
+            response.headers[hdrs.CONTENT_ENCODING] = "gzip"
+        async with self._downloads, asyncio.timeout(MESSAGE_TIMEOUT_S):
+            await self.feed.refresh()
+            chunks = self.feed.chunks(self.feed.since(None))
+            await response.prepare(request)
+            async for chunk in _zipped(chunks) if zipped else _paced(chunks):
+                await response.write(chunk)
+            await response.write_eof()
+        return response
+
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        edition = _number(request, "since", default=None)
+        if self.feed.watchers >= CLIENTS_LIMIT:
+            text = f"{CLIENTS_LIMIT} pages are open already"
+            raise refusal(web.HTTPServiceUnavailable, text, {hdrs.RETRY_AFTER: "10"})
+        headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        async with self.feed.watch():
+            await self.feed.refresh()
+            await response.prepare(request)
+            try:
+                await self._follow(request, response, edition)
+            except (ConnectionError, TimeoutError, web.HTTPException):
+                if request.transport is not None:  # gone, too slow, or no longer allowed
+                    request.transport.abort()
+        return response
+
+    async def _follow(self, request: web.Request, response: web.StreamResponse, edition: int | None) -> None:
+        clock = asyncio.get_running_loop().time
+        checked_s = clock()
+        while not self.feed.closed.is_set():
+            change = self.feed.since(edition)
+            edition = change.edition
+            async with asyncio.timeout(MESSAGE_TIMEOUT_S):
+                await response.write(b"event: change\ndata: ")
+                async for chunk in _paced(self.feed.chunks(change)):
+                    await response.write(chunk)
+                await response.write(b"\n\n")
+            while not (newer := await self.feed.next(edition, HEARTBEAT_S)) and not self.feed.closed.is_set():
+                await response.write(b": nothing new\n\n")
+                await self._access.check(request)
+                checked_s = clock()
+            if newer and clock() - checked_s >= HEARTBEAT_S:
+                await self._access.check(request)
+                checked_s = clock()
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        namespace, _, name = request.query.get("pod", "").partition("/")
+        if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
+            raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
+        try:
+            return await _explanation(await self._source.explain(namespace, name))
+        except NotFound as error:
+            raise refusal(web.HTTPNotFound, str(error)) from error
+        except BadInput as error:
+            raise refusal(web.HTTPBadRequest, str(error)) from error
+        except GpuledgerError as error:
+            raise refusal(web.HTTPServiceUnavailable, str(error)) from error
+
+    async def _history(self, request: web.Request) -> web.Response:
+        words = {field.name: request.query.get(field.name, "") for field in fields(HistoryQuery)}
+        del words["limit"]
+        if any(len(word) > WORD_LENGTH for word in words.values()):
+            raise refusal(web.HTTPBadRequest, f"a name has {WORD_LENGTH} characters at most")
+        limit = _number(request, "limit", default=HISTORY_DEFAULT) or 0
+        return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the page, with the path under which it is served."""
+
+    path: str
+    content: bytes
+    content_type: str
+    tag: str
+
+
+def page_files() -> Iterator[PageFile]:
+    """Yield the files in page/, as they are in the package; index.html is /."""
+    for file in resources.files("gpuledger.controller.web").joinpath("page").iterdir():
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            content = file.read_bytes()
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            yield PageFile(path, content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+
+
+def _number(request: web.Request, name: str, default: int | None) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not text.isascii() or len(text) > 18:
+        raise refusal(web.HTTPBadRequest, f"{name} is a number")
+    return int(text)
+
+
+def _answer(content: Json) -> web.Response:
+    return web.Response(body=orjson.dumps(content), content_type="application/json")
+
+
+async def _explanation(content: Json) -> web.Response:
+    """Return an answer that can have thousands of nodes: encoded in slices, and zipped in a thread."""
+    nodes, pace = [], Pace()
+    for node in content.get("nodes", ()):
+        nodes.append(orjson.dumps(node))
+        await pace.keep()
+    rest = orjson.dumps({key: value for key, value in content.items() if key != "nodes"})
+    body = b'{"nodes":[' + b",".join(nodes) + (b"]," if rest != b"{}" else b"]") + rest[1:]
+    response = web.Response(body=body, content_type="application/json", zlib_executor_size=CHUNK_BYTES)
+    response.enable_compression()
+    return response
+
+
+async def _paced(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the chunks; between two of them, others have the event loop even if the client takes all at once."""
+    for chunk in chunks:
+        yield chunk
+        await asyncio.sleep(0)
+
+
+async def _zipped(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the same as gzip, made in a thread: zlib does not keep the event loop from running meanwhile."""
+    zipper = zlib.compressobj(FAST, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    for chunk in chunks:
+        if zipped := await asyncio.to_thread(zipper.compress, chunk):
+            yield zipped
+    yield await asyncio.to_thread(zipper.flush)

@@ -1,0 +1,98 @@
+"""What the page shows, from the parts of the operator: nodes from the ledger, the rest from whoever knows it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from gpuledger.controller.web.view_server import HistoryQuery
+from gpuledger.ledger.book import Ledger
+from gpuledger.reports.cards import NodeReport, report_of
+from gpuledger.workflows.pending.explain_pod import PodExplainer
+from gpuledger.workflows.pending.trail import Trail, Wanted
+from gpuledger.workflows.pending.why_waiting import WhyWaiting
+
+Json = dict[str, Any]
+
+
+class LedgerSource:
+    """The ledger as people see it: what the API server stores, not what is only on its way there.
+
+    The ledger tells of changes of *room*. A share that arrives where it was on hold, or another reason for a card's
+    phase, changes no room, and is seen all the same: `note` has to be called for these.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        waiting: Callable[[], Iterable[Json]],
+        explain: Callable[[str, str], Awaitable[Json]],
+        history: Callable[[HistoryQuery], Json],
+    ) -> None:
+        self._ledger = ledger
+        self._waiting, self._explain, self._history = waiting, explain, history
+        self._edition = 0
+        self._taken = 0  # the ledger's number of its last change that was looked at
+        self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> edition, oldest first
+
+    def note(self, node_name: str) -> None:
+        """Note that something is shown of a node that has changed. Costs next to nothing."""
+        self._edition += 1
+        self._touch(node_name)
+
+    @property
+    def edition(self) -> int:
+        """Number of the last change of any node."""
+        if self._ledger.changes != self._taken:
+            self._edition += 1
+            for name in self._ledger.touched_since(self._taken):
+                self._touch(name)
+            self._taken = self._ledger.changes
+        return self._edition
+
+    def touched_since(self, edition: int) -> Iterable[str]:
+        """Return the nodes that may have changed later than this edition, or gone; -1: all that have a card."""
+        if edition < 0:
+            return list(self._ledger.node_names())
+        names = []
+        for name in reversed(self._touched):
+            if self._touched[name] <= edition:
+                break
+            names.append(name)
+        return names
+
+    def node(self, name: str) -> NodeReport | None:
+        """Return a node's cards as they are now; None if it has none."""
+        entries = self._ledger.entries_of_node(name)
+        return NodeReport(name, tuple(report_of(entry) for entry in entries)) if entries else None
+
+    def waiting(self) -> Iterable[Json]:
+        """Yield the waiting pods."""
+        return self._waiting()
+
+    async def explain(self, namespace: str, name: str) -> Json:
+        """Return why a pod waits, or where it is. Raises NotFound."""
+        return await self._explain(namespace, name)
+
+    def history(self, query: HistoryQuery) -> Json:
+        """Return what has happened."""
+        return self._history(query)
+
+    def _touch(self, name: str) -> None:
+        self._touched[name] = self._edition
+        self._touched.move_to_end(name)
+
+
+def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplainer, trail: Trail) -> LedgerSource:
+    """Return what the page shows of an operator."""
+
+    async def explain(namespace: str, name: str) -> Json:
+        return (await explainer.explain(namespace, name)).json()
+
+    def history(query: HistoryQuery) -> Json:
+        wanted = Wanted(query.namespace, query.pod, query.card, query.node, query.kind)
+        records = [record.json() for record in trail.latest(wanted, query.limit)]
+        return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
+
+    return LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)

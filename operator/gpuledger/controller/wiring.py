@@ -1,0 +1,82 @@
+"""The operator: its workflows, and what serves and shows them. Nothing runs yet: startup.py does that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.controller.events import Events
+from gpuledger.controller.extender_server import ExtenderServer
+from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.controller.scheduler_health import SchedulerHealth
+from gpuledger.controller.telemetry.garbage import Garbage
+from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.controller.web.view_source import LedgerSource, operators_source
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.workflows.journal.journal import GATHER_S
+from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.wiring import Workflows, connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """The parts that run."""
+
+    client: KubeClient
+    settings: Settings
+    workflows: Workflows
+    kopf_lists: KopfLists
+    view_source: LedgerSource
+    garbage: Garbage
+    server: ExtenderServer
+
+
+def build_operator(client: KubeClient, settings: Settings, host: str | None = None) -> Operator:
+    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
+    store = KubeStore(client)
+    workflows = connect(
+        store=store,
+        settings=settings,
+        words=words_of(settings),
+        events=Events(store),
+        leadership=Leadership(host),
+        gather_s=GATHER_S,
+    )
+    metrics = Metrics(
+        workflows.ledger,
+        workflows.chooser,
+        workflows.counts,
+        workflows.journal.counts,
+        workflows.waiting,
+        workflows.adopter,
+        workflows.unlinked,
+        is_active=workflows.leadership.is_active,
+        is_synced=lambda: workflows.observer.synced,
+        pending_by_reason=workflows.why_waiting.pods_by_reason,
+        ledger_failures=lambda: workflows.journal.counts.failures,
+        per_card=settings.metrics_per_card,
+        per_pod=settings.metrics_per_pod,
+        compatibility=settings.metrics_compatibility,
+    )
+    workflows.journal.counts.on_write.append(metrics.ledger_written)
+    view_source = operators_source(workflows.ledger, workflows.why_waiting, workflows.explainer, workflows.trail)
+    workflows.ledger.on_stored.append(view_source.note)
+    server = ExtenderServer(
+        placer=workflows.placer,
+        preemption=workflows.preemption,
+        metrics=metrics,
+        counts=workflows.counts,
+        is_ready=lambda: workflows.observer.synced,
+        scheduler=SchedulerHealth(settings.scheduler_livez_url),
+    )
+    return Operator(
+        client=client,
+        settings=settings,
+        workflows=workflows,
+        kopf_lists=KopfLists(),
+        view_source=view_source,
+        garbage=Garbage(metrics.garbage_seconds.observe),
+        server=server,
+    )

@@ -1,0 +1,1 @@
+"""What is checked and added before a pod is stored."""

@@ -1,0 +1,181 @@
+"""Who may write what: the annotations that steer device plugins, our own account, and the node agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuledger.formats.custom_resource.cel import literal
+from gpuledger.formats.dialects.assignments import (
+    CLASSIC_INDEX,
+    HAMI_ALLOCATED,
+    HAMI_BIND_TIME,
+    HAMI_NODE,
+    HAMI_PHASE,
+    HAMI_TIME,
+    HAMI_TO_ALLOCATE,
+    VOLCANO_ALLOCATED,
+    VOLCANO_BIND_TIME,
+    VOLCANO_NODE,
+    VOLCANO_PHASE,
+    VOLCANO_TIME,
+    VOLCANO_TO_ALLOCATE,
+)
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+
+Json = dict[str, Any]
+
+OPERATOR = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger"
+"""The account of operator and kube-scheduler."""
+
+AGENT = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger-agent"
+"""The account of the node agents, one token for each node."""
+
+OUR_PREFIX = "gpuledger.dev/"
+NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of a claim
+"""What the API server tells of a token that was made for a pod: the node of that pod."""
+
+FOREIGN_ANNOTATIONS = (
+    HAMI_NODE,
+    HAMI_TIME,
+    HAMI_TO_ALLOCATE,
+    HAMI_ALLOCATED,
+    HAMI_BIND_TIME,
+    HAMI_PHASE,
+    VOLCANO_NODE,
+    VOLCANO_TIME,
+    VOLCANO_ALLOCATED,
+    VOLCANO_TO_ALLOCATE,
+    VOLCANO_BIND_TIME,
+    VOLCANO_PHASE,
+    CLASSIC_INDEX,
+)
+"""What a scheduler tells HAMi's and Volcano's device plugins. Wishes of users have other names."""
+
+FOREIGN_PREFIX = "hami.io/"
+FOREIGN_ENDINGS = ("-devices-to-allocate", "-devices-allocated")
+"""Beginning and end of HAMi's annotations for other vendors' cards."""
+
+
+ONLY_OURS = (
+    f"the annotation {DEVICES_ANNOTATION} says which GPUs a pod got, and only gpuledger writes it: "
+    "leave it out of what you create, and as it is in what you change"
+)
+ONLY_SCHEDULERS = "only schedulers tell device plugins which GPUs a pod got: leave out the annotation "
+
+
+def not_from(account: str) -> Json:
+    """Return the condition that a request is from anybody else."""
+    return {"name": "from-others", "expression": f"request.userInfo.username != {literal(account)}"}
+
+
+def only_from(account: str) -> Json:
+    """Return the condition that a request is from this account."""
+    return {"name": "from-this-account", "expression": f"request.userInfo.username == {literal(account)}"}
+
+
+def devices_validations() -> list[Json]:
+    """Return the rule that our annotation stays as it is: on new pods, changed ones, and on Bindings."""
+    value = f"metadata.?annotations[?{literal(DEVICES_ANNOTATION)}]"
+    return [
+        {
+            "expression": f"object.{value} == (oldObject == null ? optional.none() : oldObject.{value})",
+            "message": ONLY_OURS,
+        }
+    ]
+
+
+def foreign_variables() -> list[Json]:
+    """Return the variable of the rule below: what a request says that only schedulers may say."""
+    return [
+        {"name": "found", "expression": f"object.metadata.?annotations.orValue({{}}).filter(k,\n  {_is_foreign()})"}
+    ]
+
+
+def with_our_annotation() -> Json:
+    """Return the condition that a new pod says itself which cards it got."""
+    expression = f"{literal(DEVICES_ANNOTATION)} in object.metadata.?annotations.orValue({{}})"
+    return {"name": "says-its-cards", "expression": expression}
+
+
+def with_foreign_annotations() -> Json:
+    """Return the condition that a new pod steers device plugins itself."""
+    expression = f"object.metadata.?annotations.orValue({{}}).exists(k,\n  {_is_foreign()})"
+    return {"name": "steers-device-plugins", "expression": expression}
+
+
+def forged(annotations: Mapping[str, object]) -> str:
+    """Return what to say of the annotations of a new pod that is not from us, an empty string for nothing."""
+    if DEVICES_ANNOTATION in annotations:
+        return ONLY_OURS
+    found = sorted(
+        name
+        for name in annotations
+        if name in FOREIGN_ANNOTATIONS or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
+    )
+    return ONLY_SCHEDULERS + ", ".join(found) if found else ""
+
+
+def _is_foreign() -> str:
+    """Return the expression that an annotation `k` is one that only schedulers write."""
+    endings = " || ".join(f"k.endsWith({literal(ending)})" for ending in FOREIGN_ENDINGS)
+    return f"k in {literal(FOREIGN_ANNOTATIONS)} ||\n  k.startsWith('{FOREIGN_PREFIX}') && ({endings})"
+
+
+def foreign_validations() -> list[Json]:
+    """Return the rule that nobody else steers device plugins, at creation: later on, the plugins write there too."""
+    return [
+        {
+            "expression": "variables.found.size() == 0",
+            "messageExpression": f"'{ONLY_SCHEDULERS}' + variables.found.join(', ')",
+        }
+    ]
+
+
+def own_validations(annotations: Sequence[str]) -> list[Json]:
+    """Return the rules on what our own account changes of a pod: these annotations, and the status."""
+    same = "object.{0} == oldObject.{0}".format
+    kept = ("labels", "finalizers", "ownerReferences")
+    return [
+        {"expression": same("spec"), "message": "gpuledger does not change what pods are: spec is the user's"},
+        {
+            "expression": " &&\n".join(same(f"metadata.?{field}") for field in kept),
+            "message": f"gpuledger does not change {', '.join(kept)} of pods",
+        },
+        {
+            "expression": _unchanged(f"k in {literal(annotations)}"),
+            "message": f"of a pod's annotations, gpuledger changes only {', '.join(annotations)}",
+        },
+    ]
+
+
+def agent_validations() -> list[Json]:
+    """Return the rules on what a node agent changes: annotations of ours, on the node that its token is for."""
+    node = f"request.userInfo.?extra[?{literal(NODE_OF_TOKEN)}][?0].orValue('')"
+    kept = ("?spec", "?status", "metadata.?labels", "metadata.?finalizers", "metadata.?ownerReferences")
+    return [
+        {
+            "expression": f"object.metadata.name == {node}",
+            "messageExpression": f"'a node agent changes its own node: its token is for ' +\n"
+            f"  ({node} == '' ? 'no node' : 'node ' + {node}) + ', not for ' + object.metadata.name",
+        },
+        {
+            "expression": " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
+            "message": f"a node agent changes annotations under {OUR_PREFIX}, and nothing else of its node",
+        },
+        {
+            "expression": _unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
+            "message": f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
+        },
+    ]
+
+
+def _unchanged(except_for: str) -> str:
+    """Return the expression that no annotation `k` has come, gone or changed but those of which something holds."""
+    return (
+        f"object.metadata.?annotations.orValue({{}}).all(k, {except_for} ||\n"
+        "  oldObject.metadata.?annotations[?k] == optional.of(object.metadata.annotations[k])) &&\n"
+        f"oldObject.metadata.?annotations.orValue({{}}).all(k, {except_for} ||\n"
+        "  k in object.metadata.?annotations.orValue({}))"
+    )

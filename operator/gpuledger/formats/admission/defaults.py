@@ -1,0 +1,106 @@
+"""What the API server fills in on new pods that ask for cards: scheduler, label, and the number of cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, literal, mentions, table
+from gpuledger.formats.dialects.words import Words
+
+Json = dict[str, Any]
+
+MANAGED_LABEL = "gpuledger.dev/managed"
+"""On pods that ask for cards: so that they can be selected."""
+
+CLUSTERS_OWN = "default-scheduler"
+"""What the API server writes where a pod names no scheduler."""
+
+
+def asking_pods(words: Words) -> Json:
+    """Return the condition by which all other pods are left alone."""
+    condition = asks(literal(words.by_name), literal(words.counts()))
+    return {"name": "asks-for-gpus", "expression": f"{ALL_CONTAINERS}.exists(c,\n  {condition})"}
+
+
+def mentioning_pods(words: Words) -> Json:
+    """Return the condition that a pod says anything of our resources, and be it that it wants none."""
+    return {
+        "name": "mentions-gpus",
+        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(words.by_name))})",
+    }
+
+
+def default_variables(words: Words) -> list[Json]:
+    """Return the variables of the policy: which count belongs to which word, and where one has to be added."""
+    defaults = _defaults(words)
+    expressions = {
+        "words": literal(defaults),
+        "defaults": table(defaults),
+        "counts": literal(words.counts()),
+        "uncounted": _uncounted("containers") + " +\n" + _uncounted("initContainers"),
+    }
+    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+
+
+def mutations(scheduler_name: str, node_taint: str = "") -> list[Json]:
+    """Return the changes. A scheduler that a pod names stays: the policy on requests judges it.
+
+    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
+    """
+    scheduler = (
+        f"object.spec.?schedulerName.orValue('') in ['', {literal(CLUSTERS_OWN)}]\n"
+        f'  ? [JSONPatch{{op: "add", path: "/spec/schedulerName", value: {literal(scheduler_name)}}}]\n'
+        "  : []"
+    )
+    label = (
+        "has(object.metadata.labels)\n"
+        f'  ? [JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey({literal(MANAGED_LABEL)}), '
+        'value: "true"}]\n'
+        f'  : [JSONPatch{{op: "add", path: "/metadata/labels", value: {{{literal(MANAGED_LABEL)}: "true"}}}}]'
+    )
+    # The API server copies limits to requests after each change, as it does with a pod that it is sent.
+    count = (
+        'variables.uncounted.map(u, JSONPatch{op: "add",\n'
+        "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
+        "  value: variables.defaults[u.word].number})"
+    )
+    texts = [scheduler, label, count, *([_toleration(node_taint)] if node_taint else [])]
+    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
+
+
+def _toleration(node_taint: str) -> str:
+    taint, _, effect = node_taint.rpartition(":")
+    key, _, value = taint.partition("=")
+    toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+    spelled = "{" + ", ".join(f"{literal(name)}: {literal(text)}" for name, text in toleration.items()) + "}"
+    return (
+        f"object.spec.?tolerations.orValue([]).exists(t, t.?key.orValue('') in ['', {literal(key)}])\n"
+        "  ? []\n"
+        "  : has(object.spec.tolerations)\n"
+        f'  ? [JSONPatch{{op: "add", path: "/spec/tolerations/-", value: {spelled}}}]\n'
+        f'  : [JSONPatch{{op: "add", path: "/spec/tolerations", value: [{spelled}]}}]'
+    )
+
+
+def _uncounted(field: str) -> str:
+    """Return the list of containers that have words but no count: {container: its path, word: one of its words}."""
+    container = f"object.spec.{field}[i]"
+    return (
+        f"lists.range(object.spec.?{field}.orValue([]).size())\n"
+        f"  .filter(i, {container}.?resources.?limits.orValue({{}}).exists(n, n in variables.defaults) &&\n"
+        f"    !{container}.resources.limits.exists(n, n in variables.counts))\n"
+        f"  .map(i, {{'container': '/spec/{field}/' + string(i),\n"
+        f"    'word': variables.words.filter(n, n in {container}.resources.limits)[0]}})"
+    )
+
+
+def _defaults(words: Words) -> dict[str, dict[str, str]]:
+    """Return name of a resource -> the count that goes with it, and its number where nobody says it.
+
+    A container that mixes words gets the count of any of them, and is refused by the policy on requests.
+    """
+    return {
+        name: {"count": sharing[0].count, "number": str(sharing[0].default_number)}
+        for name, sharing in words.by_name.items()
+        if len(sharing) == 1 and name != sharing[0].count and sharing[0].count and sharing[0].default_number
+    }

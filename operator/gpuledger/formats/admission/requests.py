@@ -1,0 +1,174 @@
+"""Which requests the API server refuses at once: those that no node could ever serve, whoever sends them.
+
+The rules are those of request.py, as far as CEL can say them in few words; the rest is refused by the operator, with a
+reason on the pod. What is accepted there must never be refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.dialects.request import MAX_CARDS, too_many_containers
+from gpuledger.formats.dialects.words import Vocabulary, Words
+from gpuledger.model.card import ALL_CORES
+
+Json = dict[str, Any]
+
+ITS_SCHEDULER = "this pod asks for GPUs, but its scheduler "
+WRITE_SCHEDULER = " does not know who has them: write spec.schedulerName: "
+NAMES_ITS_NODE = (
+    "this pod asks for GPUs, and names its node itself, so nobody would choose cards for it: "
+    "remove spec.nodeName; to say which nodes it may use, write spec.nodeSelector"
+)
+
+AMOUNT = "c.resources.limits[n]"
+"""What container `c` says of resource `n`. Requests are the same: the API server sees to it."""
+
+TELLING = " && variables.words[n].vocabulary != ''"
+"""Of the words, those that only one vocabulary has."""
+
+
+def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json]:
+    """Return the variables of the policy: tables of words, and for each rule the texts of those who break it."""
+    expressions = {
+        "names": literal(words.by_name),
+        "words": table(_meanings(words)),
+        "choices": table(_choices(words)),
+        "counts": literal(words.counts()),
+        "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
+        "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
+        "bytes": _each_word(
+            f"{AMOUNT}.endsWith('i')",
+            f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
+        ),
+        "counted_twice": _each_container(
+            "c.resources.limits.filter(n, n in variables.counts).size() > 1",
+            "' counts its cards twice, as ' + variables.counts.filter(n, n in c.resources.limits).join(' and as ')"
+            " + ': keep one'",
+        ),
+        "several_kinds": _each_container(
+            _differ("kind"),
+            f"' asks for cards of several kinds (' + {_named()}"
+            " + '): a container gets cards of one kind, so give each kind a container of its own'",
+        ),
+        "mixed": _each_container(
+            _differ("vocabulary"),
+            f"' mixes the words of several kinds (' + {_named(TELLING)} + '): keep one of them'",
+        ),
+        "too_much": _each_word(
+            f"quantity({AMOUNT}).isGreaterThan(quantity(variables.words[n].most))",
+            f"{AMOUNT} + ' is more than ' + variables.words[n].most + '; it is ' + variables.words[n].means",
+        ),
+        "not_cut": _each_word(
+            f"n in variables.choices && !({is_zero(AMOUNT)}) &&\n"
+            f"      !variables.choices[n].exists(s, quantity(s).compareTo(quantity({AMOUNT})) == 0)",
+            f"{AMOUNT} + ' can\\'t be cut; choose one of ' + variables.choices[n].join(', ')",
+        ),
+        "too_many": f"variables.containers.filter(c,\n  {asks('variables.words', 'variables.counts')})"
+        f".size() <= {words.most_containers} ? ''\n  : {literal(too_many_containers(words.most_containers))}",
+        "none": _each_container(
+            f"c.resources.limits.exists(n, n in variables.counts && {is_zero(AMOUNT)}) &&\n"
+            "    c.resources.limits.exists(n, n in variables.words && !(n in variables.counts)"
+            f" && !({is_zero(AMOUNT)}))",
+            "' asks for GPU memory or cores on 0 GPUs: set '"
+            " + variables.counts.filter(n, n in c.resources.limits).join() + ' to 1 or more, or drop the rest'",
+        ),
+        "scheduler_names": literal(scheduler_names),
+    }
+    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+
+
+def request_validations() -> list[Json]:
+    """Return the rules on new pods. The first that is broken is what the user reads."""
+    rules = ("too_many", "bytes", "counted_twice", "several_kinds", "mixed", "none", "too_much", "not_cut")
+    return [
+        *({"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"} for name in rules),
+        {
+            "expression": "!variables.asks || object.spec.schedulerName in variables.scheduler_names",
+            "messageExpression": f"'{ITS_SCHEDULER}' + object.spec.schedulerName"
+            f" + '{WRITE_SCHEDULER}' + variables.scheduler_names.join(' or ')",
+        },
+        {
+            "expression": "!variables.asks || object.spec.?nodeName.orValue('') == ''",
+            "message": NAMES_ITS_NODE,
+        },
+    ]
+
+
+def _each_word(condition: str, text: str) -> str:
+    """Return the texts for all words `n` of our containers `c` of which something holds, as one string.
+
+    Always in the order of the list: a text that changes from one attempt to the next would be a new event each time.
+    Most containers break no rule, so the list is walked only for those that do.
+    """
+    return (
+        f"variables.containers.filter(c, c.resources.limits.exists(n, n in variables.words &&\n      {condition}))\n"
+        f"  .map(c, variables.names.filter(n, n in c.resources.limits &&\n      {condition})\n"
+        f"    .map(n, 'container ' + c.name + ', ' + n + ': ' + {text}).join('; '))\n"
+        "  .join('; ')"
+    )
+
+
+def _each_container(condition: str, text: str) -> str:
+    """Return the texts for all our containers `c` of which something holds, as one string."""
+    return f"variables.containers.filter(c,\n    {condition})\n  .map(c, 'container ' + c.name + {text})\n  .join('; ')"
+
+
+def _differ(column: str) -> str:
+    """Return the condition that two words of a container say different things in a column of the table."""
+    return (
+        f"c.resources.limits.exists(n, n in variables.words && variables.words[n].{column} != '' &&\n"
+        f"      c.resources.limits.exists(m, m in variables.words && variables.words[m].{column} != '' &&\n"
+        f"        variables.words[n].{column} != variables.words[m].{column}))"
+    )
+
+
+def _named(which: str = "") -> str:
+    return f"variables.names.filter(n, n in c.resources.limits{which}).join(', ')"
+
+
+def _meanings(words: Words) -> dict[str, dict[str, str]]:
+    """Return name of a resource -> the largest number, what it means, the kind of card, whose word it is.
+
+    The last two are empty where several vocabularies share the name and disagree: then the operator decides.
+    """
+    rows = {}
+    for name, sharing in words.by_name.items():
+        meanings = [_most(each, name) for each in sharing]
+        most, means = max(meanings)
+        kinds = {f"{each.vendor} {each.model}".strip() for each in sharing}
+        owner = sharing[0].name if len(sharing) == 1 and name != sharing[0].count else ""
+        rows[name] = {
+            "most": str(most),
+            "means": means,
+            "kind": kinds.pop() if len(kinds) == 1 else "",
+            "vocabulary": owner,
+        }
+    return rows
+
+
+def _most(words: Vocabulary, name: str) -> tuple[int, str]:
+    """Return the largest number that a resource can have, and what it is a number of."""
+    if name == words.memory:
+        unit = words.memory_unit_mib
+        largest = min(MAX_MEMORY_MIB, words.memory_of_card_mib or MAX_MEMORY_MIB)
+        return largest // unit, "MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
+    if name == words.memory_percentage:
+        return 100, "a percentage of each card's memory"
+    if name == words.cores:
+        of_card = words.cores_of_card
+        groups = f"a number of {of_card} core groups of each card"
+        return of_card, "a percentage of each card's cores" if of_card == ALL_CORES else groups
+    return MAX_CARDS, "the number of different cards"
+
+
+def _choices(words: Words) -> dict[str, list[str]]:
+    """Return name of a memory resource -> the only numbers that exist, where not all do."""
+    return {
+        each.memory: [str(units) for units in each.memory_choices]
+        for each in words.vocabularies
+        if each.memory_choices and len(words.by_name[each.memory]) == 1
+    }

@@ -1,0 +1,91 @@
+"""What the webhook says of a new pod: the policies' answers, for API servers that have none.
+
+It reads pods with the operator's own functions, so what is accepted here can be placed, and nothing else is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.admission.accounts import OPERATOR, forged
+from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL
+from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
+from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.pod import bound_node, scheduler_of
+from gpuledger.model.errors import BadInput
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What new pods are held to."""
+
+    words: Words
+    scheduler_names: tuple[str, ...]
+    """The first is what pods get that name none."""
+    taint: tuple[str, str, str] | None = None
+    """Key, value and effect of what pods with cards tolerate."""
+
+
+def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
+    """Return a new pod with what it left out. One that asks for no cards stays as it is."""
+    requests = _readable(pod, rules.words)
+    changed = deepcopy(dict(pod))
+    if requests is not None and not any(requests):
+        return changed
+    metadata, spec = changed["metadata"], changed["spec"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
+    if spec.get("schedulerName") in (None, "", CLUSTERS_OWN):
+        spec["schedulerName"] = rules.scheduler_names[0]
+    if rules.taint:
+        _tolerate(spec, *rules.taint)
+    for (container, _), request in zip(containers(changed), requests or (), strict=False):
+        if request and "number" in request.defaults:
+            _count(container, request, rules.words)
+    return changed
+
+
+def check(pod: Mapping[str, Any], account: str, rules: PodRules) -> tuple[str, ...]:
+    """Return what the user should know of a new pod that may be created. Raises BadInput for one that may not."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if account != OPERATOR and (sentence := forged(annotations)):
+        raise BadInput(sentence)
+    request = pod_request(pod, rules.words)
+    if request is None:
+        return ()
+    if scheduler_of(pod) not in rules.scheduler_names:
+        raise BadInput(f"{ITS_SCHEDULER}{scheduler_of(pod)}{WRITE_SCHEDULER}{' or '.join(rules.scheduler_names)}")
+    if bound_node(pod):
+        raise BadInput(NAMES_ITS_NODE)
+    return request.warnings
+
+
+def _readable(pod: Mapping[str, Any], words: Words) -> Sequence[ContainerRequest | None] | None:
+    """Return what the containers ask for, None for what can't be read: that is refused elsewhere."""
+    try:
+        return list(container_requests(pod, words))
+    except (BadInput, KeyError):  # the API server itself refuses a container without a name
+        return None
+
+
+def _count(container: Mapping[str, Any], request: ContainerRequest, words: Words) -> None:
+    """Say how many cards a container gets that did not say it. Limits and requests must be the same."""
+    count = next(each.count for each in words.vocabularies if each.name == request.vocabulary)
+    for part in ("limits", "requests"):
+        amounts = container["resources"].get(part) or {}
+        container["resources"][part] = {**amounts, count: str(request.demand.cards)} if count else amounts
+
+
+def _tolerate(spec: Json, key: str, value: str, effect: str) -> None:
+    for each in spec.get("tolerations") or ():
+        same_key = each.get("key") == key or (not each.get("key") and each.get("operator") == "Exists")
+        same_value = each.get("operator") == "Exists" or (each.get("value") or "") == value
+        if same_key and same_value and each.get("effect") in (None, "", effect):
+            return
+    toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+    spec["tolerations"] = [*(spec.get("tolerations") or ()), toleration]

@@ -1,0 +1,293 @@
+"""One card in the ledger: the custom resource `GPUAllocation`, what the card is and who holds a share of it.
+
+These models are the only source of the CRD. `crd.py` derives the schema from them, descriptions included: the text
+here is what `kubectl explain gpua` prints. Every string, list and map has a maximum; without one the API server
+estimates a rule's cost for the largest request there can be, and refuses the CRD.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from gpuledger.formats.custom_resource.resource import (
+    API_VERSION,
+    GROUP,
+    KIND,
+    MAX_CARDS_OF_ONE_POD,
+    MAX_CLAIMS,
+    MAX_CONFLICTS,
+    MAX_CONTAINERS,
+    MAX_CORES,
+    MAX_INDEX,
+    MAX_LINE,
+    MAX_LINK_SCORE,
+    MAX_LINKS,
+    MAX_MEMORY_MIB,
+    MAX_SLOTS,
+    MAX_SLOTS_OF_ONE_POD,
+    PLURAL,
+    SHORT_NAME,
+    SINGULAR,
+    UUID_PATTERN,
+    VERSION,
+)
+from gpuledger.model.card import CardPhase
+from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState
+
+# The others' names and limits are had from here, too.
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "MAX_CARDS_OF_ONE_POD",
+    "MAX_CLAIMS",
+    "MAX_CONFLICTS",
+    "MAX_CONTAINERS",
+    "MAX_CORES",
+    "MAX_HOLDERS",
+    "MAX_INDEX",
+    "MAX_LINE",
+    "MAX_LINKS",
+    "MAX_LINK_SCORE",
+    "MAX_MEMORY_MIB",
+    "MAX_SLOTS",
+    "MAX_SLOTS_OF_ONE_POD",
+    "PLURAL",
+    "SHORT_NAME",
+    "SINGULAR",
+    "UUID_PATTERN",
+    "VERSION",
+]
+
+# Words of a field that camelCase alone would spell "Uid" and "Mib".
+_SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}
+
+
+def wire_name(field: str) -> str:
+    """Spell a field as Kubernetes does: `pod_uid` is `podUID`, `memory_mib` is `memoryMiB`."""
+    first, *others = field.split("_")
+    return first + "".join(_SPELLINGS.get(word, word.capitalize()) for word in others)
+
+
+# No amount is negative: a negative one could pay for another in a sum.
+MemoryMiB = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB, json_schema_extra={"format": "int64"})]
+Cores = Annotated[int, Field(ge=0, le=MAX_CORES, json_schema_extra={"format": "int32"})]
+Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS, json_schema_extra={"format": "int32"})]
+SlotsOfOnePod = Annotated[int, Field(ge=1, le=MAX_SLOTS_OF_ONE_POD, json_schema_extra={"format": "int32"})]
+SomeMemoryMiB = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB, json_schema_extra={"format": "int64"})]
+SomeSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS, json_schema_extra={"format": "int32"})]
+LinkScore = Annotated[int, Field(ge=0, le=MAX_LINK_SCORE, json_schema_extra={"format": "int32"})]
+
+Uid = Annotated[str, Field(min_length=1, max_length=64)]
+Victim = Annotated[str, Field(min_length=1, max_length=64, description="UID of a pod.")]
+Attempt = Annotated[str, Field(min_length=1, max_length=32)]
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
+DnsName = Annotated[str, Field(min_length=1, max_length=253)]
+Word = Annotated[str, Field(max_length=32)]
+Line = Annotated[str, Field(max_length=MAX_LINE)]
+
+
+class _Part(BaseModel):
+    """Settings that all parts share; unknown fields are skipped, a newer release may have written them."""
+
+    model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True)
+
+
+class Capacity(_Part):
+    """What the card offers in all."""
+
+    memory_mib: SomeMemoryMiB = Field(description="Memory of the card, in MiB.")
+    cores: Cores = Field(
+        description="Compute of the card, in percent: 100 is one whole card, more is compute offered several times."
+    )
+    number: SomeSlots = Field(description="Slots of the card: how many shares of it can exist at once.")
+
+
+class CardSpec(_Part):
+    """What the card is and where it sits, taken from the node."""
+
+    # One owner, as for the status: else each link of each card has an entry of its own in metadata.managedFields.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+
+    uuid: str = Field(
+        min_length=1,
+        max_length=253,
+        pattern=UUID_PATTERN,
+        description="UUID of the card, as its driver spells it. In lower case it is the name of this object.",
+    )
+    node_name: DnsName = Field(description="Node that the card sits in. Cannot change while a pod holds the card.")
+    index: int = Field(
+        ge=0,
+        le=MAX_INDEX,
+        json_schema_extra={"format": "int32"},
+        description="Number of the card on its node, counted from 0. Can change at a reboot; the UUID does not.",
+    )
+    vendor: Word = Field(description="Who made the card, such as nvidia.")
+    model: Line = Field(description="Model of the card, as its driver names it.")
+    mode: Word = Field(
+        description="How the node keeps shares of the card apart, such as none, mps, hami-core or mig. "
+        "With none, limits are counted but not enforced."
+    )
+    numa_node: int | None = Field(
+        default=None,
+        ge=-1,
+        le=MAX_INDEX,
+        json_schema_extra={"format": "int32"},
+        description="NUMA node of the card; -1 or absent where the machine does not say.",
+    )
+    healthy: bool = Field(description="Whether the node says that the card works. If not, it takes no new pods.")
+    capacity: Capacity = Field(description="What the card offers in all. Shares never add up to more.")
+    links: dict[str, LinkScore] | None = Field(
+        default=None,
+        max_length=MAX_LINKS,
+        description="How well the card reaches others of its node: the other card's UUID to a score, higher is better.",
+    )
+
+
+class Used(_Part):
+    """What the holders take together."""
+
+    memory_mib: MemoryMiB = Field(description="Memory held, in MiB. Always the sum over the holders.")
+    cores: Cores = Field(description="Compute held, in percent of the card. Always the sum over the holders.")
+    number: Slots = Field(description="Slots held. Always the sum over the holders.")
+
+
+def unique_by(key: str) -> JsonDict:
+    """Have the API server refuse a second entry with the same key."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+class ContainerShare(_Part):
+    """What one container of the pod gets of the card."""
+
+    name: DnsLabel = Field(description="Name of the container. A container has at most one share of a card.")
+    memory_mib: MemoryMiB = Field(description="Memory that the container may use, in MiB.")
+    cores: Cores = Field(description="Compute that the container may use, in percent of the card.")
+
+
+class _Share(_Part):
+    """A pod and what it takes of the card, however it came to it."""
+
+    pod_uid: Uid = Field(description="UID of the pod. A name can return in another pod, a UID cannot.")
+    namespace: DnsLabel = Field(description="Namespace of the pod.")
+    pod: DnsName = Field(description="Name of the pod.")
+    memory_mib: MemoryMiB = Field(description="Memory that the pod takes at its peak, in MiB.")
+    cores: Cores = Field(description="Compute that the pod takes at its peak, in percent of the card.")
+    number: SlotsOfOnePod = Field(description="Slots of the card that the pod takes at once.")
+
+
+class _WholeShare(_Share):
+    """All that there is to know of a share."""
+
+    exclusive: bool = Field(description="Whether the pod has the card for itself. It is then the only holder.")
+    priority: int = Field(
+        ge=-(2**31),
+        le=2**31 - 1,
+        json_schema_extra={"format": "int32"},
+        description="Priority of the pod, as its PriorityClass says.",
+    )
+    grace_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=LONGEST_GRACE_KEPT_S,
+        json_schema_extra={"format": "int32"},
+        description=f"How long the pod may take to end once it is told to; absent: {DEFAULT_GRACE_S} s. A pod that is "
+        "gone without a word of its node keeps its share for that time, and longer.",
+    )
+    containers: tuple[ContainerShare, ...] = Field(
+        max_length=MAX_CONTAINERS,
+        json_schema_extra=unique_by("name"),
+        description="What each container gets. These need not add up to the pod's amounts: init containers end "
+        "before the others start.",
+    )
+
+
+class Holder(_WholeShare):
+    """A pod that holds a share of the card. It counts in full, whatever its state."""
+
+    state: HolderState = Field(
+        description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
+        "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits "
+        "for others to leave."
+    )
+    attempt: Attempt | None = Field(
+        default=None,
+        description="Random name of the attempt to bind the pod that entered this share, or relied on it last. Writes "
+        "to the entry test it: one that arrives late, meant for an earlier attempt, changes nothing.",
+    )
+    deadline: AwareDatetime | None = Field(
+        default=None, description="When a reserved or releasing share is given up if nothing else happens."
+    )
+
+
+class Claim(_WholeShare):
+    """A share that is promised to a pod for which others have to leave. It becomes a reserved holder when it fits."""
+
+    cards: int = Field(
+        ge=1,
+        le=MAX_CARDS_OF_ONE_POD,
+        json_schema_extra={"format": "int32"},
+        description="How many cards the pod gets in all. Nobody is evicted before all of them are claimed.",
+    )
+    victims: tuple[Victim, ...] = Field(
+        max_length=MAX_HOLDERS,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="UIDs of the holders of this card that gpuledger evicts for it. Empty where the scheduler does.",
+    )
+    deadline: AwareDatetime = Field(description="When the claim is given up if the pod has not come to its cards.")
+
+
+class Conflict(_Share):
+    """A share that was found on the node although it does not fit here. Shown, never counted."""
+
+    why: Line = Field(description="Why the share is not counted.")
+
+
+class CardStatus(_Part):
+    """Who holds the card. Kept by gpuledger; the API server refuses a holder that does not fit."""
+
+    # One owner for the whole status: metadata.managedFields stays the same size, however many holders there are.
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+
+    phase: CardPhase = Field(
+        description="Pending: just found, its holders are still being looked up. Ready: takes pods. Unhealthy: the "
+        "node says that it is broken. Unavailable: its node no longer offers it. Cordoned: a person has set the "
+        "annotation gpuledger.dev/cordoned. Unaccounted: somebody may use the card whose share is not in the ledger. "
+        "Only a Ready card takes new pods."
+    )
+    reason: Line | None = Field(default=None, description="Why the card is not Ready, for people.")
+    used: Used = Field(description="What the holders take together, out of spec.capacity.")
+    pods: Line | None = Field(default=None, description="The holders in one line, shortened where there are many.")
+    holders: tuple[Holder, ...] = Field(
+        max_length=MAX_HOLDERS,
+        json_schema_extra=unique_by("podUID"),
+        description="The pods that hold a share of the card, one entry each. All of them count.",
+    )
+    claims: tuple[Claim, ...] | None = Field(
+        default=None,
+        max_length=MAX_CLAIMS,
+        json_schema_extra=unique_by("podUID"),
+        description="Shares promised to pods of higher priority, for which holders have to leave. Not counted in used, "
+        "since it is not free yet; nobody else gets what becomes free.",
+    )
+    conflicts: tuple[Conflict, ...] | None = Field(
+        default=None,
+        max_length=MAX_CONFLICTS,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Shares found on the node that do not fit. They are not counted; somebody has to look at them.",
+    )
+
+
+class GPUAllocation(_Part):
+    """One GPU of the cluster, and every share of it that pods hold.
+
+    The status is the ledger. A pod is entered here before it is bound to a node, and the API server refuses an entry
+    that does not fit, whoever writes it.
+    """
+
+    spec: CardSpec = Field(description="What the card is and where it sits, taken from the node. Not to be edited.")
+    status: CardStatus | None = Field(
+        default=None,
+        description="Who holds the card. Kept by gpuledger; the API server refuses a holder that does not fit.",
+    )

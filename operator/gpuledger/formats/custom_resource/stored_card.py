@@ -1,0 +1,183 @@
+"""GPUAllocation objects into the model and back, by hand: this is the hot path, and the API server has checked them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from sys import intern
+from typing import Any
+
+from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, KIND
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.links import Links
+from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.stored_card import Misfit, StoredCard
+
+NODE_LABEL = "gpuledger.dev/node"
+LABEL_LENGTH = 63
+"""Kubernetes' limit for a label's value; a node's name can be longer, and then its cards carry no such label."""
+
+KINDS_SHARED = 4096
+"""Different amounts, and parts of containers, of which all equal ones are one object. Pods come from few templates."""
+
+_amounts = lru_cache(KINDS_SHARED)(Amounts)
+_container_share = lru_cache(KINDS_SHARED)(ContainerShare)
+
+PODS_LENGTH = 256
+PODS_NAMED = 2
+"""Pods that the printer column PODS names before it counts the rest."""
+
+
+def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
+    """Return a card with its holders. Raises BadInput if a required field is missing: then the CRD is not ours.
+
+    What many cards have in common is one object in memory: thousands of nodes have tens of thousands of cards.
+    """
+    try:
+        spec, status = allocation["spec"], allocation.get("status")
+        capacity = spec["capacity"]
+        card = Card(
+            uuid=intern(spec["uuid"]),
+            node_name=intern(spec["nodeName"]),
+            index=spec["index"],
+            capacity=_amounts(capacity["memoryMiB"], capacity["cores"], capacity["number"]),
+            vendor=intern(spec["vendor"]),
+            model=intern(spec["model"]),
+            mode=intern(spec["mode"]),
+            numa_node=spec.get("numaNode"),
+            healthy=spec["healthy"],
+            links=Links(spec.get("links") or {}),
+        )
+        return StoredCard(
+            card=card,
+            resource_version=int(allocation["metadata"]["resourceVersion"]),
+            holders=None if status is None else tuple(_holder(card.uuid, entry) for entry in status["holders"]),
+            phase="" if status is None else intern(str(status["phase"])),
+            reason="" if status is None else intern(status.get("reason") or ""),
+            misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
+            claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
+            cordoned=_cordoned(allocation["metadata"].get("annotations")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        name = (allocation.get("metadata") or {}).get("name")
+        raise BadInput(f"GPUAllocation {name} lacks {error}: is the CRD of this release installed?") from error
+
+
+def new_allocation(card: Card) -> dict[str, Any]:
+    """Return the object to create for a card. Its status is a write of its own."""
+    from gpuledger.formats.objects.node import card_spec  # brings pydantic, which those who only read cards do without
+
+    labels = {NODE_LABEL: card.node_name} if len(card.node_name) <= LABEL_LENGTH else {}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": card.object_name, "labels": labels},
+        "spec": card_spec(card),
+    }
+
+
+def holder_json(holder: Holder) -> dict[str, Any]:
+    """Return a holder as an element of `status.holders`."""
+    entry = _share_json(holder) | {"state": holder.state.value}
+    if holder.attempt:
+        entry["attempt"] = holder.attempt
+    if holder.deadline:
+        entry["deadline"] = holder.deadline
+    return entry
+
+
+def claim_json(claim: Claim) -> dict[str, Any]:
+    """Return a claim as an element of `status.claims`."""
+    entry = _share_json(claim.holder)
+    return entry | {"cards": claim.cards, "victims": list(claim.victims), "deadline": claim.holder.deadline}
+
+
+def _share_json(holder: Holder) -> dict[str, Any]:
+    pod, share = holder.pod, holder.share
+    return {
+        "podUID": pod.uid,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "memoryMiB": share.amounts.memory_mib,
+        "cores": share.amounts.cores,
+        "number": share.amounts.number,
+        "exclusive": share.exclusive,
+        "priority": pod.priority,
+        "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
+    } | ({} if pod.grace_s == DEFAULT_GRACE_S else {"graceSeconds": pod.grace_s})
+
+
+def misfit_json(misfit: Misfit) -> dict[str, Any]:
+    """Return a share that does not fit as an element of `status.conflicts`."""
+    return {
+        "podUID": misfit.pod.uid,
+        "namespace": misfit.pod.namespace,
+        "pod": misfit.pod.name,
+        "memoryMiB": misfit.amounts.memory_mib,
+        "cores": misfit.amounts.cores,
+        "number": misfit.amounts.number,
+        "why": misfit.why,
+    }
+
+
+def printed_total(allocation: Mapping[str, Any]) -> Amounts | None:
+    """Return what the card's status says is used in all, None before its first status."""
+    used = (allocation.get("status") or {}).get("used")
+    return None if used is None else Amounts(used.get("memoryMiB", 0), used.get("cores", 0), used.get("number", 0))
+
+
+def used_json(holders: Iterable[Holder]) -> dict[str, int]:
+    """Return `status.used` for these holders."""
+    used = sum((holder.share.amounts for holder in holders), NOTHING)
+    return {"memoryMiB": used.memory_mib, "cores": used.cores, "number": used.number}
+
+
+def pods_column(holders: Iterable[Holder]) -> str:
+    """Return the holders in one line of bounded length: "default/a, default/b +3"."""
+    names = [str(holder.pod) for holder in holders]
+    rest = f" +{len(names) - PODS_NAMED}" if len(names) > PODS_NAMED else ""
+    named = ", ".join(names[:PODS_NAMED])
+    room = PODS_LENGTH - len(rest)
+    return (named if len(named) <= room else named[: room - 1] + "…") + rest
+
+
+def _cordoned(annotations: Mapping[str, str] | None) -> str:
+    if not annotations or CORDON_ANNOTATION not in annotations:
+        return ""
+    return annotations[CORDON_ANNOTATION] or "by a person, who has not said why"
+
+
+def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:
+    reserved = _holder(uuid, {**entry, "state": HolderState.RESERVED})
+    return Claim(reserved, entry["cards"], tuple(map(intern, entry["victims"])))
+
+
+def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
+    return Holder(
+        pod=Pod(
+            intern(entry["podUID"]),
+            intern(entry["namespace"]),
+            intern(entry["pod"]),
+            entry["priority"],
+            entry.get("graceSeconds", DEFAULT_GRACE_S),
+        ),
+        share=Share(
+            uuid=uuid,
+            amounts=_amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
+            exclusive=entry["exclusive"],
+            containers=tuple(_container_share(c["name"], c["memoryMiB"], c["cores"]) for c in entry["containers"]),
+        ),
+        state=HolderState(entry["state"]),
+        deadline=entry.get("deadline"),
+        attempt=entry.get("attempt") or "",
+    )
+
+
+def _misfit(entry: Mapping[str, Any]) -> Misfit:
+    return Misfit(
+        pod=Pod(entry["podUID"], entry["namespace"], entry["pod"]),
+        amounts=Amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
+        why=entry["why"],
+    )

@@ -1,0 +1,220 @@
+"""What HAMi's and Volcano's device plugins, and their old pods, say of a pod's cards.
+
+HAMi: containers in order, the init containers first, each closed by `;`; in it cards, each closed by `:`; a card is
+`uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor.
+Sources: HAMi 2.10, `pkg/device/devices.go`; volcano-vgpu-device-plugin, `pkg/util/util.go`; Volcano's first GPU plugin
+writes only the cards' numbers on the node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
+from gpuledger.formats.dialects.request import containers
+from gpuledger.formats.dialects.words import AssignmentWords, Template
+from gpuledger.formats.objects.devices import checked_amount, checked_uuid
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect
+from gpuledger.model.request import Lifetime
+from gpuledger.model.share import Share
+from gpuledger.model.stranger import Counted
+from gpuledger.model.world import OldDevices, ToldCard
+
+Json = Mapping[str, Any]
+
+HAMI_NODE = "hami.io/vgpu-node"
+HAMI_TIME = "hami.io/vgpu-time"
+HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
+HAMI_BIND_TIME = "hami.io/bind-time"
+HAMI_PHASE = "hami.io/bind-phase"
+
+VOLCANO_NODE = "volcano.sh/vgpu-node"
+VOLCANO_TIME = "volcano.sh/vgpu-time"
+VOLCANO_ALLOCATED = "volcano.sh/vgpu-ids-new"
+VOLCANO_TO_ALLOCATE = "volcano.sh/devices-to-allocate"
+VOLCANO_BIND_TIME = "volcano.sh/bind-time"
+VOLCANO_PHASE = "volcano.sh/bind-phase"
+
+CLASSIC_INDEX = "volcano.sh/gpu-index"
+
+ALLOCATING, FOUND = "allocating", "success"
+"""Phases of a pod that its device plugin has to find, and has found."""
+WORD = "NVIDIA"
+
+MAX_LENGTH = 256 * 1024
+"""Kubernetes' limit for all annotations of an object."""
+
+
+def hami_assignment(
+    containers_in_order: Sequence[str],
+    shares: Sequence[Share],
+    words_of: Callable[[str], AssignmentWords],
+    node_name: str,
+    now_s: int,
+) -> dict[str, str]:
+    """Return the annotations by which HAMi's device plugins find a pod and its cards.
+
+    `words_of` tells of each card, by UUID, which plugin has it.
+    """
+    result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: ALLOCATING}
+    for words in dict.fromkeys(words_of(share.uuid) for share in shares):
+        mine = [share for share in shares if words_of(share.uuid) == words]
+        text = "".join(_cards(name, mine, words.word, 1) + ";" for name in containers_in_order)
+        result |= {words.to_allocate: text, words.allocated: text}
+        if words.details:
+            result |= {words.details: _details(mine, words.templates), "predicate-time": str(now_s)}
+    return result
+
+
+def volcano_assignment(
+    main_containers: Sequence[str], shares: Sequence[Share], node_name: str, now_s: int, memory_unit_mib: int
+) -> dict[str, str]:
+    """Return the annotations by which Volcano's device plugin finds a pod and its cards."""
+    text = ";".join(_cards(name, shares, WORD, memory_unit_mib) for name in main_containers)
+    return {
+        VOLCANO_NODE: node_name,
+        VOLCANO_TIME: str(now_s),
+        VOLCANO_TO_ALLOCATE: text,
+        VOLCANO_ALLOCATED: text,
+        VOLCANO_BIND_TIME: str(now_s),
+        VOLCANO_PHASE: ALLOCATING,
+    }
+
+
+def _cards(container: str, shares: Iterable[Share], word: str, memory_unit_mib: int) -> str:
+    return "".join(
+        f"{share.uuid},{word},{-(-each.memory_mib // memory_unit_mib)},{each.cores}:"
+        for share in shares
+        for each in share.containers
+        if each.name == container
+    )
+
+
+def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
+    names = {template.memory_mib: template.name for template in templates}
+    details = [
+        {"UUID": share.uuid, "temp": names.get(each.memory_mib), "memory": each.memory_mib, "core": each.cores}
+        for share in shares
+        for each in share.containers
+    ]
+    return orjson.dumps([{name: value for name, value in each.items() if value} for each in details]).decode()
+
+
+def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] | None:
+    """Return whose device plugin has still to find this pod, None for nobody's; of Volcano's the number of cards, too.
+
+    That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
+    where it is known whose plugin it is, the words of others say nothing.
+    """
+    annotations = _annotations(pod)
+    if dialect in (None, Dialect.VOLCANO) and annotations.get(VOLCANO_PHASE) == ALLOCATING:
+        left = annotations.get(VOLCANO_TO_ALLOCATE, "").count(":")
+        return (Dialect.VOLCANO, left) if left else None
+    waits = dialect in (None, Dialect.HAMI) and annotations.get(HAMI_PHASE) == ALLOCATING
+    return (Dialect.HAMI, 0) if waits else None
+
+
+def plugin_told(
+    pod: Json, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
+) -> dict[Dialect, frozenset[str]]:
+    """Return whose device plugin was told which cards to give to a pod's containers, by UUID.
+
+    A plugin looks for a pod of its node that is marked as one that it has to find, or has found; what else is written
+    there says nothing to it. Nor does this, if it is for other containers, or for more or fewer cards, than the kubelet
+    asks for. Users can write these annotations; what they can reach by that, docs/security.md says.
+    """
+    annotations, node_name = _annotations(pod), (pod.get("spec") or {}).get("nodeName")
+    asked = Counter[str]()
+    for each in counted:
+        asked[each.container] += each.cards
+    found: dict[Dialect, frozenset[str]] = {}
+    for dialect, node, phase, names in (
+        (Dialect.HAMI, HAMI_NODE, HAMI_PHASE, hami_annotations),
+        (Dialect.VOLCANO, VOLCANO_NODE, VOLCANO_PHASE, (VOLCANO_ALLOCATED,)),
+    ):
+        if annotations.get(node) != node_name or annotations.get(phase) not in (ALLOCATING, FOUND):
+            continue
+        own = {name: annotations[name] for name in (node, *names) if name in annotations}
+        with suppress(BadInput):
+            old = old_devices({**pod, "metadata": {"annotations": own}}, volcano_memory_unit_mib, hami_annotations)
+            if old is not None and Counter(card.container for card in old.cards) == asked:
+                found[dialect] = frozenset(card.uuid for card in old.cards)
+    return found
+
+
+def old_devices(
+    pod: Json, volcano_memory_unit_mib: int, hami_annotations: Sequence[str] = (HAMI_ALLOCATED,)
+) -> OldDevices | None:
+    """Return what other systems' annotations say of a pod's cards, None if there are none.
+
+    HAMi has an annotation for each kind of card. Raises BadInput for text that can't be read, or names containers that
+    the pod does not have.
+    """
+    annotations = _annotations(pod)
+    names = [(str(container["name"]), lifetime) for container, lifetime in containers(pod)]
+    of_hami = [name for name in hami_annotations if name in annotations]
+    if of_hami:
+        told = [_told(annotations, annotation, [name for name, _ in names], 1) for annotation in of_hami]
+        return OldDevices(", ".join(of_hami), tuple(card for cards in told for card in cards))
+    if VOLCANO_ALLOCATED in annotations:
+        main = [name for name, lifetime in names if lifetime is Lifetime.MAIN]
+        return OldDevices(VOLCANO_ALLOCATED, _told(annotations, VOLCANO_ALLOCATED, main, volcano_memory_unit_mib))
+    if CLASSIC_INDEX in annotations:
+        return OldDevices(CLASSIC_INDEX, indexes=_indexes(annotations[CLASSIC_INDEX]))
+    return None
+
+
+def _told(annotations: Mapping[str, str], name: str, names: Sequence[str], unit_mib: int) -> tuple[ToldCard, ...]:
+    text = annotations[name]
+    found: list[ToldCard] = []
+    parts = text.split(";")
+    if any(part.strip() for part in parts[len(names) :]):
+        raise BadInput(f"annotation {name} speaks of more containers than the pod has")
+    for container, part in zip(names, parts, strict=False):
+        found += [_told_card(name, container, card, unit_mib) for card in part.split(":") if card.strip()]
+    if len({(card.container, card.uuid) for card in found}) < len(found):
+        raise BadInput(f"annotation {name} gives a container the same card twice")
+    return tuple(found)
+
+
+def _told_card(name: str, container: str, text: str, unit_mib: int) -> ToldCard:
+    where = f"annotation {name}, container {container[:63]!r}"
+    fields = [field.strip() for field in text.split(",")]
+    if len(fields) < 4:
+        raise BadInput(f"{where}: a card has {len(fields)} fields, not 4")
+    uuid = checked_uuid(fields[0], where)
+    memory = checked_amount(_int(fields[2]), MAX_MEMORY_MIB // unit_mib, f"{where}, card {uuid}: its memory")
+    return ToldCard(
+        container,
+        uuid,
+        memory * unit_mib,
+        checked_amount(_int(fields[3]), MAX_CORES, f"{where}, card {uuid}: its cores"),
+    )
+
+
+def _indexes(text: str) -> tuple[int, ...]:
+    where = f"annotation {CLASSIC_INDEX}"
+    found = tuple(
+        checked_amount(_int(part.strip()), MAX_INDEX, f"{where}: a number") for part in text.split(",")[: MAX_INDEX + 1]
+    )
+    if len(set(found)) < len(found):
+        raise BadInput(f"{where} names a card twice")
+    return found
+
+
+def _int(text: str) -> object:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else text
+
+
+def _annotations(pod: Json) -> Mapping[str, str]:
+    annotations = (pod.get("metadata") or {}).get("annotations")
+    if not isinstance(annotations, dict):
+        return {}
+    return {name: value for name, value in annotations.items() if isinstance(value, str) and len(value) <= MAX_LENGTH}

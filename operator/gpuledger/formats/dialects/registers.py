@@ -1,0 +1,230 @@
+"""The formats in which device plugins list a node's cards, each read into the same cards.
+
+Sources: HAMi 2.10, `pkg/device/devices.go` (JSON since 2.8, before that comma-separated); volcano-vgpu-device-plugin,
+`pkg/util/util.go` (five fields, later six); reference registers in HAMi's FAQ. One card that can't be read does not
+hide the others. HAMi leaves out fields that are zero or false, so an absent `health` means a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gpuledger.formats.custom_resource.gpu_allocation import (
+    MAX_INDEX,
+    MAX_LINK_SCORE,
+    MAX_LINKS,
+    UUID_PATTERN,
+    Cores,
+    Line,
+    LinkScore,
+    SomeMemoryMiB,
+    SomeSlots,
+    Word,
+    wire_name,
+)
+from gpuledger.formats.dialects.words import RegisterWords
+from gpuledger.formats.quantity import truth
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.card_filter import MIG, MIG_PARENT
+from gpuledger.model.errors import BadInput
+
+SCORES_ANNOTATION = "hami.io/node-nvidia-score"
+"""On a node: JSON list of {uuid, score: {peer uuid: number}}, higher is better connected."""
+
+MAX_CARDS = 1024
+"""Cards that a register may list: more is no node, and would cost the operator its time."""
+
+Item = Mapping[str, object]
+
+
+class RegisteredCard(BaseModel):
+    """One card of a register, spelled as in ours. Fields and limits are those of the CRD; the amounts are flat."""
+
+    model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True, strict=True)
+
+    uuid: Annotated[str, Field(pattern=UUID_PATTERN, max_length=253)]
+    index: Annotated[int, Field(ge=0, le=MAX_INDEX)]
+    vendor: Word = "nvidia"
+    model: Line = ""
+    memory_mib: SomeMemoryMiB
+    cores: Cores = ALL_CORES
+    number: SomeSlots = 10
+    numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
+    mode: Word = ""
+    healthy: bool = True
+    fault: Line = ""
+    links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}
+
+
+_CARD = TypeAdapter(RegisteredCard)
+
+
+def read_cards(text: str, words: RegisterWords) -> tuple[list[RegisteredCard], list[str]]:
+    """Return the cards of a register, and a sentence on each that can't be read.
+
+    Raises BadInput when the whole text is of another form.
+    """
+    read = _native if words.format == "native" else _foreign(_READERS[words.format])
+    cards: list[RegisteredCard] = []
+    problems: list[str] = []
+    for position, item in enumerate(_items(text, words)):
+        try:
+            cards.append(_CARD.validate_python(read(item, position, words)))
+        except ValidationError as error:
+            problems.append(f"{_name(item, position)}: {_reason(error)}; the card is left out")
+        except BadInput as error:
+            problems.append(f"{_name(item, position)}: {error}; the card is left out")
+    return cards, problems
+
+
+def read_scores(text: str) -> dict[str, dict[str, int]]:
+    """Return card UUID -> peer UUID -> score. Raises BadInput. Scores are numbers, or text that holds one."""
+    result: dict[str, dict[str, int]] = {}
+    for item in _json_list(text):
+        uuid, scores = (item.get("uuid"), item.get("score")) if isinstance(item, dict) else (None, None)
+        if not isinstance(uuid, str) or not isinstance(scores, dict) or len(scores) > MAX_LINKS:
+            raise BadInput("an entry is no {uuid, score: {peer: number}}")
+        result[uuid] = {peer: _score(uuid, peer, score) for peer, score in scores.items() if peer != uuid}
+    return result
+
+
+def _score(uuid: str, peer: str, score: object) -> int:
+    if type(score) in (int, str):  # not isinstance: a bool is an int, too
+        text = str(score)
+        if len(text) <= 9 and text.isascii() and text.isdigit() and int(text) <= MAX_LINK_SCORE:
+            return int(text)
+    raise BadInput(f"the score of {uuid[:64]} to {peer[:64]} is no number from 0 to {MAX_LINK_SCORE}")
+
+
+def _items(text: str, words: RegisterWords) -> list[Any]:
+    if words.format == "native" or (words.format == "hami" and text.lstrip().startswith("[")):
+        items = _json_list(text)
+    else:
+        items = [item for item in text.strip().split(":") if item.strip()]
+    if len(items) > MAX_CARDS:
+        raise BadInput(f"it lists more than {MAX_CARDS} cards")
+    return items
+
+
+def _json_list(text: str) -> list[Any]:
+    try:
+        items = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"it is not JSON: {error}") from None
+    if not isinstance(items, list):
+        raise BadInput("it is not a list of cards")
+    return items
+
+
+def _foreign(read: Callable[[Any, int, RegisterWords], Item]) -> Callable[[Any, int, RegisterWords], Item]:
+    """Return a reader that knows what the mode mig means to others: a GPU that their plugin cuts as it likes."""
+
+    def renamed(item: Any, position: int, words: RegisterWords) -> Item:
+        card = read(item, position, words)
+        return {**card, "mode": MIG_PARENT} if card["mode"] == MIG else card
+
+    return renamed
+
+
+def _native(item: Any, _position: int, _words: RegisterWords) -> Any:
+    return item
+
+
+def _hami(item: Any, position: int, words: RegisterWords) -> Item:
+    if isinstance(item, str):
+        return _hami_csv(item, position, words)
+    if not isinstance(item, dict):
+        raise BadInput("it is no card")
+    return {
+        "uuid": item.get("id"),
+        "index": item.get("index", 0),
+        "vendor": words.vendor,
+        "model": item.get("type", ""),
+        "memoryMiB": item.get("devmem", 0),
+        "cores": _percent(item.get("devcore", 0), words),
+        "number": item.get("count", 0),
+        "numaNode": item.get("numa", 0),
+        "mode": item.get("mode", ""),
+        "healthy": item.get("health", False),
+    }
+
+
+def _hami_csv(item: str, position: int, words: RegisterWords) -> Item:
+    fields = [field.strip() for field in item.split(",")]
+    if len(fields) not in (7, 9):
+        raise BadInput(f"it has {len(fields)} fields, not 7 or 9")
+    uuid, number, memory, cores, model, numa, health = fields[:7]
+    index, mode = (_number(fields[7], "index"), fields[8]) if len(fields) == 9 else (position, "hami-core")
+    return {
+        "uuid": uuid,
+        "index": index,
+        "vendor": words.vendor,
+        "model": model,
+        "memoryMiB": _number(memory, "memory"),
+        "cores": _percent(_number(cores, "cores"), words),
+        "number": _number(number, "number of shares"),
+        "numaNode": _number(numa, "NUMA node"),
+        "mode": mode,
+        "healthy": _healthy(health),
+    }
+
+
+def _volcano(item: str, position: int, words: RegisterWords) -> Item:
+    fields = [field.strip() for field in item.split(",")]
+    if len(fields) not in (5, 6):
+        raise BadInput(f"it has {len(fields)} fields, not 5 or 6")
+    uuid, number, memory, model, health = fields[:5]
+    return {
+        "uuid": uuid,
+        "index": position,
+        "vendor": words.vendor,
+        "model": model,
+        "memoryMiB": _number(memory, "memory") * words.memory_unit_mib,
+        "number": _number(number, "number of shares"),
+        "mode": fields[5] if len(fields) == 6 else "hami-core",
+        "healthy": _healthy(health),
+    }
+
+
+_READERS: dict[str, Callable[[Any, int, RegisterWords], Item]] = {
+    "hami": _hami,
+    "volcano": _volcano,
+}
+
+
+def _number(text: str, what: str) -> int:
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 12:
+        raise BadInput(f"its {what} {text[:32]!r} is not a number")
+    return int(sign + digits)
+
+
+def _percent(cores: object, words: RegisterWords) -> object:
+    """Return cores in percent. Ascend's plugin counts AI cores, and percent when HAMi-core does the cutting."""
+    if type(cores) is int and 0 <= cores <= words.cores_of_card:
+        return cores * ALL_CORES // words.cores_of_card
+    return cores
+
+
+def _healthy(text: str) -> bool:
+    try:
+        return truth(text)
+    except BadInput as error:
+        raise BadInput(f"its health {error}") from None
+
+
+def _name(item: object, position: int) -> str:
+    uuid = item.get("uuid") or item.get("id") if isinstance(item, dict) else None
+    if isinstance(item, str) and "," in item:
+        uuid = item.split(",")[0].strip()
+    return f"card {uuid}"[:128] if isinstance(uuid, str) and uuid else f"card number {position}"
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    return f"{field or 'entry'}: {first['msg']}"

@@ -1,0 +1,295 @@
+"""What containers ask for, in whichever vocabulary: the words in `resources`, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.dialects.selection import Selection, selection
+from gpuledger.formats.dialects.words import Several, Vocabulary, Words, in_use
+from gpuledger.formats.objects.host import host_request
+from gpuledger.formats.quantity import whole_number
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
+from gpuledger.model.stranger import Counted
+
+Json = Mapping[str, Any]
+
+MAX_CARDS = 1024
+"""Cards of one container, beyond any node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What one container asks for, and what of that it did not say itself."""
+
+    name: str
+    demand: Demand
+    vocabulary: str
+    defaults: frozenset[str]
+    """Of "number", "memory" and "cores": what the container left out."""
+    warnings: tuple[str, ...] = ()
+
+
+def pod_request(pod: Json, words: Words) -> PodRequest | None:
+    """Return what the pod asks for, None if it asks for no card.
+
+    Raises BadInput, naming the container, the resource, and what to write instead.
+    """
+    asking = (each for each in container_requests(pod, words) if each is not None)
+    found = list(islice(asking, words.most_containers + 1))
+    if not found:
+        return None
+    if len(found) > words.most_containers:
+        raise BadInput(too_many_containers(words.most_containers))
+    chosen = selection(pod)
+    return PodRequest(
+        names=tuple(each.name for each in found),
+        shape=tuple(each.demand for each in found),
+        all_containers=tuple(str(container["name"]) for container, _ in containers(pod)),
+        init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
+        node_policy=chosen.node_policy,
+        card_policy=chosen.card_policy,
+        host=host_request(pod),
+        warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
+    )
+
+
+def too_many_containers(most: int) -> str:
+    """Return what a user is told whose pod has more containers with cards than that."""
+    return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
+
+
+def container_requests(pod: Json, words: Words) -> Iterator[ContainerRequest | None]:
+    """Yield for every container, the init containers first, what it asks for: None for no card. Raises BadInput."""
+    chosen: Selection | None = None
+    for container, lifetime in containers(pod):
+        reader = _reader(container, words)
+        request = reader.read() if reader else None
+        if reader is None or request is None:
+            yield None
+            continue
+        chosen = chosen or selection(pod)
+        wanted = _wanted(pod, reader.words, chosen)
+        demand = replace(request.demand, lifetime=lifetime, wanted=wanted, one_numa_node=chosen.one_numa_node)
+        yield replace(request, demand=demand)
+
+
+def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
+    """Yield the containers, the init containers first, and when each runs."""
+    spec = pod.get("spec") or {}
+    for container in spec.get("initContainers") or ():
+        yield container, Lifetime.SIDECAR if container.get("restartPolicy") == "Always" else Lifetime.INIT
+    for container in spec.get("containers") or ():
+        yield container, Lifetime.MAIN
+
+
+def counted(pod: Json, words: Words) -> tuple[Counted, ...]:
+    """Return what the kubelet asks device plugins for, whatever else the pod says; readable or not for us."""
+    found: list[Counted] = []
+    for container, _ in containers(pod):
+        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
+            vendors = [each.vendor for each in words.by_name.get(name, ()) if each.count == name]
+            cards = _cards(amount) if vendors else 0
+            if cards:
+                found.append(Counted(str(container["name"]), name, vendors[0], cards))
+    return tuple(found)
+
+
+def _cards(amount: object) -> int:
+    try:
+        return min(whole_number(amount), MAX_CARDS)
+    except BadInput:  # "1Ki" is a number to the kubelet, and more than there are
+        return MAX_CARDS
+
+
+def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
+    # The annotations for models and modes are about NVIDIA's cards, as with HAMi.
+    chosen_cards = chosen.cards if vocabulary.vendor == ANY_NVIDIA.vendor else ANY_NVIDIA
+    wanted = replace(chosen_cards, vendor=vocabulary.vendor, model=vocabulary.model)
+    own = chosen.uuids_of(pod, vocabulary.use_uuid), chosen.uuids_of(pod, vocabulary.avoid_uuid)
+    if not any(own):
+        return wanted
+    return replace(wanted, use_uuids=wanted.use_uuids + own[0], avoid_uuids=wanted.avoid_uuids + own[1])
+
+
+def _reader(container: Json, words: Words) -> _Reader | None:
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    named = [name for name in asked if name in words.by_name]
+    if not named:
+        return None
+    vocabulary = _vocabulary(container, in_use(words, named), named)
+    counts = [name for name in named if any(name == each.count for each in words.by_name[name])]
+    if len(counts) > 1:
+        raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
+    return _Reader(container, asked, vocabulary, counts[0] if counts else "")
+
+
+def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
+    """Return the vocabulary of a container: whose words stand beside the count; else the first that has the count."""
+    if len({each.vendor for each in used}) > 1 or len({each.model for each in used}) > 1:
+        raise BadInput(
+            f"container {container['name']} asks for cards of several kinds ({', '.join(named)}): "
+            "a container gets cards of one kind, so give each kind a container of its own"
+        )
+    telling = [each for each in used if any(name in each.own_words for name in named)]
+    if len(telling) > 1:
+        mixed = ", ".join(name for name in named if any(name in each.own_words for each in telling))
+        raise BadInput(
+            f"container {container['name']} mixes the words of {' and '.join(each.name for each in telling)} "
+            f"({mixed}): keep one of them"
+        )
+    return (telling or used)[0]
+
+
+class _Reader:
+    """Reads one container in one vocabulary."""
+
+    def __init__(self, container: Json, asked: Json, words: Vocabulary, count_name: str) -> None:
+        self._where = f"container {container['name']}"
+        self._container = container
+        self._asked = asked
+        self.words = words
+        self._count_name = count_name
+        self._warnings: list[str] = []
+
+    def read(self) -> ContainerRequest | None:
+        words = self.words
+        for name in words.refused:
+            if name in self._asked:
+                raise BadInput(f"{self._where}, {name}: {words.name} can't be asked for that here; drop it")
+        cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
+        if cards and cards > 1 and words.several is Several.WHOLE:
+            return self._whole_ones(cards)
+        memory, percent = self._memory_mib(), self._percent()
+        cores = self._cores()
+        if cards == 0:
+            if memory or percent or cores:
+                raise BadInput(
+                    f"{self._where} asks for GPU memory or cores on 0 GPUs: "
+                    f"set {self._count_name} to 1 or more, or drop the rest"
+                )
+            return None
+        said = {"number": cards is not None, "memory": memory or percent, "cores": cores is not None}
+        defaults = frozenset(name for name, itself in said.items() if not itself)
+        if cards is None:
+            cards = words.default_number
+            if not cards:
+                raise BadInput(
+                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {words.count}"
+                )
+        if memory and percent:
+            memory, percent = self._one_of(memory, percent)
+        demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory) else None
+        if demand is None:
+            demand = self._cut(cards, memory, percent, cores)
+        return ContainerRequest(str(self._container["name"]), demand, words.name, defaults, tuple(self._warnings))
+
+    def _cut(self, cards: int, memory: int | None, percent: int | None, cores: int | None) -> Demand:
+        words = self.words
+        if words.templates and memory:
+            template = next((each for each in words.templates if memory <= each.memory_mib), None)
+            if template is None:
+                return self._whole(cards)
+            memory, cores = template.memory_mib, template.core_units * ALL_CORES // words.cores_of_card
+        memory = memory or (0 if percent else words.default_memory_mib)
+        whole = not memory and percent in (None, 0, ALL_CORES)
+        exclusive = whole and cores is None and words.default_cores in (0, ALL_CORES)
+        if exclusive:
+            return self._whole(cards)
+        if cores is None:
+            cores = words.default_cores
+        return Demand(
+            cards=cards,
+            memory_mib=memory or None,
+            memory_percent=ALL_CORES if memory else percent or ALL_CORES,
+            cores=cores,
+            exclusive=cores == ALL_CORES,
+            resource=self._count_name,
+            at_most_card=words.memory_at_most_card and bool(memory),
+        )
+
+    def _whole(self, cards: int) -> Demand:
+        return Demand(cards, exclusive=True, resource=self._count_name)
+
+    def _whole_ones(self, cards: int) -> ContainerRequest:
+        """Return several whole cards, whatever else is said: HAMi's webhook writes sums over all of them there."""
+        words = self.words
+        self._warn_of_whole(any(name in self._asked for name in words.own_words))
+        named = {"memory": words.memory, "cores": words.cores}
+        defaults = frozenset(what for what, name in named.items() if name not in self._asked)
+        name = str(self._container["name"])
+        return ContainerRequest(name, self._whole(cards), words.name, defaults, tuple(self._warnings))
+
+    def _must_be_whole(self, memory: int | None) -> bool:
+        """Tell whether several cards of this vendor can only be whole ones. Raises BadInput if a share was asked."""
+        words = self.words
+        if words.several is not Several.REFUSE:
+            return False
+        if memory and memory <= words.templates[-1].memory_mib:
+            raise BadInput(
+                f"{self._where} asks for a share of each of several {words.name}: "
+                f"several are given whole, so ask for one, or drop {words.memory}"
+            )
+        self._warn_of_whole(bool(memory))
+        return True
+
+    def _warn_of_whole(self, more_is_said: bool) -> None:
+        if more_is_said:
+            self._warnings.append(
+                f"{self._where} asks for several {self.words.name}: they are given whole, whatever else it says"
+            )
+
+    def _one_of(self, memory: int, percent: int) -> tuple[int | None, int | None]:
+        words = self.words
+        counts, ignored = words.memory, words.memory_percentage
+        if words.percentage_first:
+            counts, ignored = ignored, counts
+        self._warnings.append(f"{self._where} says {counts} and {ignored}: the former counts, as with {words.name}")
+        return (None, percent) if words.percentage_first else (memory, None)
+
+    def _memory_mib(self) -> int | None:
+        words = self.words
+        unit = words.memory_unit_mib
+        meaning = "a number of MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
+        units = self._amount(words.memory, MAX_MEMORY_MIB // unit, meaning)
+        if not units:
+            return units
+        if words.memory_choices and units not in words.memory_choices:
+            choices = ", ".join(map(str, words.memory_choices))
+            raise BadInput(f"{self._where}, {words.memory}: {units} can't be cut; choose one of {choices}")
+        memory_mib = units * unit
+        if words.memory_of_card_mib and memory_mib > words.memory_of_card_mib:
+            raise BadInput(
+                f"{self._where}, {words.memory}: {units} is more than a card has, {words.memory_of_card_mib} MiB"
+            )
+        return memory_mib
+
+    def _percent(self) -> int | None:
+        return self._amount(self.words.memory_percentage, 100, "a percentage of each card's memory")
+
+    def _cores(self) -> int | None:
+        of_card = self.words.cores_of_card
+        meaning = "a percentage of each card's cores" if of_card == ALL_CORES else f"a number of {of_card} core groups"
+        units = self._amount(self.words.cores, of_card, meaning)
+        # Rounded down: rounded up, all groups of a card could not be given away. More groups than there are never fit.
+        return units and units * ALL_CORES // of_card
+
+    def _amount(self, name: str, maximum: int, meaning: str) -> int | None:
+        if not name or name not in self._asked:
+            return None
+        given, where = self._asked[name], f"{self._where}, {name}"
+        try:
+            amount = whole_number(given)
+        except BadInput as error:
+            explained = "" if name == self._count_name else f" ({meaning})"
+            raise BadInput(f"{where}: {error}{explained}") from None
+        if amount > maximum:
+            raise BadInput(f"{where}: {given} is more than {maximum}; it is {meaning}")
+        return amount

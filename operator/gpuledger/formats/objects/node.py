@@ -1,0 +1,224 @@
+"""Nodes: the annotations in which device plugins list a node's cards, and whether these plugins answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
+from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
+from gpuledger.formats.dialects.words import RegisterWords, Words
+from gpuledger.formats.objects.host import host_capacity
+from gpuledger.formats.quantity import whole_number
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.host import HostAmounts
+from gpuledger.model.links import Links
+from gpuledger.model.node_offer import Dialect, NodeOffer
+
+REGISTER_ANNOTATION = "gpuledger.dev/gpus"
+"""On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}, and
+fault where a card is not healthy: why, in words that stay the same."""
+
+KNOWN_COUNTS = ("nvidia.com/gpu", "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+"""Count resources that a device plugin may serve under its own name, whatever the settings say."""
+
+CLASSIC_COUNT = "volcano.sh/gpu-number"
+NVIDIA = "nvidia"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """All that the ledger takes from a Node. Two updates with equal facts are the same to it."""
+
+    name: str
+    registers: tuple[tuple[RegisterWords, str], ...]
+    """The registers that the node has, as they are: ours alone if there is one."""
+    scores: str | None
+    """How well its cards reach each other, as HAMi's device plugin says it."""
+    offered: frozenset[str]
+    """Count resources of which some amount is allocatable; the kubelet sets it to 0 when the device plugin is gone."""
+    offer: NodeOffer | None
+    """What its device plugin serves; None while it does not answer."""
+    host: HostAmounts | None = None
+    """What it offers to pods of CPU and memory, if it says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The cards of a node's registers that could be read, and a sentence on what could not, or contradicts."""
+
+    cards: tuple[Card, ...]
+    problems: tuple[str, ...] = ()
+
+
+def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
+    """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
+    metadata, status = node.get("metadata") or {}, node.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    if words.node_label is not None:
+        key, value = words.node_label
+        if (metadata.get("labels") or {}).get(key) != value:
+            return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None)
+    known = (each for each in words.registers if each.annotation in annotations)
+    registers = tuple((each, annotations[each.annotation]) for each in known)
+    native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
+    allocatable = status.get("allocatable") or {}
+    listed = {*words.counts(), *KNOWN_COUNTS} & allocatable.keys()
+    offered = frozenset(name for name in listed if _some(allocatable[name]))
+    chosen = native or _one_for_each_vendor(registers, offered)
+    return NodeFacts(
+        name=metadata.get("name", ""),
+        registers=chosen,
+        scores=None if native else annotations.get(SCORES_ANNOTATION),
+        offered=offered,
+        offer=_offer(chosen, offered, frozenset(listed) - offered, words),
+        host=host_capacity(node),
+    )
+
+
+def read_registers(facts: NodeFacts) -> Inventory:
+    """Return a node's cards; one that can't be read does not hide the others.
+
+    Raises BadInput when a register can't be read at all.
+    """
+    cards: dict[str, Card] = {}
+    problems = list(_contradictions(facts))
+    for words, text in facts.registers:
+        where = f"node {facts.name}, annotation {words.annotation}"
+        try:
+            registered, unreadable = read_cards(text, words)
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
+        problems += [f"{where}, {problem}" for problem in unreadable]
+        for each in registered:
+            card = _card(each, facts.name)
+            if card.object_name in cards:
+                problems.append(f"{where}, card {card.uuid}: listed twice; the first one counts")
+            else:
+                cards[card.object_name] = card
+    try:
+        links = read_scores(facts.scores) if facts.scores is not None else {}
+    except BadInput as error:
+        links = {}
+        problems.append(f"node {facts.name}, annotation {SCORES_ANNOTATION}: {error}; the scores are left out")
+    return Inventory(tuple(_linked(card, links) for card in cards.values()), tuple(problems))
+
+
+def _linked(card: Card, links: Mapping[str, Mapping[str, int]]) -> Card:
+    return replace(card, links=Links(links[card.uuid])) if card.uuid in links else card
+
+
+def _one_for_each_vendor(
+    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str]
+) -> tuple[tuple[RegisterWords, str], ...]:
+    """Return one register per vendor: of a plugin that answers, before what another one has left behind."""
+    chosen: dict[str, tuple[RegisterWords, str]] = {}
+    for found in sorted(registers, key=lambda found: found[0].count not in offered):
+        words, _ = found
+        chosen.setdefault(words.vendor if words.vendor == NVIDIA else words.annotation, found)
+    return tuple(chosen.values())
+
+
+def _offer(
+    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], once: frozenset[str], words: Words
+) -> NodeOffer | None:
+    served = offered & {each.count for each, _ in registers}
+    if any(each.dialect is Dialect.NATIVE for each, _ in registers):
+        # Our agent serves all names of its vendor. Without its own one, another is what another plugin has left behind.
+        ours = words.counts() if served else words.counts(but=NVIDIA)
+        return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
+    if not served:
+        return None
+    # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
+    dialect = registers[0][0].dialect
+    return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect}, once)
+
+
+def _contradictions(facts: NodeFacts) -> Iterable[str]:
+    """Yield what a person should know of a node whose cards nobody will get."""
+    for words, _ in facts.registers:
+        # KNOWN_COUNTS are names of NVIDIA's cards: no other vendor's plugin serves these.
+        others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count}) if words.vendor == NVIDIA else []
+        if words.dialect is not Dialect.NATIVE and words.count not in facts.offered and others:
+            yield (
+                f"node {facts.name} lists its cards in {words.annotation}, and offers {', '.join(others)}, but none of "
+                f"{words.count}, which is the name in the settings: name there what its device plugin serves"
+            )
+    # Beside other names it is our agent's, which has not listed its cards yet.
+    if not facts.registers and facts.offered & {*KNOWN_COUNTS} == {CLASSIC_COUNT}:
+        yield (
+            f"node {facts.name} offers {CLASSIC_COUNT} and lists no UUIDs of its cards: it has no inventory, "
+            "and gets no pods of ours; its device plugin has to be replaced"
+        )
+
+
+def _some(quantity: object) -> bool:
+    try:
+        return quantity is not None and whole_number(quantity) > 0
+    except BadInput:
+        return False
+
+
+def register_of(cards: Iterable[Card]) -> str:
+    """Return the annotation that lists these cards. The same cards always give the same text."""
+    return orjson.dumps([_registered(card) for card in cards]).decode()
+
+
+def card_spec(card: Card) -> dict[str, Any]:
+    """Return a card as the `spec` of its GPUAllocation."""
+    return CardSpec.model_validate(
+        {
+            "uuid": card.uuid,
+            "nodeName": card.node_name,
+            "index": card.index,
+            "vendor": card.vendor,
+            "model": card.model,
+            "mode": card.mode,
+            "numaNode": card.numa_node,
+            "healthy": card.healthy,
+            "capacity": {
+                "memoryMiB": card.capacity.memory_mib,
+                "cores": card.capacity.cores,
+                "number": card.capacity.number,
+            },
+            "links": dict(card.links) or None,
+        }
+    ).model_dump(by_alias=True, exclude_none=True)
+
+
+def _card(registered: RegisteredCard, node_name: str) -> Card:
+    return Card(
+        uuid=registered.uuid,
+        node_name=node_name,
+        index=registered.index,
+        capacity=Amounts(registered.memory_mib, registered.cores, registered.number),
+        vendor=registered.vendor,
+        model=registered.model,
+        mode=registered.mode,
+        numa_node=registered.numa_node,
+        healthy=registered.healthy,
+        fault=registered.fault,
+        links=Links(registered.links),
+    )
+
+
+def _registered(card: Card) -> dict[str, Any]:
+    return RegisteredCard(
+        uuid=card.uuid,
+        index=card.index,
+        vendor=card.vendor,
+        model=card.model,
+        memory_mib=card.capacity.memory_mib,
+        cores=card.capacity.cores,
+        number=card.capacity.number,
+        numa_node=card.numa_node,
+        mode=card.mode,
+        healthy=card.healthy,
+        fault=card.fault[:MAX_LINE],
+        links=dict(card.links),
+    ).model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})

@@ -1,0 +1,1 @@
+"""What kubelet and container runtime read and write."""

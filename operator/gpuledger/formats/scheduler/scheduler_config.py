@@ -1,0 +1,78 @@
+"""The configuration of kube-scheduler, rendered from the same settings that the operator runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.lease import (
+    LEASE_DURATION_S,
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    RENEW_DEADLINE_S,
+    RETRY_PERIOD_S,
+)
+
+PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
+"""In-tree plugins whose scores would weigh against the policy, and that no pod has asked for: emptier nodes first."""
+
+LONGEST_BACK_OFF_S = 10
+"""Before kube-scheduler tries a pod again, at most: its own default, and said all the same, for much relies on it."""
+
+
+def scheduler_configuration(
+    scheduler_names: Sequence[str],
+    words: Words,
+    extender_url: str,
+    http_timeout_s: int,
+    leader_elect: bool,
+    nodes_offered: int = 1,
+) -> dict[str, Any]:
+    """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
+
+    All resources are ignored by the scheduler itself, the count too: it would count slots where cards matter, and its
+    preemption would evict pods for them. Where it preempts for want of CPU, it asks whether that makes room on cards,
+    too. Every node is looked at, because a sample could miss the only one with room.
+    Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
+    """
+    scores = _scores() if nodes_offered > 1 else {}
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {
+            "leaderElect": leader_elect,
+            "resourceName": LEASE_NAME,
+            "resourceNamespace": LEASE_NAMESPACE,
+            "leaseDuration": f"{LEASE_DURATION_S}s",
+            "renewDeadline": f"{RENEW_DEADLINE_S}s",
+            "retryPeriod": f"{RETRY_PERIOD_S}s",
+        },
+        "clientConnection": {"qps": 1000, "burst": 2000},
+        "podMaxBackoffSeconds": LONGEST_BACK_OFF_S,
+        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],
+        "extenders": [
+            {
+                "urlPrefix": extender_url,
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt",
+                "bindVerb": "bind",
+                "weight": 1,
+                "enableHTTPS": False,
+                "httpTimeout": f"{http_timeout_s}s",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in words.resources()],
+            }
+        ],
+    }
+
+
+def _scores() -> dict[str, Any]:
+    """Return what in a profile keeps scores to the pods' own preferences: no default spreading either."""
+    spreading = {"defaultingType": "List", "defaultConstraints": []}
+    return {
+        "plugins": {"score": {"disabled": [{"name": name} for name in PLACED_BY_US]}},
+        "pluginConfig": [{"name": "PodTopologySpread", "args": spreading}],
+    }

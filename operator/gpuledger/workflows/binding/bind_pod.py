@@ -1,0 +1,187 @@
+"""The two writes of a bind: the shares into the ledger, then the Binding.
+
+The Binding carries the pod's resourceVersion, read before the API server has shown all of the shares in the ledger. So
+it is refused if anybody has begun to take them back in between; release_pod.py has the other half of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.objects.pod import bound_node, is_being_deleted, is_finished, resource_version
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuledger.model.node_offer import Dialect
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, Placement, Pod
+from gpuledger.placement.fitting_nodes import Ranking
+from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.plugin_turns import PluginTurns
+from gpuledger.workflows.journal.journal import Entered, Journal
+from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.together import all_of
+
+Json = dict[str, Any]
+
+BINDING_ATTEMPTS = 6
+"""Bindings sent without success before the pod's shares are given back, though a GET shows it unbound."""
+
+MANY_CARDS_AT_ONCE = 16
+"""Pods with several cards that are entered at once. Each takes as many writes, and all of one's have to be there before
+it can be bound: hundreds at once would all be late, and give back what they have."""
+
+BINDING_TIMEOUT_S = 5.0
+"""How long the API server may take for a Binding, at most. What has become of it is asked then."""
+
+ENTER_TIMEOUT_S = 15.0
+"""How long the API server may take to enter a share. When everything is slow, giving shares back to enter them again
+would make it slower. If Bind has been answered meanwhile, the scheduler's next try goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """A pod in the state in which it was read."""
+
+    pod: Pod
+    resource_version: str
+    request: PodRequest | None = None
+    ranking: Ranking | None = None
+    """How its node compared with others."""
+
+
+class PodBinder:
+    """Binds pods with their shares, or leaves nothing of them in the ledger."""
+
+    def __init__(
+        self, journal: Journal, store: KubeStore, releaser: PodReleaser, turns: PluginTurns, bind_timeout_s: float
+    ) -> None:
+        self._turns = turns
+        self._journal = journal
+        self._store = store
+        self._releaser = releaser
+        self._timeout_s = min(BINDING_TIMEOUT_S, bind_timeout_s)
+        self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
+
+    async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission) -> None:
+        """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
+
+        Raises why: BindFailed, DoesNotFit, or what the API server says.
+        """
+        had_its_turn = False
+        try:
+            dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
+            async with self._turns.turn(seen.pod, placement, dialect):
+                had_its_turn = True
+                await self._bind_now(seen, placement, dialect, permission)
+        except Exception:
+            if not had_its_turn:  # shares that an earlier attempt has entered
+                await self._releaser.give_back(seen.pod, placement.shares, set())
+            raise
+
+    def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
+        return self._places if len(placement.shares) > 1 else nullcontext()
+
+    async def _bind_now(
+        self, seen: SeenPod, placement: Placement, dialect: Dialect, permission: BindPermission
+    ) -> None:
+        """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
+        annotations = self._turns.annotations(placement, seen.request, dialect)
+        unbound: set[str] = set()
+        try:
+            await self._enter_and_send(seen, placement, annotations, unbound, permission)
+        except Exception:
+            await self._releaser.give_back(seen.pod, placement.shares, unbound)
+            if permission.is_unanswered:  # behind the fence that has become clear
+                found = await self._pod_now(seen.pod)
+                if found is not None and _is_bound_by_us(found, placement, annotations):
+                    return
+            raise
+
+    async def _enter_and_send(
+        self,
+        seen: SeenPod,
+        placement: Placement,
+        annotations: dict[str, str],
+        unbound: set[str],
+        permission: BindPermission,
+    ) -> None:
+        """Enter the shares and bind the pod, until the API server has clearly said yes or no.
+
+        Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
+        resourceVersion was read; and only as long as nobody else may use these cards.
+        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
+        else, and no Binding is without an answer.
+        """
+        pod, version = seen.pod, seen.resource_version
+        entered: list[Entered] = []
+        for attempt in range(BINDING_ATTEMPTS):
+            async with self._place(placement):
+                entered = await self._enter(pod, placement, entered)
+            unbound.update([step.attempt for step in entered if step.took_over <= unbound])
+            self._turns.check_accounted(placement)
+            async with permission.sending():
+                try:
+                    await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
+                    return
+                except (Conflict, NotFound, Unreachable) as error:
+                    failure = error
+                if isinstance(failure, Unreachable):
+                    permission.is_unanswered = True
+                    unbound.clear()
+                found = await self._pod_now(pod)
+                if found is None or bound_node(found) or is_being_deleted(found):
+                    if found is not None and _is_bound_by_us(found, placement, annotations):
+                        if is_finished(found):  # that may have been shown before its shares were entered once more
+                            await self._releaser.give_back(pod, placement.shares, unbound)
+                        return
+                    raise failure
+            changed = resource_version(found) != version
+            if attempt == BINDING_ATTEMPTS - 1 or not (changed or isinstance(failure, Unreachable)):
+                raise failure
+            version = resource_version(found)
+            await pause(attempt, failure)
+
+    async def _enter(self, pod: Pod, placement: Placement, before: Sequence[Entered]) -> list[Entered]:
+        """Enter the shares on all cards at once; where they were entered `before`, a look at the card may do.
+
+        Raises the first error when every card has answered.
+        """
+        holders = [Holder(pod, share) for share in placement.shares]
+        if not before:
+            return await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+        again = zip(holders, before, strict=True)
+        return await all_of([self._enter_again(holder, entered) for holder, entered in again])
+
+    async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
+        if not before.may_arrive_late and await self._journal.still_has(replace(holder, attempt=before.attempt)):
+            # It relies on itself: if a Binding without an answer may have bound the pod, it still may have.
+            return Entered(before.attempt, took_over=frozenset({before.attempt}))
+        return await self._journal.add(holder, ENTER_TIMEOUT_S)
+
+    async def _pod_now(self, pod: Pod) -> Json | None:
+        """Return the pod as it is now, None if it is gone. Asks until it knows."""
+        attempt = 0
+        while True:
+            try:
+                found = await self._store.pod(pod.namespace, pod.name)
+            except NotFound:
+                return None
+            except ApiError as error:
+                await pause(attempt, error)
+                attempt += 1
+            else:
+                return found if found["metadata"]["uid"] == pod.uid else None
+
+
+def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:
+    """Tell whether the Binding that the API server has accepted is this one, and not another operator's."""
+    told = found["metadata"].get("annotations") or {}
+    # The others change: another system's device plugin may have found the pod already.
+    mine = told.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
+    return bound_node(found) == placement.node_name and mine

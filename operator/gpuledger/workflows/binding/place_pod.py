@@ -1,0 +1,399 @@
+"""A pod's way onto its cards: hold at Filter, journal and bind at Bind.
+
+A pod is in one of four states. *None*: nothing is known of it. *Held*: Filter chose its cards, in memory. *Binding*:
+a task enters its shares into the ledger and binds it; whoever asks again meanwhile gets the same node, or waits for the
+same task. *Entered*: the ledger has its shares. Any step can be the last before a crash: what it leaves is a share too
+many for a while, never one too few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from gpuledger.formats.objects.pod import bound_node, created_at, pod_identity, resource_version
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
+from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.placement.fit import takes_pods
+from gpuledger.workflows.binding.bind_failures import BindFailures
+from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.binding.placement_settings import PlacementSettings
+from gpuledger.workflows.binding.plugin_turns import PluginTurns
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.tasks.stepwise import at_once, giving_way
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+TEXT = attrgetter("text")
+
+MAX_POD_BYTES = 1_000_000
+"""Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
+its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
+
+TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: put what is long in it into a ConfigMap"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """The nodes that a pod can go to, or why each can't take it."""
+
+    node_names: Collection[str]
+    refused: Mapping[str, str]
+    short_of_room: Mapping[str, str] = field(default_factory=dict)
+    """Those nodes among them, apart, on which others could make room; only for a scheduler that asks for it."""
+
+
+async def nothing(_: str) -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True)
+class _Bind:
+    """A bind in progress."""
+
+    node_name: str
+    permission: BindPermission
+    task: asyncio.Task[None]
+
+
+class PodPlacer:
+    """Answers the scheduler's questions about pods."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        journal: Journal,
+        store: KubeStore,
+        releaser: PodReleaser,
+        waiting: WaitingPods,
+        turns: PluginTurns,
+        settings: PlacementSettings,
+        counts: Counts,
+        clock: Callable[[], float],
+        trail: Trail | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._store = store
+        self._releaser = releaser
+        self._waiting = waiting
+        self._turns = turns
+        self._settings = settings
+        self._counts = counts
+        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s)
+        self._clock = clock
+        self._request = settings.request
+        self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
+        self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
+        self.on_refused = Listeners[[str]]()
+        """Called with the UID of a pod that no node could take."""
+        self.before_filter: Callable[[str], Awaitable[None]] = nothing
+        """Awaited with the UID of a pod before its Filter is answered."""
+        self._failures = BindFailures(clock)
+        self._trail = trail or Trail()
+
+    def is_binding(self, pod_uid: str) -> bool:
+        """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
+        return pod_uid in self._binds
+
+    def held_pod(self, pod_uid: str) -> Pod | None:
+        """Return the pod that has a hold, or is being bound."""
+        seen = self._held.get(pod_uid)
+        return seen.pod if seen else None
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is kept: those that were refused, too."""
+        return self._waiting.waiting() | self._held.keys() | self._failures.pod_uids()
+
+    # Filter.
+
+    async def answer(self, arguments: FilterArguments) -> FilterResult:
+        """Do what `filter` does, and let others have their turn while many nodes are looked at."""
+        await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
+        return await giving_way(self._filter(arguments))
+
+    def filter(self, arguments: FilterArguments) -> FilterResult:
+        """Choose a node and hold the pod's cards there.
+
+        Raises GpuledgerError when the pod can't be judged now, and should be tried again soon.
+        """
+        return at_once(self._filter(arguments))
+
+    def _filter(self, arguments: FilterArguments) -> Generator[None, None, FilterResult]:
+        """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
+        self._counts.filters += 1
+        self.expire_holds()
+        try:
+            pod = pod_identity(arguments.pod)
+            request = self._request(arguments.pod)
+        except BadInput as error:
+            self._counts.bad_input["pod"] += 1
+            return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, str(error)))
+        if request is None:
+            return FilterResult(arguments.node_names, {})
+        if arguments.pod_bytes > MAX_POD_BYTES:
+            self._counts.bad_input["pod"] += 1
+            return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, TOO_LONG))
+        yield from self._chooser.look_around(request, arguments.node_names)
+        node_name = self._settled_node(pod, request)
+        if node_name is not None:
+            return self._same_node(pod, node_name, arguments.node_names)
+        self._failures.check(pod)
+        return self._place(arguments, pod, request)
+
+    def expire_holds(self) -> None:
+        """Give up the holds whose time is over."""
+        for uid in self._ledger.expire_holds(self._clock()):
+            self._held.pop(uid, None)
+
+    def next_expiry_s(self) -> float | None:
+        """Return before what time of the clock `expire_holds` has nothing to do; None: never, as far as is known."""
+        first_s = self._ledger.first_deadline_s
+        return None if first_s == PINNED else first_s
+
+    def look_further(self) -> bool:
+        """Do some work that a question has left for a quiet moment; tell whether there was any."""
+        return self._chooser.look_further()
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
+        self._waiting.gone(pod_uid)
+        # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
+        if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
+            self._failures.forget(pod_uid)
+            self._drop_hold(pod_uid)
+
+    def prioritize(self, arguments: FilterArguments) -> list[str]:
+        """Return the nodes in the order of preference for this pod, as Filter has found them."""
+        hold = self._ledger.hold_of(str((arguments.pod.get("metadata") or {}).get("uid")))
+        order = {placement.node_name: place for place, placement in enumerate(hold.placements)} if hold else {}
+        return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
+
+    def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
+        self._waiting.give_room()  # to those who were first, before this pod takes it
+        self._drop_hold(pod.uid)
+        reserved = self._reserved(pod.uid, request)
+        if reserved is not None and reserved.node_name in arguments.node_names:
+            choice = Choice((reserved,), {})
+        else:
+            avoided = self._failures.led_nowhere(pod.uid, arguments.node_names)
+            choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered, avoided)
+            if choice.placements and choice.placements[0].node_name in avoided:
+                self._failures.start_over(pod.uid)
+        for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
+            if not choice.placements and make_room():
+                choice = self._chooser.choose(request, arguments.node_names, count=1)
+        if choice.placements:
+            preferred, *spares = choice.placements
+            self._ledger.hold(pod.uid, preferred, self._clock() + self._settings.hold_ttl_s, spares)
+            self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
+            self._waiting.forget(pod.uid)
+            names = [placement.node_name for placement in choice.placements]
+            self._failures.offered(pod.uid, names)
+            return FilterResult(names, {})
+        self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
+        self.on_refused(pod.uid)
+        self._trail.refused(pod, choice.refusals)
+        if choice.refusals:
+            self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
+        return self._refused(choice.refusals, self._promised_node(pod.uid))
+
+    def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
+        if promised_node in refusals:
+            refusals[promised_node] = BEING_FREED
+        if not self._settings.who_preempts.scheduler:
+            # That node must not be "unresolvable": kube-scheduler would clear the pod's nomination for it.
+            short = {promised_node: refusals.pop(promised_node).text} if promised_node in refusals else {}
+            return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)), short)
+        short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
+        return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
+
+    def _promised_node(self, pod_uid: str) -> str:
+        """Return the node on which others are to make room for the pod, empty if there is none."""
+        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders_of(pod_uid)
+        return promised[0][0].node_name if promised else ""
+
+    def _reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
+        """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
+        holders = self._ledger.holders_of(pod_uid)
+        shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
+        if not shares or not covers(shares, request) or self._ledger.promises.claims_of(pod_uid):
+            return None
+        node = self._ledger.node_room(holders[0][0].node_name)
+        if not takes_pods(node, request.shape) or not node.can_give([share.uuid for share in shares]):
+            return None
+        return Placement(node.name, shares, request.host)
+
+    def _drop_hold(self, pod_uid: str) -> None:
+        self._ledger.drop_hold(pod_uid)
+        self._held.pop(pod_uid, None)
+
+    def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
+        """Return the node that an earlier attempt has decided on, if it still stands."""
+        bind = self._binds.get(pod.uid)
+        if bind is not None:
+            return bind.node_name
+        if not self._allocated(pod.uid):
+            return None
+        placement = self._entered(pod.uid, request)
+        if placement is not None:
+            return placement.node_name
+        self._releaser.recheck(pod.uid)
+        raise DoesNotFit(f"shares that an earlier attempt has left to pod {pod} are being given back")
+
+    def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
+        if self.is_binding(pod.uid):
+            self._binds[pod.uid].permission.expect_question(node_name in node_names)
+        if node_name in node_names:
+            return FilterResult([node_name], {})
+        if self.is_binding(pod.uid):
+            raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
+        self._releaser.recheck(pod.uid)
+        raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
+
+    def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
+        self._counts.refusals[refusal.reason] += 1
+        return FilterResult([], dict.fromkeys(node_names, refusal.text))
+
+    # Bind.
+
+    async def bind(self, arguments: BindArguments, is_heard: Callable[[], bool] = lambda: True) -> None:
+        """Bind a pod to the node, with its cards. Idempotent: asking again joins what is under way.
+
+        Answers before the scheduler gives up, if the API server answers. `is_heard` tells whether it still waits.
+        Raises BindFailed if it can't be done, or is not done yet: then nothing is bound before it is asked again.
+        """
+        bind = self._binds.get(arguments.uid)
+        if bind is None:
+            bind = self._binds[arguments.uid] = self._begin(arguments)
+        elif bind.node_name != arguments.node_name:
+            raise BindFailed(f"the pod is being bound to node {bind.node_name}")
+        with bind.permission.question(is_heard):
+            await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
+        await bind.permission.until_known(bind.task)
+        if not bind.task.done():
+            self._counts.binds["late"] += 1
+            why = "the API server is slow to answer"
+            if self._turns.is_waiting(arguments.uid):
+                why = "the node's device plugin has another pod to find first"
+            raise BindFailed(f"{why}; the pod is not bound yet, and it goes on when it is asked again")
+        try:
+            bind.task.result()
+        except GpuledgerError as error:
+            self._counts.binds["failed"] += 1
+            raise BindFailed(str(error)) from error
+        self._counts.binds["bound"] += 1
+
+    def _begin(self, arguments: BindArguments) -> _Bind:
+        self._failures.bind_begins(arguments.uid)
+        permission, name = BindPermission(), f"bind {arguments.namespace}/{arguments.name}"
+        task = asyncio.create_task(self._bind(arguments, permission), name=name)
+        task.add_done_callback(lambda task: self._bind_ended(arguments, task))
+        return _Bind(arguments.node_name, permission, task)
+
+    async def _bind(self, arguments: BindArguments, permission: BindPermission) -> None:
+        with self._releaser.leaves_alone(arguments.uid):
+            try:
+                await self._bind_now(arguments, permission)
+            finally:  # however it has ended, nothing is kept for the pod any more
+                self._waiting.forget(arguments.uid)
+                self._drop_hold(arguments.uid)
+
+    async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
+        seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
+        if placement is not None:  # else it is bound already
+            await self._binder.bind(seen, placement, permission)
+            self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
+            self._trail.assigned(seen.pod, placement, seen.ranking)
+
+    def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
+        self._binds.pop(arguments.uid, None)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._failures.forget(arguments.uid)
+            return
+        logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)
+        self._failures.note(arguments.uid, arguments.node_name, error)
+
+    def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
+        seen = self._held.get(arguments.uid)
+        placement = self._ledger.keep(arguments.uid, arguments.node_name) if seen else None
+        if seen is None or placement is None:
+            return None
+        self._ledger.pin_hold(arguments.uid)
+        return seen, placement
+
+    async def _placement_without_hold(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None]:
+        """Choose cards for a pod without a hold on the node: its volumes took long, we restarted, or gave others room.
+
+        Returns no placement for a pod that is bound to the node already.
+        """
+        found = await self._store.pod(arguments.namespace, arguments.name)
+        pod, request = pod_identity(found), self._request(found)
+        seen, node_name = SeenPod(pod, resource_version(found), request), bound_node(found)
+        if pod.uid != arguments.uid:
+            raise BindFailed(f"pod {pod} is another one by now")
+        if node_name:
+            if node_name == arguments.node_name:
+                return seen, None
+            raise BindFailed(f"pod {pod} is bound to node {node_name} already")
+        if request is None:  # it names our resources, with an amount of 0
+            return seen, Placement(node_name=arguments.node_name, shares=())
+        left = self._allocated(pod.uid)
+        if left:
+            placement = self._entered(pod.uid, request)
+            if placement is not None and placement.node_name == arguments.node_name:
+                return seen, placement
+            await self._releaser.give_back(pod, [holder.share for _, holder in left])
+            return await self._placement_without_hold(arguments)  # the pod has changed by that
+        self._waiting.forget(pod.uid)
+        self._drop_hold(pod.uid)  # room that was kept for it until it came
+        reserved = self._reserved(pod.uid, request)
+        if reserved is not None and reserved.node_name == arguments.node_name:
+            chosen: Placement | Refusal = reserved
+        else:
+            chosen = self._chooser.choose_on(request, arguments.node_name)
+        if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
+            chosen = self._chooser.choose_on(request, arguments.node_name)
+        if isinstance(chosen, Refusal):
+            raise BindFailed(f"node {arguments.node_name}: {chosen.text}")
+        self._ledger.hold(pod.uid, chosen, self._clock() + self._settings.hold_ttl_s)
+        self._ledger.pin_hold(pod.uid)
+        return seen, chosen
+
+    def _allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        """Return what earlier attempts to bind the pod have left; what is reserved for it was never to be used yet."""
+        return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
+
+    def _entered(self, pod_uid: str, request: PodRequest) -> Placement | None:
+        """Return what the pod holds, if the ledger has all that it asks for, on one node, and nothing else."""
+        holders = self._ledger.holders_of(pod_uid)
+        node_name = holders[0][0].node_name
+        shares = tuple(holder.share for _, holder in holders)
+        whole = covers(shares, request) and all(
+            card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
+        )
+        return Placement(node_name, shares, request.host) if whole else None

@@ -1,0 +1,294 @@
+"""From what nodes report to the cards in the ledger: written only when something differs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
+from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
+from gpuledger.formats.objects.node import Inventory, NodeFacts, read_registers
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.inventory.agent_pods import AgentPods
+from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks.pauses import Patience
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+NODES_AT_ONCE = 16
+"""Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
+
+UNACCOUNTED = "somebody may use it whose share is not in the ledger: `gpuledger audit` and `explain` say who"
+"""Without names and numbers: it is written when it begins and when it ends, however many there are."""
+
+
+class InventoryKeeper:
+    """Keeps the cards of the ledger equal to what nodes report."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        counts: Counts,
+        teller: EventRecorder,
+        agents: AgentPods,
+        starts: LateStarts,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._counts = counts
+        self._teller = teller
+        self._agents = agents
+        self._starts = starts
+        self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
+        self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
+        self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
+        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
+        self._all_seen = False
+        self._patience = Patience()
+        self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
+        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
+
+    def observe(self, facts: NodeFacts) -> None:
+        """Take in a Node. Equal facts cost a comparison and nothing else."""
+        self._counts.node_events += 1
+        before = self._facts.get(facts.name)
+        if facts == before:
+            return
+        self._counts.nodes_examined += 1
+        self._facts[facts.name] = facts
+        self._open_or_close(facts)
+        if before is None or replace(before, offer=facts.offer, host=facts.host) != facts:
+            self._read(facts)
+        if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
+            self.worker.mark(facts.name)
+
+    def forget(self, node_name: str) -> None:
+        """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
+        self._facts.pop(node_name, None)
+        self._give_up_claims(node_name)
+        self._told.pop(node_name, None)
+        self._ledger.set_offer(node_name, None)
+        self._ledger.hosts.set_capacity(node_name, None)
+        self._ledger.set_hangs(node_name, False)
+        self.recheck(node_name)
+
+    def reconsider(self, node_name: str) -> None:
+        """Take in that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
+        facts = self._facts.get(node_name)
+        if facts is not None:
+            self._open_or_close(facts)
+            self.worker.mark(node_name)
+
+    def recheck(self, node_name: str) -> None:
+        """Compare a node's cards in the ledger with its register again."""
+        self._note_reported(node_name)
+        self.worker.mark(node_name)
+
+    def notice(self, entry: CardEntry) -> None:
+        """Take in that a card was written: what somebody else has changed of it is put right.
+
+        At once; if that goes on, later and later: it may be another operator, which sees the node differently.
+        """
+        if entry.card.node_name in self._left_out.get(entry.card.uuid, ()):
+            self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
+        card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
+        if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
+            self._patience.call(entry.card.node_name, self.worker.mark)
+
+    def recheck_all(self) -> None:
+        """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""
+        for facts in list(self._facts.values()):
+            self._read(facts)
+        for node_name in self.known_nodes() | set(self._ledger.node_names()):
+            self.recheck(node_name)
+
+    def all_seen(self) -> None:
+        """Take in that every Node was shown once: who was not is gone."""
+        if not self._all_seen:
+            self._all_seen = True
+            for uuid in list(self._left_out):
+                self._offer_to_others(uuid)
+
+    def known_nodes(self) -> set[str]:
+        """Return the nodes that exist, as far as is known."""
+        return set(self._facts)
+
+    def _open_or_close(self, facts: NodeFacts) -> None:
+        """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
+        self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
+        self._ledger.hosts.set_capacity(facts.name, facts.host if facts.registers else None)
+        self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
+
+    def _read(self, facts: NodeFacts) -> None:
+        try:
+            inventory = read_registers(facts)
+        except BadInput as error:  # what was known of the node stays as it is
+            self._tell(facts.name, (f"{error}; its cards stay as they were known",))
+            return
+        self._give_up_claims(facts.name)
+        self._cards[facts.name] = self._own_cards(facts.name, inventory)
+        self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
+        self._note_reported(facts.name)
+
+    def _give_up_claims(self, node_name: str) -> None:
+        for uuid in self._cards.pop(node_name, ()):
+            if self._claims.get(uuid) == node_name:
+                del self._claims[uuid]
+
+    def _own_cards(self, node_name: str, inventory: Inventory) -> dict[str, Card]:
+        """Return the reported cards that no other node has; tell the node of the others, and of unreadable ones."""
+        problems, cards = list(inventory.problems), {}
+        for card in inventory.cards:
+            owner = self._other_owner(card)
+            if owner:
+                self._left_out.setdefault(card.uuid, set()).add(node_name)
+                problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
+            else:
+                entry = self._ledger.entry(card.uuid)
+                alike = entry is not None and entry.card == card and not card.fault  # which is not compared
+                known = entry.card if entry is not None and alike else card
+                cards[known.uuid] = known  # one object for both: large clusters have tens of thousands
+        self._tell(node_name, tuple(problems))
+        return cards
+
+    def _other_owner(self, card: Card) -> str | None:
+        entry = self._ledger.entry(card.uuid)
+        if entry is None:
+            claimant = self._claims.get(card.uuid, card.node_name)
+            return claimant if claimant != card.node_name else None
+        if entry.card.node_name == card.node_name:
+            return None
+        owner = entry.card.node_name
+        may_report_it = owner not in self._facts and not self._all_seen
+        return owner if entry.holders or may_report_it or card.uuid in self._cards.get(owner, {}) else None
+
+    def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
+        if problems and self._told.get(node_name) != problems:
+            self._counts.bad_input["node"] += len(problems)
+            for problem in problems:
+                logger.warning("%s", problem)
+                self._teller.tell_node(node_name, problem)
+        self._told[node_name] = problems
+
+    def _note_reported(self, node_name: str) -> None:
+        """Close at once, in memory, what a node does not report any more; writing it down takes longer."""
+        if node_name in self._facts and node_name not in self._cards:
+            return  # its register was never readable
+        cards = self._cards.get(node_name, {})
+        for entry in self._ledger.entries_of_node(node_name):
+            self._ledger.set_reported(entry.card.uuid, entry.card.uuid in cards)
+
+    async def _sync(self, node_name: str) -> None:
+        """Write what differs between a node's cards and the ledger."""
+        if node_name in self._facts and node_name not in self._cards:
+            return
+        cards = self._cards.get(node_name, {})
+        refused: Invalid | None = None
+        for card in cards.values():
+            try:
+                await self._write_card(card)
+            except Invalid as error:  # must not keep its neighbours out
+                refused = error
+        self._note_reported(node_name)
+        for entry in self._ledger.entries_of_node(node_name):
+            if entry.card.uuid not in cards and not entry.holders and not self._stays_cordoned(entry):
+                await self._delete(entry)
+            else:
+                phase, reason = self._phase(entry)
+                await self._journal.describe(entry.card.uuid, phase, reason)
+        if refused:
+            raise refused  # tried again later: what stands in the way can go away
+
+    async def _write_card(self, card: Card) -> None:
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or not entry.stored:
+            try:
+                self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
+            except Conflict:  # it exists: memory is behind, or was told wrongly that it was gone
+                self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
+            self._counts.cards_written += 1
+            entry = self._ledger.entry(card.uuid)
+        if entry is not None and entry.card != card:
+            self._was_healthy.setdefault(card.uuid, entry.card.healthy)
+            stored = await self._store.replace_allocation_spec(card.object_name, new_allocation(card))
+            self._counts.cards_written += 1
+            self._ledger.load(stored_card(stored))
+        if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
+            self._tell_holders(card)
+
+    def _stays_cordoned(self, entry: CardEntry) -> bool:
+        """Tell whether a card that is not reported stays: a faulty one that comes back is not to take pods."""
+        return bool(entry.cordoned) and entry.card.node_name in self._facts
+
+    def _tell_holders(self, card: Card) -> None:
+        """Tell the pods on a card of its fault, or that it is over."""
+        where = f"GPU {card.uuid} (index {card.index} of node {card.node_name})"
+        entry = self._ledger.entry(card.uuid)
+        for holder in entry.holders.values() if entry else ():
+            if card.healthy:
+                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, its node reports")
+            else:
+                self._teller.tell_pod(holder.pod, True, "GPUUnhealthy", f"{where}: {_fault(card)}")
+
+    async def _delete(self, entry: CardEntry) -> None:
+        """Delete a card that is gone; a holder that came in between makes the precondition fail."""
+        version = entry.resource_version
+        if entry.stored:
+            with suppress(NotFound):
+                await self._store.delete_allocation(entry.card.object_name, version)
+            self._counts.cards_written += 1
+        self._ledger.unload(entry.card.uuid, version)
+        self._offer_to_others(entry.card.uuid)
+
+    def _offer_to_others(self, uuid: str) -> None:
+        """Let a card that its node has given up go to another one that reports it."""
+        for node_name in self._left_out.pop(uuid, ()):
+            facts = self._facts.get(node_name)
+            if facts is not None:
+                self._read(facts)
+                self.worker.mark(node_name)
+
+    def _phase(self, entry: CardEntry) -> tuple[str, str]:
+        node_name = entry.card.node_name
+        if node_name not in self._facts:
+            return CardPhase.UNAVAILABLE, "its node is gone"
+        if not entry.reported:
+            return CardPhase.UNAVAILABLE, "its node does not report it any more"
+        if self._ledger.offer(node_name) is None:
+            return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
+        problem = self._starts.problem(node_name)
+        if problem:
+            return CardPhase.UNAVAILABLE, problem[:MAX_LINE]
+        if not entry.card.healthy:
+            reported = self._cards.get(node_name, {}).get(entry.card.uuid, entry.card)
+            return CardPhase.UNHEALTHY, _fault(reported)[:MAX_LINE]
+        if entry.cordoned:
+            return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]
+        strangers = self._ledger.strangers
+        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # nobody knows yet that it is over
+            return CardPhase.UNACCOUNTED, entry.reason
+        if strangers.is_closed(entry):
+            return CardPhase.UNACCOUNTED, UNACCOUNTED
+        return CardPhase.READY, ""
+
+
+def _fault(card: Card) -> str:
+    return f"its node reports a fault: {card.fault}" if card.fault else "its node reports a fault"

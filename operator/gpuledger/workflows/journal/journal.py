@@ -1,0 +1,390 @@
+"""The only way into the ledger: one writer per card, which commits in groups.
+
+While a card's PATCH is in flight, further changes of that card gather; the next PATCH carries them all. No lock is
+taken and no resourceVersion sent: a writer whose memory is stale computes a wrong total, and the API server refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Any
+
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.backoff import Backoff
+from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.share import Claim, Holder, HolderState
+from gpuledger.model.stored_card import Misfit
+from gpuledger.workflows.journal.entries import (
+    Add,
+    Change,
+    Describe,
+    Entry,
+    Remove,
+    SetClaim,
+    ShowConflict,
+    open_entries,
+    patch_of,
+)
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+WRITE_TIMEOUT_S = 2.0
+"""Less than the time that a Bind has: a lost answer is noticed while there is time to look."""
+
+WRITES_AT_ONCE = 32
+"""Requests in flight, over all cards. More make the API server no faster, only each answer later; what waits for its
+turn meanwhile gathers more entries."""
+
+GATHER_S = 0.03
+"""While pods come faster than this one after the other, the first share on a card waits so long for the next ones: most
+go to the same card. A pod that comes by itself does not wait."""
+
+GROUP_LIMIT = 64
+"""Changes in one PATCH: bounds the time and the size of a single request."""
+
+REFUSALS_LIMIT = 2
+"""Patches that may be refused with an entry in them: one in a group or with stale memory, one alone after a re-read."""
+
+ATTEMPT_BYTES = 8
+"""Random bytes in an attempt's name. It only has to differ from those of the same pod's other attempts."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+"""Pause after an error of the API server: doubled each time."""
+
+
+@dataclass(slots=True)
+class JournalCounts:
+    """What the journal has done so far."""
+
+    patches: int = 0
+    entries: int = 0
+    refusals: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
+    on_write: Listeners[[float, int]] = field(default_factory=Listeners)
+    """Called after each write, however it ended, with its seconds and the number of its entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """How a holder has come into the ledger."""
+
+    attempt: str
+    took_over: frozenset[str]
+    """The attempts that had entered an equal one; they, too, may have bound the pod. One without a name is ""."""
+    may_arrive_late: bool = False
+    """Whether a patch that enters it may still be under way: then it can be there again after it was removed."""
+
+
+class Journal:
+    """Writes holders into the ledger and out of it. Each call returns when the API server has it.
+
+    In a burst of pods, a card's first PATCH waits `gather_s` for more.
+    """
+
+    def __init__(self, ledger: Ledger, store: KubeStore, gather_s: float = 0.0) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
+        self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._gather_s = gather_s
+        self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
+        self.counts = JournalCounts()
+        self.on_lost = Listeners[[str]]()
+        """Called with a node's name when the API server does not have one of its cards that memory knows."""
+
+    async def add(self, holder: Holder, timeout_s: float) -> Entered:
+        """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
+
+        Either way the API server has the name when this returns: nobody was taking the share back at that time.
+
+        Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
+        says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
+        """
+        entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
+        in_a_burst = self._comes_in_a_burst(holder.pod.uid)
+        self._submit(holder.share.uuid, entry, self._gather_s if in_a_burst and not holder.share.exclusive else 0.0)
+        try:
+            await asyncio.wait_for(entry.settled, timeout_s)
+        except TimeoutError:
+            raise Unreachable(
+                f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"
+            ) from None
+        return Entered(entry.holder.attempt, frozenset(entry.took_over), entry.may_arrive_late)
+
+    async def still_has(self, holder: Holder) -> bool:
+        """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
+
+        Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
+        """
+        entry = self._ledger.entry(holder.share.uuid)
+        if entry is None:
+            return False
+        try:
+            async with self._turns, asyncio.timeout(WRITE_TIMEOUT_S):
+                stored = stored_card(await self._store.allocation(entry.card.object_name))
+        except (ApiError, TimeoutError):
+            return False
+        self._ledger.load(stored)
+        present = next((other for other in stored.holders or () if other.pod.uid == holder.pod.uid), None)
+        return present is not None and (present.attempt, present.state) == (holder.attempt, HolderState.ALLOCATED)
+
+    async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
+        """Take a pod off a card; tried until the API server has done it. Done when it is not there.
+
+        With a holder, only that one, as it is: not in another state, nor entered by another attempt.
+        """
+        entry = Remove(pod_uid=pod_uid, only=only)
+        self._submit(uuid, entry)
+        await entry.settled
+
+    async def change(self, holder: Holder) -> None:
+        """Give a holder this state and deadline; tried until the API server has done it.
+
+        Done when the pod has left the card, or has another share of it.
+        """
+        entry = Change(holder=holder)
+        self._submit(holder.share.uuid, entry)
+        await entry.settled
+
+    async def describe(self, uuid: str, phase: str, reason: str) -> None:
+        """Set a card's phase, if it differs; a card without a status gets its first.
+
+        Raises what the API server says.
+        """
+        entry = Describe(phase=phase, reason=reason)
+        self._submit(uuid, entry)
+        await entry.settled
+
+    async def claim(self, claim: Claim) -> None:
+        """List on a card what is promised to a pod. Raises DoesNotFit, or what the API server says."""
+        await self._list(claim.share.uuid, SetClaim(pod_uid=claim.holder.pod.uid, claim=claim))
+
+    async def withdraw_claim(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod's claim off a card. Done when it is not there. Raises what the API server says."""
+        await self._list(uuid, SetClaim(pod_uid=pod_uid, claim=None))
+
+    async def show_conflict(self, uuid: str, misfit: Misfit) -> None:
+        """List on a card a share that does not fit there. It does not count.
+
+        Raises DoesNotFit if the card can't list it, or what the API server says.
+        """
+        await self._list(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
+
+    async def clear_conflict(self, uuid: str, pod_uid: str) -> None:
+        """Take a pod off the list of a card's conflicts. Done when it is not there.
+
+        Raises DoesNotFit if the card has no status yet, or what the API server says.
+        """
+        await self._list(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
+
+    async def _list(self, uuid: str, entry: ShowConflict | SetClaim) -> None:
+        self._submit(uuid, entry)
+        await entry.settled
+
+    def _comes_in_a_burst(self, pod_uid: str) -> bool:
+        """Tell whether another pod came just before this one."""
+        newest_uid, came_s = self._newest
+        now_s = asyncio.get_running_loop().time()
+        if newest_uid != pod_uid:
+            self._newest = (pod_uid, now_s)
+        return newest_uid != pod_uid and now_s - came_s < self._gather_s
+
+    def _submit(self, uuid: str, entry: Entry, gather_s: float = 0.0) -> None:
+        writer = self._writers.get(uuid)
+        if writer is None:
+            writer = self._writers[uuid] = _CardWriter(
+                uuid, self._ledger, self._store, self._turns, self.counts, self.on_lost, gather_s
+            )
+            writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
+        writer.waiting.append(entry)
+
+    async def _run(self, writer: _CardWriter) -> None:
+        try:
+            await writer.run()
+        finally:
+            del self._writers[writer.uuid]
+
+
+class _CardWriter:
+    """Writes what is waiting for one card, and ends."""
+
+    def __init__(
+        self,
+        uuid: str,
+        ledger: Ledger,
+        store: KubeStore,
+        turns: asyncio.Semaphore,
+        counts: JournalCounts,
+        on_lost: Listeners[[str]],
+        gather_s: float,
+    ) -> None:
+        self.uuid = uuid
+        self.waiting: list[Entry] = []
+        self.task: asyncio.Task[None] | None = None
+        self._ledger = ledger
+        self._store = store
+        self._turns = turns
+        self._counts = counts
+        self._on_lost = on_lost
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._pause_s = gather_s
+        self._stale = False
+        """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
+
+    async def run(self) -> None:
+        """Work until nothing waits. Each write takes along what has gathered by the time of its turn."""
+        group: list[Entry] = []
+        while group or self.waiting:
+            pause_s, self._pause_s = self._pause_s, 0.0
+            if pause_s:  # without holding the turn
+                await asyncio.sleep(pause_s)
+            try:
+                async with self._turns:
+                    group = group + self._next(group)
+                    group = await self._step(group)
+            except Exception as error:  # a defect must not leave anybody waiting
+                logger.exception("writing card %s failed", self.uuid)
+                for entry in group:
+                    entry.fail(GpuledgerError(f"card {self.uuid}: {error!r}"))
+                group = []
+
+    def _next(self, group: Sequence[Entry]) -> list[Entry]:
+        """Take what can join the group: in order, and never two entries of one pod, whose order would be lost."""
+        pods = {entry.subject for entry in group}
+        taken = 0
+        for entry in self.waiting[: max(0, GROUP_LIMIT - len(group))]:
+            if entry.subject in pods:
+                break
+            pods.add(entry.subject)
+            taken += 1
+        chosen, self.waiting = self.waiting[:taken], self.waiting[taken:]
+        return chosen
+
+    async def _step(self, group: list[Entry]) -> list[Entry]:
+        """Write once for the entries that need it; return those that may not be settled yet."""
+        group = [entry for entry in group if not entry.settled.done()]
+        if group and self._stale and not await self._read_again():
+            return group
+        card = self._ledger.entry(self.uuid)
+        if card is None or not card.stored:
+            self._card_is_gone(group)
+            return []
+        group = open_entries(card, group)
+        if any(entry.refusals for entry in group):
+            # One by one, each in its turn, so that a bad entry takes no neighbour with it.
+            await self._write(group[:1])
+            return group[1:] + group[:1]
+        if group:
+            await self._write(group)
+        return group
+
+    async def _write(self, entries: list[Entry]) -> None:
+        card = self._ledger.entry(self.uuid)
+        if card is None:
+            return
+        self._counts.patches += 1
+        version = card.resource_version  # it may be another one when the answer comes
+        begin_s = asyncio.get_running_loop().time()
+        try:
+            stored = await self._store.patch_allocation_status(
+                card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
+            )
+        except Invalid as error:
+            self._refused(entries, error)
+        except NotFound:
+            self._counts.failures["not-found"] += 1
+            self._lost(card.card.node_name, version)
+        except (Conflict, Unreachable) as error:
+            self._counts.failures["conflict" if isinstance(error, Conflict) else "unreachable"] += 1
+            self._stale = True
+            for entry in entries:
+                entry.may_arrive_late = True
+            self._note_pause(error)
+        except ApiError as error:  # who gives up a share can't be told to give up on that
+            self._counts.failures["error"] += 1
+            logger.error("card %s: %s", self.uuid, error)
+            for entry in entries:
+                if isinstance(entry, Add):
+                    entry.fail(error)
+            self._note_pause(error)
+        else:
+            self._backoff.reset()
+            self._counts.entries += len(entries)
+            self._ledger.load(stored_card(stored))
+            for entry in entries:
+                entry.succeed()
+        finally:
+            self._counts.on_write(asyncio.get_running_loop().time() - begin_s, len(entries))
+
+    def _refused(self, entries: list[Entry], error: Invalid) -> None:
+        self._counts.refusals += 1
+        self._stale = True
+        for entry in entries:
+            entry.refusals += 1
+            if entry.refusals < REFUSALS_LIMIT:
+                continue
+            if isinstance(entry, Remove | Change):  # another was quicker again; what is given up has to go
+                self._note_pause(error)
+            else:
+                logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
+                entry.fail(error)
+
+    async def _read_again(self) -> bool:
+        """Bring memory up to date, and tell whether that worked; also shows whether a lost write was carried out."""
+        card = self._ledger.entry(self.uuid)
+        if card is None:
+            return True
+        version = card.resource_version
+        try:
+            self._ledger.load(stored_card(await self._store.allocation(card.card.object_name)))
+        except NotFound:
+            self._lost(card.card.node_name, version)
+        except ApiError as error:
+            self._note_pause(error)
+            return False
+        self._stale = False
+        return True
+
+    def _lost(self, node_name: str, version: int) -> None:
+        """Note that the API server does not have the card that memory knew in this version, and have that looked at."""
+        self._ledger.unload(self.uuid, version)
+        self._on_lost(node_name)
+
+    def _note_pause(self, error: ApiError) -> None:
+        self._pause_s = max(self._backoff.next_s(), error.retry_after_s)
+        logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
+
+    def _card_is_gone(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if _adds_something(entry):
+                entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
+                continue
+            card = self._ledger.entry(self.uuid)
+            present = card.holders.get(entry.subject) if card else None
+            if isinstance(entry, Remove) and entry.applies_to(present):
+                self._ledger.change_unstored(self.uuid, entry.pod_uid, None)
+            elif isinstance(entry, Change) and present and entry.applies_to(present):
+                self._ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
+            entry.succeed()
+
+
+def _adds_something(entry: Entry) -> bool:
+    match entry:
+        case Add():
+            return True
+        case ShowConflict():
+            return entry.misfit is not None
+        case SetClaim():
+            return entry.claim is not None
+    return False

@@ -1,0 +1,1 @@
+"""Pods that wait: in which order they get room, and why they wait."""

@@ -1,0 +1,235 @@
+"""Answers why a pod waits, from the ledger of now. Reads the pod, and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from gpuledger.formats.objects.pod import (
+    bound_node,
+    created_at,
+    is_finished,
+    pod_identity,
+    scheduler_of,
+    scheduler_says,
+)
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import PodRequest, Shape
+from gpuledger.model.share import Holder, HolderState, Pod
+from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.explanation.verdict import NodeVerdict
+from gpuledger.placement.fit import WORK_LIMIT
+from gpuledger.placement.policy import Preference
+from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
+from gpuledger.placement.preemption.victims import Question, Tenant
+from gpuledger.placement.work import Work
+from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
+from gpuledger.reports.waiting import moment
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.find_victims import answered
+from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.tasks.pauses import TURN_S, rest
+
+Json = dict[str, Any]
+
+NODES_AT_ONCE = 8
+"""Nodes that are looked at before others have a turn."""
+
+NODES_IN_DETAIL = 50
+"""Nodes, the nearest ones, whose cards are shown one by one."""
+
+NODES_WITH_LEAVERS = 8
+"""Nodes, the nearest ones, for which it is looked for who would have to leave: it can take milliseconds for each."""
+
+SEARCH_STEPS = 8 * WORK_LIMIT
+"""Steps, over all nodes, to find places for a pod of several containers: some 0.1 s. Where they are spent, and no
+container would be refused alone, the pod counts as one whose containers do not fit together."""
+
+LEAVER_STEPS = 2 * EVICTION_WORK_LIMIT
+"""The same to find out who would have to leave for such a pod."""
+
+
+REUSED_S = 10.0
+"""How long what was found for one pod counts for others that ask alike, where it need not be of this moment: pods wait
+in hundreds, and they come from few templates."""
+
+ASKS_KEPT = 4
+
+
+class PodExplainer:
+    """Explains pods, one at a time and in slices: the scheduler's questions go first."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        waiting: WaitingPods,
+        store: KubeStore,
+        read_request: Callable[[Json], PodRequest | None],
+        scheduler_names: Sequence[str],
+        held_pod: Callable[[str], Pod | None],
+        lives: PodLives,
+    ) -> None:
+        self._lives = lives
+        self._ledger = ledger
+        self._waiting = waiting
+        self._store = store
+        self._read_request = read_request
+        self._scheduler_names = scheduler_names
+        self._held_pod = held_pod
+        # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found; oldest first
+        self._found: OrderedDict[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = OrderedDict()
+
+    async def explain(self, namespace: str, name: str) -> Explanation:
+        """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
+        return await self.explain_object(await self._store.pod(namespace, name))
+
+    async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
+        """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
+        identity, since = pod_identity(pod), created_at(pod)
+        try:
+            request = self._read_request(pod)
+        except BadInput as error:
+            return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed as it is: {error}", since)
+        if request is None:
+            return Explanation(identity, PodState.NO_GPU, "asks for no GPU", since)
+        if scheduler_of(pod) not in self._scheduler_names:
+            names = " or ".join(self._scheduler_names)
+            text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
+            return Explanation(identity, PodState.NOT_OURS, text, since, request=request)
+        holders = self._ledger.holders_of(identity.uid)
+        if is_finished(pod) or bound_node(pod):
+            state, text = _of_bound(pod, holders)
+            return Explanation(identity, state, text, since, request=request, holders=holders)
+        return await self._explain_waiting(pod, identity, request, of_now)
+
+    async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
+        waiting = self._waiting.find(identity.uid)
+        offered = waiting.node_names if waiting else None
+        nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
+        state, text = self._state(identity.uid, nodes)
+        return Explanation(
+            pod=identity,
+            state=state,
+            summary=text,
+            since=created_at(pod),
+            tried=moment(waiting.tried_s) if waiting else None,
+            request=request,
+            scheduler_says=scheduler_says(pod),
+            nodes=nodes,
+            holders=self._ledger.holders_of(identity.uid),
+        )
+
+    def _state(self, uid: str, nodes: Sequence[NodeReason]) -> tuple[PodState, str]:
+        claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
+        if claims:
+            card, claim = claims[0]
+            victims = sorted({victim for _, each in claims for victim in each.victims})
+            pods = ", ".join(map(self._name, victims)) or "pods that kube-scheduler evicts"
+            cards = "1 card" if len(claims) == 1 else f"{len(claims)} cards"
+            text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
+            return PodState.BEING_FREED, text
+        if hold:
+            return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is at it"
+        fitting = next((node for node in nodes if node.reason is None and node.offered), None)
+        if fitting:
+            return PodState.ROOM_FOUND, f"fits on {fitting.name} now: it is tried again in its turn"
+        return PodState.WAITING, in_short(nodes)
+
+    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
+        key, clock = (shape, id(offered)), asyncio.get_running_loop().time
+        if self._has_kept(uid):
+            return await self._look(uid, shape, offered)
+        known = self._found.get(key)
+        if of_now or known is None or known[0] < clock() - REUSED_S:
+            known = self._found[key] = (clock(), offered, await self._look(uid, shape, offered))
+            self._found.move_to_end(key)
+            if len(self._found) > ASKS_KEPT:
+                self._found.popitem(last=False)
+        return known[2]
+
+    async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
+        found = []
+        since_s, searching = time.perf_counter(), Work(SEARCH_STEPS)
+        for number, name in enumerate(list(self._ledger.node_names())):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
+                since_s = await rest(since_s)
+            verdict = self._verdict(uid, shape, name, searching)
+            found.append(self._reason(verdict, offered is None or name in offered))
+        found.sort(key=nearness)
+        near = []
+        leaving = Work(LEAVER_STEPS)
+        for node in found[:NODES_WITH_LEAVERS]:
+            since_s = await rest(since_s)
+            near.append(await self._with_leavers(node, shape, leaving))
+        far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
+        return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
+
+    def _verdict(self, uid: str, shape: Shape, name: str, searching: Work) -> NodeVerdict:
+        """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
+        own = self._has_kept(uid)
+        room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
+        work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
+        allowed = work.left
+        closed = self._ledger.strangers.closed(name)
+        verdict = explain_node(shape, room, self._ledger.entries_of_node(name), work, closed)
+        searching.spend(allowed - work.left)
+        return verdict
+
+    def _has_kept(self, uid: str) -> bool:
+        """Tell whether something is kept for a pod, or promised to it."""
+        ledger = self._ledger
+        return bool(ledger.hold_of(uid) or ledger.holders_of(uid) or ledger.promises.claims_of(uid))
+
+    def _reason(self, verdict: NodeVerdict, offered: bool) -> NodeReason:
+        refusal = verdict.refusal
+        cards = tuple(
+            CardReason(each.card, each.reason, each.text, each.short, tuple(map(self._name, each.by)))
+            for each in verdict.cards
+        )
+        text = refusal.text if refusal else "takes it"
+        return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
+
+    async def _with_leavers(self, node: NodeReason, shape: Shape, leaving: Work) -> NodeReason:
+        if node.reason is None or leaving.is_spent:
+            return node
+        entries = self._ledger.entries_of_node(node.name)
+        pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
+        tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
+        room, work = self._ledger.node_room(node.name), Work(EVICTION_WORK_LIMIT)
+        question = Question(shape, room, entries, tenants, {}, Preference.BINPACK).kept()
+        eviction = await answered(question, None, work)
+        if question.is_hard:
+            leaving.spend(EVICTION_WORK_LIMIT - work.left)
+        leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
+        return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
+
+    def _name(self, uid: str) -> str:
+        """Return namespace/name of a pod that has, or is to have, something of a card; its UID if nobody knows."""
+        holders = self._ledger.holders_of(uid)
+        pod = holders[0][1].pod if holders else self._held_pod(uid)
+        if pod is None:
+            waiting = self._waiting.find(uid)
+            pod = waiting.pod if waiting else None
+        return str(pod) if pod else uid
+
+
+def _of_bound(pod: Json, holders: Sequence[tuple[Card, Holder]]) -> tuple[PodState, str]:
+    if is_finished(pod):
+        left = "; its cards are being given back" if holders else ""
+        return PodState.ENDED, f"has ended{left}"
+    node_name = bound_node(pod)
+    if not holders:
+        return PodState.UNCOUNTED, f"is bound to {node_name}, and the ledger has no cards for it: see `gpuledger audit`"
+    taken = "; its cards are being given back" if holders[0][1].state is HolderState.RELEASING else ""
+    cards = "1 card" if len(holders) == 1 else f"{len(holders)} cards"
+    return PodState.PLACED, f"has {cards} of {node_name}{taken}"
+
+
+def _without_cards(node: NodeReason) -> NodeReason:
+    return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy)

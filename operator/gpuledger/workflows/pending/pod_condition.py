@@ -1,0 +1,152 @@
+"""Tells a pod that waits why, where its owner looks: in a condition of its own, and in an Event.
+
+kube-scheduler says it, too, in a sentence without numbers that it writes again whenever that sentence changes. Here it
+is written once for each change of the main reason, and not before the pod has waited for a while; so most pods are
+never written to. kube-scheduler tries a pod that an extender has refused once more whenever something of it changes,
+its conditions too: one more reason to write seldom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from gpuledger.formats.objects.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
+from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.errors import Conflict, Invalid, NotFound
+from gpuledger.model.share import Pod
+from gpuledger.reports.explanation import Explanation, PodState
+from gpuledger.reports.record import Happening, Record
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+
+Json = dict[str, Any]
+
+PODS_AT_ONCE = 1
+WRITE_PAUSE_S = 0.05
+"""Thousands can wait: telling them has time, and what has to be done at once goes first."""
+
+PAUSE_S = 60.0
+"""Between two writes to one pod, however often its reason changes."""
+
+
+class Explainer(Protocol):
+    """Knows why a pod waits."""
+
+    async def explain_object(self, pod: Json, of_now: bool) -> Explanation:
+        """Return all that there is to say of a pod that was just read, as of a few seconds ago if it may be."""
+
+
+class WaitingTeller:
+    """Follows the trail, and tells those who wait for longer than a while."""
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        store: KubeStore,
+        teller: EventRecorder,
+        after_s: float,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._explainer = explainer
+        self._store = store
+        self._teller = teller
+        self._after_s = after_s
+        self._told: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
+        self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
+        self.writes = 0
+        """How many conditions were written so far."""
+        self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active, self._namespace_of)
+
+    def observe(self, record: Record) -> None:
+        """Take in what has happened to a pod: a refusal comes only with another reason than the last one."""
+        if not self._after_s:
+            return
+        uid = record.pod.uid
+        if record.happening is Happening.REFUSED:
+            self._waiting[uid] = record.pod
+            self._tell_in(uid, PAUSE_S if uid in self._told else self._after_s)
+        elif record.happening is Happening.ASSIGNED:
+            self._waiting.pop(uid, None)
+            self._stop_timer(uid)
+            if uid in self._told:
+                self.worker.mark(uid)
+
+    def observe_pending(self, pod: Json) -> None:
+        """Take in a pod without a node: an earlier operator may have told it."""
+        if self._after_s and condition_of(pod, ALLOCATED) is not None:
+            self._told.setdefault(pod["metadata"]["uid"], pod_identity(pod))
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Take in that a pod is bound or gone. If it was told that it waits, that is put right."""
+        self._waiting.pop(pod_uid, None)
+        self._stop_timer(pod_uid)
+        if pod_uid in self._told:
+            self.worker.mark(pod_uid)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods that wait and are told so, or were."""
+        return self._waiting.keys() | self._told.keys()
+
+    async def stop(self) -> None:
+        """Tell nobody any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.worker.stop()
+
+    def _tell_in(self, uid: str, wait_s: float) -> None:
+        if uid not in self._timers:
+            self._timers[uid] = asyncio.get_running_loop().call_later(wait_s, self._due, uid)
+
+    def _stop_timer(self, uid: str) -> None:
+        timer = self._timers.pop(uid, None)
+        if timer:
+            timer.cancel()
+
+    def _due(self, uid: str) -> None:
+        del self._timers[uid]
+        self.worker.mark(uid)
+
+    def _namespace_of(self, uid: str) -> str:
+        pod = self._waiting.get(uid) or self._told.get(uid)
+        return pod.namespace if pod else ""
+
+    async def _tell(self, uid: str) -> None:
+        pod = self._waiting.get(uid) or self._told.get(uid)
+        if pod is None:
+            return
+        try:
+            found = await self._store.pod(pod.namespace, pod.name)
+            if found["metadata"]["uid"] != uid:
+                raise NotFound(f"pod {pod} is another one by now")
+            await self._bring_up_to_date(pod, found)
+        except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
+            self._told.pop(uid, None)
+            self._waiting.pop(uid, None)
+
+    async def _bring_up_to_date(self, pod: Pod, found: Json) -> None:
+        explanation = await self._explainer.explain_object(found, of_now=False)
+        before = condition_of(found, ALLOCATED)
+        if explanation.state is PodState.WAITING:
+            self._told[pod.uid] = pod
+            reason = condition_reason(explanation.main_reason)
+            if await self._set(pod, before, "False", reason, explanation.summary):
+                self._teller.tell_pod_once(pod, "GPUWaiting", explanation.summary, reason)
+        elif bound_node(found) or is_finished(found):
+            if explanation.state is PodState.PLACED and before is not None:
+                await self._set(pod, before, "True", "Assigned", explanation.summary)
+            self._told.pop(pod.uid, None)
+
+    async def _set(self, pod: Pod, before: Json | None, status: str, reason: str, message: str) -> bool:
+        """Write the condition, if it says something else; tell whether it did."""
+        if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
+            return False
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        await self._store.set_pod_condition(pod, allocated_condition(status, reason, message, now))
+        self.writes += 1
+        await asyncio.sleep(WRITE_PAUSE_S)
+        return True

@@ -1,0 +1,386 @@
+"""Pods that no node could take, and the room that becomes free for them.
+
+kube-scheduler tries a refused pod again when something in the cluster changes, but it can ask before we have seen that
+change, and then sleeps for minutes. So each refused pod is remembered with its request. When room that fits it appears,
+it gets that room on hold at once, an *earmark*: the highest priority first, then the oldest, whoever asks first. If
+kube-scheduler does not come for it by itself, one annotation on the pod makes it do so. Whoever then does not come
+either loses the earmark, and is not called again until it was refused again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.touches import Touch
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.latest import Latest
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.node_set import NodeSets
+from gpuledger.model.request import PodRequest, Shape
+from gpuledger.model.share import Placement, Pod, Share
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.work import Work
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.pending.waiting_pod import Rank, WaitingPod, in_turns, who_may_go
+from gpuledger.workflows.tasks.pauses import pause
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+GRACE_S = 0.25
+"""How long kube-scheduler has to come for a pod by itself before the pod is woken."""
+
+TURN_STEPS = 1_024
+"""Steps of one turn to look who fits, of some 10 microseconds each, and as many to give; the last search may go beyond
+them."""
+
+SHAPES_AT_ONCE = 64
+"""Different shapes of one namespace's pods that are looked at before those of others have their turn."""
+
+EARMARK_S = LONGEST_BACK_OFF_S + 2.0
+"""How long room is kept for a pod that was woken and does not come. It may have to wait for the end of its back-off."""
+
+GONE_KEPT = 4096
+"""Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""
+
+NO_DEADLINE = float("inf")
+"""Of the holds below: each ends with its earmark."""
+
+
+@dataclass(slots=True)
+class _Earmark:
+    """Room on hold for a waiting pod."""
+
+    waiting: WaitingPod
+    timer: asyncio.TimerHandle | None
+    woken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A pod that may fit: on these nodes, or anywhere if it is not known."""
+
+    waiting: WaitingPod
+    fitting: set[str] | None
+    since: int | None
+    """Number of the last change that had been looked at before; None if nobody has looked at any node."""
+
+    def still_fits(self, chooser: Chooser, work: Work) -> bool:
+        """Tell whether others have left room on one of the nodes."""
+        shape = self.waiting.request.shape
+        return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
+
+
+class WaitingPods:
+    """Remembers who waits, and gives room to them in their order."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        store: KubeStore,
+        counts: Counts,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._store = store
+        self._counts = counts
+        self._is_active = is_active
+        self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
+        self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
+        self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
+        self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
+        self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
+        self._next_number = 0
+        self._gone: Latest[None] = Latest(GONE_KEPT)
+        self.changes = 0
+        """How often somebody has come or gone so far."""
+        self._seen = -1  # number of the ledger's last change that was looked at
+        self._node_sets = NodeSets()
+        self._calls: set[asyncio.Task[None]] = set()
+        self.on_newcomer = Listeners[[]]()
+        """Called when there is more to be looked at: a pod has come for which nobody has looked at any node, or a turn
+        has ended before all was looked at."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._earmarks)
+
+    def refused(self, pod: Pod, request: PodRequest, created: str, node_names: Iterable[str] | None) -> None:
+        """Remember a pod that none of these nodes could take; None if nobody has looked at any.
+
+        kube-scheduler can ask for a pod of which the operator has seen already that it waits no more.
+        """
+        if pod.uid in self._gone:
+            return
+        self._remove(pod.uid)
+        number = self._numbers.setdefault(pod.uid, self._next_number)
+        self._next_number += 1
+        names = None if node_names is None else self._node_sets.of(node_names)
+        tried_s = None if names is None else time.time()
+        self._add(WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s))
+        if names is None:
+            self._unchecked.add(request.shape)
+            self.on_newcomer()
+
+    def forget(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more. Its hold is the caller's business."""
+        self._remove(pod_uid)
+        self._numbers.pop(pod_uid, None)
+
+    def all(self) -> list[WaitingPod]:
+        """Return everybody who waits, those too for whom there is room; first who goes first."""
+        earmarked = [earmark.waiting for earmark in self._earmarks.values()]
+        return sorted([*self._waiting.values(), *earmarked], key=_rank)
+
+    def find(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod that waits; None if it does not, or if nothing is known of it."""
+        earmark = self._earmarks.get(pod_uid)
+        return earmark.waiting if earmark else self._waiting.get(pod_uid)
+
+    def in_order(self) -> list[WaitingPod]:
+        """Return those for whom there is no room, first who goes first."""
+        return sorted(self._waiting.values(), key=_rank)
+
+    def lookup(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod for which there is no room; None if it has some, or is not known to wait."""
+        return self._waiting.get(pod_uid)
+
+    def call(self, pod_uid: str) -> None:
+        """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is not None:
+            self._start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
+
+    async def _ask_for(self, waiting: WaitingPod) -> None:
+        attempt = 0
+        while self._waiting.get(waiting.pod.uid) is waiting:
+            try:
+                await self._wake_up(waiting.pod)
+                return
+            except (Conflict, Unreachable) as error:
+                await pause(attempt, error)
+                attempt += 1
+            except ApiError as error:
+                logger.info("pod %s can't be called: %s", waiting.pod, error)
+                return
+
+    async def _wake_up(self, pod: Pod) -> None:
+        self._counts.wake_ups += 1
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+
+    def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
+        """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
+        waiting = self._waiting.get(pod_uid)
+        if waiting is not None:
+            placement = Placement(node_name, tuple(shares), waiting.request.host)
+            self._ledger.hold(pod_uid, placement, NO_DEADLINE)
+            self._earmark(waiting)
+
+    def gone(self, pod_uid: str) -> None:
+        """Take in that a pod is bound or gone, for good."""
+        self.forget(pod_uid)
+        self._gone.note(pod_uid, None)
+
+    def waiting(self) -> set[str]:
+        """Return the UIDs of the pods that wait."""
+        return self._waiting.keys() | self._earmarks.keys()
+
+    def give_room(self) -> bool:
+        """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
+
+        Returns whether pods are left for whom there was no time: this was as much as one turn may cost.
+        """
+        looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
+        while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
+            self._give(self._candidates(looking), giving)
+            if looking.is_spent or giving.is_spent:
+                self.on_newcomer()
+                return True
+        return False
+
+    def yield_to(self, pod: Pod) -> bool:
+        """Take back room that is kept for pods of lower priority than this one; tell whether there was any."""
+        lower = [earmark for earmark in self._earmarks.values() if earmark.waiting.pod.priority < pod.priority]
+        for earmark in lower:
+            waiting = earmark.waiting
+            self._remove(waiting.pod.uid)
+            self._ledger.drop_hold(waiting.pod.uid)
+            self._add(waiting)  # a woken one too: it may not be on its way yet, and must not lose its turn
+        return bool(lower)
+
+    async def stop(self) -> None:
+        """Call nobody any more."""
+        for earmark in self._earmarks.values():
+            if earmark.timer:
+                earmark.timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    # Inside.
+
+    def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
+        """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
+        request, names = waiting.request, waiting.node_names
+        placement = self._chooser.best(request, names, work)
+        if placement is None and not self._chooser.is_unfinished(request) and self._ledger.take_back_spares():
+            placement = self._chooser.best(request, names, work)
+        return placement
+
+    def _give(self, candidates: Iterable[_Candidate], work: Work) -> None:
+        """Put room on hold for these, in their order; those for whom there is no time wait for the next turn."""
+        exhausted: set[tuple[Shape, int]] = set()
+        for candidate in candidates:
+            waiting, shape = candidate.waiting, candidate.waiting.request.shape
+            same = (shape, id(waiting.node_names))
+            if same in exhausted:
+                continue
+            if work.is_spent:
+                self._put_off(shape, candidate.since)
+            elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
+                self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
+                self._earmark(waiting)
+            elif self._chooser.is_unfinished(waiting.request):
+                self._put_off(shape, candidate.since)
+            else:
+                exhausted.add(same)
+
+    def _candidates(self, work: Work) -> list[_Candidate]:
+        """Return those who fit where something has changed, first who goes first."""
+        seen, self._seen = self._seen, self._ledger.changes
+        unchecked, self._unchecked = self._unchecked, set()
+        behind, self._behind = self._behind, {}
+        touches = [*self._ledger.touches.since(min(behind.values(), default=seen))][::-1]  # oldest first
+        found: list[_Candidate] = []
+        for shape in self._shapes_in_turns(behind):
+            same, since = self._by_shape[shape], behind.get(shape, seen)
+            if shape in unchecked:
+                found += [_Candidate(waiting, None, None) for waiting in same]
+            else:
+                fitting = self._where_it_fits(shape, touches, since, work)
+                found += [_Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
+        found.sort(key=_rank_of_candidate)
+        return found
+
+    def _shapes_in_turns(self, behind: Collection[Shape]) -> list[Shape]:
+        """Return the shapes in the order in which they are looked at: it counts when there is no time for all.
+
+        Pods of several containers come after the others: only for them it can take long to know.
+        """
+
+        def key(waiting: WaitingPod) -> tuple[bool, bool, Rank]:
+            shape = waiting.request.shape
+            return len(shape) > 1, shape not in behind, waiting.rank
+
+        first = sorted((same[0] for same in self._by_shape.values()), key=key)
+        return [waiting.request.shape for waiting in in_turns(first, SHAPES_AT_ONCE)]
+
+    def _where_it_fits(self, shape: Shape, touches: Sequence[Touch], since: int, work: Work) -> set[str]:
+        """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
+        fitting: set[str] = set()
+        for number, name in touches[bisect_right(touches, since, key=_number_of) :]:
+            if work.is_spent:
+                self._put_off(shape, since)
+                break
+            if self._chooser.fits(shape, name, work):
+                fitting.add(name)
+            since = number
+        return fitting
+
+    def _put_off(self, shape: Shape, since: int | None) -> None:
+        """Have a shape looked at in the next turn: where something has changed since then, or everywhere."""
+        if since is None:
+            self._unchecked.add(shape)
+        else:
+            self._behind[shape] = min(since, self._behind.get(shape, since))
+
+    def _add(self, waiting: WaitingPod) -> None:
+        self.changes += 1
+        self._waiting[waiting.pod.uid] = waiting
+        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=_rank)
+
+    def _remove(self, pod_uid: str) -> None:
+        earmark = self._earmarks.pop(pod_uid, None)
+        if earmark and earmark.timer:
+            earmark.timer.cancel()
+        waiting = self._waiting.pop(pod_uid, None)
+        self.changes += bool(earmark or waiting)
+        if waiting:
+            same = self._by_shape[waiting.request.shape]
+            del same[bisect_left(same, waiting.rank, key=_rank)]
+            if not same:
+                del self._by_shape[waiting.request.shape]
+                self._behind.pop(waiting.request.shape, None)
+                self._unchecked.discard(waiting.request.shape)
+
+    def _earmark(self, waiting: WaitingPod) -> None:
+        self._remove(waiting.pod.uid)
+        timer = asyncio.get_running_loop().call_later(GRACE_S, self._call, waiting.pod.uid)
+        self._earmarks[waiting.pod.uid] = _Earmark(waiting, timer)
+
+    def _call(self, pod_uid: str) -> None:
+        earmark = self._earmarks[pod_uid]
+        earmark.timer = None
+        self._start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
+
+    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(call, name=name)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _wake(self, earmark: _Earmark) -> None:
+        """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
+        pod, attempt = earmark.waiting.pod, 0
+        while self._earmarks.get(pod.uid) is earmark:
+            if not self._is_active():  # whoever is active now has found the pod among those that wait
+                self._does_not_come(earmark)
+                return
+            earmark.woken = True
+            try:
+                await self._wake_up(pod)
+            except (Conflict, Unreachable) as error:
+                await pause(attempt, error)
+                attempt += 1
+                continue
+            except (NotFound, Invalid):  # it is gone, or another one by now
+                self._does_not_come(earmark)
+            except ApiError as error:
+                logger.error("pod %s can't be woken, though there is room for it: %s", pod, error)
+                self._does_not_come(earmark)
+            else:
+                if self._earmarks.get(pod.uid) is earmark:
+                    loop = asyncio.get_running_loop()
+                    earmark.timer = loop.call_later(EARMARK_S, self._does_not_come, earmark)
+            return
+
+    def _does_not_come(self, earmark: _Earmark) -> None:
+        uid = earmark.waiting.pod.uid
+        if self._earmarks.get(uid) is earmark:
+            self.forget(uid)
+            self._ledger.drop_hold(uid)
+
+
+def _rank(waiting: WaitingPod) -> Rank:
+    return waiting.rank
+
+
+def _rank_of_candidate(candidate: _Candidate) -> Rank:
+    return candidate.waiting.rank
+
+
+def _number_of(touch: Touch) -> int:
+    return touch[0]

@@ -1,0 +1,48 @@
+"""Who waits and why, from what placement remembers: nothing is looked at for it, and nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.refusal import BEING_FREED, Refusal
+from gpuledger.placement.choose import Chooser
+from gpuledger.reports.waiting import WaitingReport
+from gpuledger.workflows.pending.waiting_pod import WaitingPod
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+
+
+class WhyWaiting:
+    """Reports on the pods that wait."""
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, waiting: WaitingPods) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._waiting = waiting
+
+    @property
+    def edition(self) -> tuple[int, int]:
+        """Return what is another one when the reports may have changed."""
+        return self._waiting.changes, self._ledger.changes
+
+    def reports(self) -> Iterator[WaitingReport]:
+        """Yield everybody who waits at this moment, first who goes first. Pods that ask alike cost as much as one."""
+        known: dict[tuple[object, ...], Counter[Refusal]] = {}
+        return (self._report(waiting, known) for waiting in self._waiting.all())
+
+    def pods_by_reason(self) -> Counter[str]:
+        """Return how many pods wait for each main reason."""
+        return Counter(report.main_reason for report in self.reports())
+
+    def _report(self, waiting: WaitingPod, known: dict[tuple[object, ...], Counter[Refusal]]) -> WaitingReport:
+        request, pod = waiting.request, waiting.pod
+        reasons: Counter[Refusal] = Counter()
+        if self._ledger.promises.claims_of(pod.uid):
+            reasons[BEING_FREED] = 1
+        elif self._waiting.lookup(pod.uid):  # there is no room for it
+            alike = (request.shape, request.node_policy, request.card_policy, request.host, id(waiting.node_names))
+            if alike not in known:
+                known[alike] = self._chooser.reasons(request, waiting.node_names)
+            reasons = known[alike]
+        return WaitingReport(pod, request, waiting.created, waiting.tried_s, reasons)

@@ -1,0 +1,1 @@
+"""Pods for which others have to leave."""

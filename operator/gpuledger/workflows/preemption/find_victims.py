@@ -1,0 +1,270 @@
+"""Who has to leave for a pod, over all nodes that kube-scheduler would take for it.
+
+PodDisruptionBudgets are read only for the namespaces of pods that would be chosen without them: a budget makes a
+choice worse and never better, so a choice whose budgets are all known is the best there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuledger.formats.objects.budget import Budget, budget
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import why_not
+from gpuledger.model.errors import ApiError
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import HolderState, Placement, Pod, shares_of
+from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
+from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant
+from gpuledger.placement.work import Work
+from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.tasks.pauses import TURN_S, rest
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+SLOW = 2**32
+"""Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""
+
+ATTEMPTS = 3
+"""How often all nodes are looked at, because the one that was chosen has changed meanwhile."""
+
+NODES_AT_ONCE = 8
+"""Nodes that are looked at before others have their turn, if it did not take too long before."""
+
+
+@dataclass(slots=True)
+class Budgets:
+    """The budgets of some namespaces, as they are now."""
+
+    allowed: dict[str, int] = field(default_factory=dict)
+    """Budget -> evictions that it allows."""
+    covering: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pod UID -> budgets that cover it."""
+    namespaces: set[str] = field(default_factory=set)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Namespace -> the name of a budget that allows nothing, and stands for those that could not be read."""
+
+    async def read(self, reader: KubeStore, namespace: str) -> None:
+        """Take in the budgets of a namespace. Where they can't be read, all its pods are protected."""
+        self.namespaces.add(namespace)
+        try:
+            await self._read(reader, namespace)
+        except ApiError as error:
+            logger.warning(
+                "namespace %s: its PodDisruptionBudgets can't be read, so nobody is evicted: %s", namespace, error
+            )
+            self.unreadable[namespace] = f"{namespace}/* (these can't be read)"
+
+    def of(self, pod: Pod) -> tuple[str, ...]:
+        """Return the names of the budgets that cover a pod."""
+        covering, unreadable = self.covering.get(pod.uid, ()), self.unreadable.get(pod.namespace)
+        return (*covering, unreadable) if unreadable else covering
+
+    async def _read(self, reader: KubeStore, namespace: str) -> None:
+        found: list[Budget] = [budget(each) async for page in reader.budgets(namespace) for each in page]
+        for each in found:
+            self.allowed[str(each)] = each.allowed
+            if each.selector is None:
+                continue
+            async for page in reader.selected_pods(namespace, each.selector):
+                for pod in page:
+                    uid = pod["metadata"]["uid"]
+                    self.covering[uid] = (*self.covering.get(uid, ()), str(each))
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """A pod's cards on one node, and who has to leave them."""
+
+    placement: Placement
+    pods: tuple[Pod, ...]
+    """Who is to be evicted."""
+    cost: Cost
+    displaced: tuple[str, ...] = ()
+    """UIDs of pods of less priority to which these places are promised; they lose them."""
+    protected_by: tuple[str, ...] = ()
+    """The budgets that do not allow it."""
+
+
+async def answered(question: Question, below: Cost | None, work: Work) -> Eviction | None:
+    """Return the answer to a question; to a hard one from a thread, so that others are served meanwhile."""
+    if question.is_hard:
+        return await asyncio.to_thread(question.answer, below, work)
+    return question.answer(below, work)
+
+
+class VictimFinder:
+    """Looks at the ledger of now."""
+
+    def __init__(self, ledger: Ledger, policy: Policy, lives: PodLives, reader: KubeStore) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._lives = lives
+        self._reader = reader
+
+    async def find(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        node_names: Sequence[str],
+        leaving: Mapping[str, Collection[str]] | None = None,
+        hard: Work | None = None,
+    ) -> Victims | None:
+        """Return the cheapest victims on any of these nodes, the first among equals; None if none help.
+
+        `leaving` is for kube-scheduler, which evicts by itself: pods, by the name of the node, that it makes leave and
+        that cost nothing here. Those that are just being bound can be added to them: it knows these on their nodes, and
+        does not ask again once they are seen there. True at the moment of returning. Not all nodes are looked at if
+        the `hard` steps, those of pods with several containers, are spent before.
+        """
+        budgets, attempts = Budgets(), 0
+        while attempts < ATTEMPTS:
+            found = await self._best(pod, request, node_names, budgets, leaving, hard)
+            if found is None:
+                return None
+            question, best = found
+            unread = {victim.namespace for victim in self._pods(best)} - budgets.namespaces
+            for namespace in unread:
+                await budgets.read(self._reader, namespace)
+            if unread:
+                continue
+            attempts += 1
+            others = _on(best.node_name, leaving)
+            now = self._question(pod, request, best.node_name, budgets, others)
+            if now is not None and (now == question if now.is_hard else now.answer() == best):
+                return self._victims(pod, request, best, budgets, others or ())
+        return None  # the node does not stand still; each change of it is a reason to ask again
+
+    def _question(
+        self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
+    ) -> Question | None:
+        """Return what is to be found out for one node, None if nobody can leave it; `leaving` go there anyway."""
+        tenants = self._tenants(pod, node_name, budgets, leaving)
+        if not (tenants or leaving) or not self._host_takes(request, node_name):
+            return None
+        room, entries = self._ledger.node_room(node_name), self._ledger.entries_of_node(node_name)
+        return Question(request.shape, room, entries, tenants, budgets.allowed, self._preference(request)).kept()
+
+    async def _best(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        names: Sequence[str],
+        budgets: Budgets,
+        leaving: Mapping[str, Collection[str]] | None,
+        hard: Work | None,
+    ) -> tuple[Question, Eviction] | None:
+        """Return the cheapest victims of all nodes, and the question that they answer; None if none help."""
+        best: tuple[Question, Eviction] | None = None
+        since_s = time.perf_counter()
+        for number, name in enumerate(names):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
+                since_s = await rest(since_s)
+            question = self._question(pod, request, name, budgets, _on(name, leaving))
+            if question is None:
+                continue
+            below = best[1].cost if best else None
+            work = Work(WORK_LIMIT)
+            found = await answered(question, below, work)
+            best = (question, found) if found else best
+            if question.is_hard and hard is not None and not hard.spend(WORK_LIMIT - work.left):
+                break
+        return best
+
+    def _tenants(
+        self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str] | None
+    ) -> Mapping[str, Tenant]:
+        """Return who could leave a node: who is on the way out, and who has less priority.
+
+        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays,
+        unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
+        One that should have ended long ago stays.
+        """
+        tenants: dict[str, Tenant] = {}
+        for entry in self._ledger.entries_of_node(node_name):
+            for uid, holder in entry.holders.items():
+                goes = holder.state is HolderState.RELEASING or uid in (leaving or ()) or self._lives.is_leaving(uid)
+                waits = holder.state is HolderState.RESERVED
+                if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
+                    continue
+                may_go = goes or waits or leaving is not None or self._lives.is_bound(uid)
+                if not may_go or self._lives.refuses_to_go(uid):
+                    continue
+                goes = goes or waits
+                priority = holder.pod.priority + (SLOW if self._lives.leaves_slowly(uid) else 0)
+                tenants[uid] = Tenant(uid, priority, self._lives.started_s(uid), budgets.of(holder.pod), goes)
+            for uid, claim in entry.claims.items():
+                if _has_to_yield(claim.holder.pod, pod):
+                    tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
+        return tenants
+
+    def _host_takes(self, request: PodRequest, node_name: str) -> bool:
+        """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.
+
+        kube-scheduler has found each of them to fit, alone.
+        """
+        promised = any(entry.promises or entry.claims for entry in self._ledger.entries_of_node(node_name))
+        free = self._ledger.hosts.free(node_name)
+        return not promised or free is None or request.host.fits_in(free)
+
+    def _preference(self, request: PodRequest) -> Preference:
+        wished = self._policy.wished(request).cards
+        return wished if wished in CARD_RANKS else FALLBACK
+
+    def _pods(self, eviction: Eviction) -> list[Pod]:
+        """Return the victims that are still there: some may have left while others were looked for."""
+        entries = self._ledger.entries_of_node(eviction.node_name)
+        pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
+        return [pods[uid] for uid in eviction.victims if uid in pods]
+
+    def _victims(
+        self, pod: Pod, request: PodRequest, eviction: Eviction, budgets: Budgets, leaving: Collection[str]
+    ) -> Victims:
+        cards = self._ledger.node_room(eviction.node_name).cards
+        placement = Placement(eviction.node_name, shares_of(request, eviction.assignment, cards), request.host)
+        violations = eviction.cost[0] > 0
+        victims = self._pods(eviction)
+        named = {name for victim in victims for name in budgets.of(victim)} if violations else set()
+        return Victims(
+            placement=placement,
+            pods=tuple(victims),
+            cost=eviction.cost,
+            displaced=self._displaced(pod, placement, {*eviction.victims, *leaving}),
+            protected_by=tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims))),
+        )
+
+    def _displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
+        """Return who has to give up what is promised to him, so that these shares fit once the others are gone."""
+        displaced: set[str] = set()
+        for share in placement.shares:
+            entry = self._ledger.entry(share.uuid)
+            if entry is None:
+                continue
+            claimants = {uid for uid, claim in entry.claims.items() if _has_to_yield(claim.holder.pod, pod)}
+            gone = {pod.uid, *going}
+            for uid, holder in entry.holders.items():
+                if holder.state is HolderState.RESERVED and _has_to_yield(holder.pod, pod):
+                    claimants.add(uid)
+                elif holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
+                    gone.add(uid)
+            if why_not(share, entry.shares(gone), entry.card.capacity):
+                displaced |= claimants
+        return tuple(sorted(displaced))
+
+
+def _has_to_yield(other: Pod, pod: Pod) -> bool:
+    """Tell whether one pod may have to leave for another. So far priority is the only reason there is."""
+    return other.priority < pod.priority
+
+
+def _on(node_name: str, leaving: Mapping[str, Collection[str]] | None) -> Collection[str] | None:
+    """Return whom kube-scheduler makes leave one node; None if it is not kube-scheduler that asks."""
+    return None if leaving is None else leaving.get(node_name, ())

@@ -1,0 +1,393 @@
+"""Preemption: pods of lower priority leave their cards for a pod that waits.
+
+Three things, each in its own time:
+
+1. *Decide*: for a pod that kube-scheduler could place nowhere, find the cheapest victims on one of the nodes that it
+   would take. The pod's cards there count as taken from that moment on.
+2. *Claim*: the claims are listed on the cards, at the API server. Any operator can go on from there.
+3. *Carry out*, again and again, from what the ledger shows (`carry_out.py`): evict, reserve what becomes free, and call
+   the pod when all is there; or give up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.objects.pod import is_unschedulable, may_preempt, pod_identity
+from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.node_set import NodeSet
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.placement.preemption.victims import WORK_LIMIT
+from gpuledger.placement.work import Work
+from gpuledger.reports.record import Happening
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
+from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+SETTLE_S = 0.1
+"""Between a refusal and the decision: kube-scheduler sometimes asks for one node first, and then for all of them."""
+
+FRESH_S = 5.0
+"""For how long it counts which nodes kube-scheduler would take. Later it is made to ask again, before anybody leaves:
+meanwhile a node can have got a taint, or run short of CPU."""
+
+RESTING_S = 10.0
+"""After this time a pod is looked at again for which only budgets stand in the way, of which no watch tells, or for
+which claiming has failed by a defect."""
+
+SHAPES_AT_ONCE = 8
+"""Different shapes of one namespace's pods for which victims are looked for before others have their turn."""
+
+HARD_STEPS = 2 * WORK_LIMIT
+"""Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""
+
+CLAIM_PAUSE_S = 1.0
+"""Before a pod is looked at again whose claims could not be written."""
+
+
+_Look = tuple[int, NodeSet | None]
+"""How much had happened, and which nodes kube-scheduler would take."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """Who evicts, and whether budgets keep somebody from it."""
+
+    who: WhoPreempts
+    despite_budgets: bool
+
+
+class Preemption:
+    """Decides for whom others have to leave."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        claimer: RoomClaimer,
+        waiting: WaitingPods,
+        finder: VictimFinder,
+        carrier: PreemptionCarrier,
+        teller: EventRecorder,
+        counts: Counts,
+        settings: PreemptionSettings,
+        read_request: Callable[[Json], PodRequest | None],
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._claimer = claimer
+        self._waiting = waiting
+        self._finder = finder
+        self._carrier = carrier
+        self._teller = teller
+        self._counts = counts
+        self._settings = settings
+        self._read_request = read_request
+        self._is_active = is_active
+        self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
+        self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
+        self._newcomers = 0  # bound pods that were seen so far
+        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
+        self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
+        self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
+        self._hard_wanted = False  # it is to begin anew when it comes to its end
+        self.wanted = asyncio.Event()
+        """Set when somebody may need others to leave."""
+
+    # What the watches and the scheduler show.
+
+    def observe_pending(self, pod: Json) -> None:
+        """Take in a pod without a node."""
+        uid = pod["metadata"]["uid"]
+        self._carrier.waits(uid)
+        self._carrier.nominator.shows(pod)
+        if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
+            self._may.add(uid)
+            self._want(uid)
+
+    def newcomer(self) -> None:
+        """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
+        self._newcomers += 1
+        self._want_if_anybody_may()
+
+    def _look_of(self, waiting: WaitingPod) -> _Look:
+        return self._ledger.changes + self._newcomers, waiting.node_names
+
+    def refused(self, pod_uid: str) -> None:
+        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
+
+        It can ask for one of which was seen already that it waits no more: of that nothing is kept.
+        """
+        if self._waiting.find(pod_uid) is None:
+            return
+        self._asked_s[pod_uid] = asyncio.get_running_loop().time()
+        if pod_uid in self._called:
+            self._called.discard(pod_uid)
+            self._looked_at.pop(pod_uid, None)
+        self._want(pod_uid)
+
+    def _want(self, pod_uid: str) -> None:
+        if self._settings.who.operator and pod_uid in self._may:
+            self.wanted.set()
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Take in that a pod waits no more: it is bound or gone."""
+        for known in (self._asked_s, self._looked_at, self._forbidden):
+            known.pop(pod_uid, None)
+        self._may.discard(pod_uid)
+        self._called.discard(pod_uid)
+        self._carrier.waits_no_more(pod_uid)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is remembered."""
+        return self._may | self._carrier.remembered()
+
+    def take_over(self) -> None:
+        """Go on with what an earlier operator has begun: those who wait are known by now."""
+        self._carrier.take_over()
+        self.wanted.set()
+
+    def notice(self, card: CardEntry) -> None:
+        """Take in a card as it is stored now."""
+        self._carrier.notice(card)
+
+    def room_has_changed(self) -> None:
+        """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
+        self._carrier.look_at_all()
+        self._want_if_anybody_may()
+
+    def _want_if_anybody_may(self) -> None:
+        if self._settings.who.operator and self._may:
+            self.wanted.set()
+
+    # Deciding.
+
+    async def decide(self) -> None:
+        """Find victims for those who wait, in their order; for pods of several containers in the background.
+
+        Only for these it can take long, and the others do not wait for them.
+        """
+        await self._decide(self._undecided(hard=False))
+        self._hard_wanted = bool(self._undecided(hard=True))
+        if self._hard_wanted and self._deciding_hard is None:
+            self._deciding_hard = self._start(self._decide_hard(), "look for victims for pods of several containers")
+
+    async def _decide_hard(self) -> None:
+        try:
+            while self._hard_wanted:
+                self._hard_wanted = False
+                await self._decide(self._undecided(hard=True))
+        except Exception:
+            logger.exception("no victims were found for pods of several containers, which is a defect of this program")
+        finally:
+            self._deciding_hard = None
+
+    def _undecided(self, hard: bool) -> list[WaitingPod]:
+        """Return those who wait and may have others leave, who have several containers or one."""
+        undecided = (
+            waiting
+            for waiting in self._waiting.in_order()
+            if (len(waiting.request.shape) > 1) == hard and self._is_undecided(waiting)
+        )
+        return in_turns(undecided, SHAPES_AT_ONCE)
+
+    def _is_undecided(self, waiting: WaitingPod) -> bool:
+        return self._may_begin(waiting) and self._looked_at.get(waiting.pod.uid) != self._look_of(waiting)
+
+    async def _decide(self, undecided: Iterable[WaitingPod]) -> None:
+        """Find victims for these. Nothing is awaited between a choice and its promise."""
+        hopeless: set[tuple[object, ...]] = set()
+        for waiting in undecided:
+            look = self._look_of(waiting)
+            same = (waiting.pod.priority, waiting.request.shape, look)
+            if not self._is_undecided(waiting) or not self._is_active():
+                continue
+            nodes = sorted(self._ledger.node_names() if waiting.node_names is None else waiting.node_names)
+            found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
+            self._looked_at[waiting.pod.uid] = look
+            if found is None:
+                hopeless.add(same)
+            elif not self._may_begin(waiting) or not self._is_active():  # it has found room meanwhile, or is gone
+                self._looked_at.pop(waiting.pod.uid, None)
+            elif found.cost[0] and not self._settings.despite_budgets:
+                self._is_forbidden(waiting.pod, found)
+            elif waiting.node_names is None or (found.pods and not self._is_fresh(waiting.pod.uid)):
+                self._have_it_asked_for(waiting.pod.uid)
+            else:  # where others leave anyway, it may be enough to keep what they leave
+                self._begin(waiting.pod, found)
+
+    def _have_it_asked_for(self, pod_uid: str) -> None:
+        if pod_uid not in self._called:
+            self._called.add(pod_uid)
+            self._waiting.call(pod_uid)
+
+    def _is_fresh(self, pod_uid: str) -> bool:
+        """Tell whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
+        return asyncio.get_running_loop().time() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
+
+    def _may_begin(self, waiting: WaitingPod) -> bool:
+        uid = waiting.pod.uid
+        return (
+            uid in self._may
+            and uid not in self._resting
+            and self._waiting.lookup(uid) is waiting
+            and waiting.pod.priority > self._ledger.lowest_priority()
+            and not self._ledger.promises.is_made(uid)
+            and not self._ledger.holders_of(uid)
+        )
+
+    def _is_forbidden(self, pod: Pod, found: Victims) -> None:
+        self._rest(pod.uid)
+        if self._forbidden.get(pod.uid) != found.protected_by:
+            self._forbidden[pod.uid] = found.protected_by
+            self._counts.preemptions["forbidden"] += 1
+            budgets = ", ".join(found.protected_by)
+            sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
+            self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
+
+    def _rest(self, pod_uid: str) -> None:
+        self._resting.add(pod_uid)
+        asyncio.get_running_loop().call_later(RESTING_S, self._look_again, pod_uid)
+
+    def _look_again(self, pod_uid: str) -> None:
+        self._resting.discard(pod_uid)
+        self._looked_at.pop(pod_uid, None)
+        self._want(pod_uid)
+
+    def _begin(self, pod: Pod, found: Victims) -> None:
+        """Promise the room, and have it claimed in the background."""
+        self._counts.preemptions["begun"] += 1
+        for uid in found.displaced:
+            self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
+        self._ledger.promises.make(pod.uid, found.placement)
+        self._start(self._claim_and_go_on(pod, found), f"preempt for pod {pod}")
+
+    def _start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(steps, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
+        try:
+            await self._claim(pod, found, [victim.uid for victim in found.pods], found.pods)
+        except GpuledgerError as error:
+            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            await asyncio.sleep(CLAIM_PAUSE_S)
+            self._want(pod.uid)
+            return
+        except Exception:
+            logger.exception("pod %s: no room is claimed for it, which is a defect of this program", pod)
+            self._rest(pod.uid)
+            return
+        await self._carrier.nominator.name(pod, found.placement.node_name)  # before anybody leaves
+        names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
+        cards = ", ".join(share.uuid for share in found.placement.shares)
+        sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
+        self._teller.tell_pod(pod, False, "Preempting", sentence)
+        placement = found.placement
+        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
+        self._carrier.look(pod.uid)
+
+    async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
+        """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
+
+        Raises what the API server says, or DoesNotFit.
+        """
+        try:
+            await self._claimer.claim(pod, found, evicted, leaving)
+        except GpuledgerError as error:
+            self._carrier.give_up(pod.uid, str(error))
+            raise
+        finally:
+            self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
+
+    # Kube-scheduler's own preemption.
+
+    async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
+        """Return the node, one at most, on which these victims and those that are added make room for the pod.
+
+        kube-scheduler evicts them itself. The pod's cards there are claimed before it is told.
+        Raises BadInput for a pod that can't be read.
+        """
+        pod, request = pod_identity(arguments.pod), self._read_request(dict(arguments.pod))
+        if request is None:
+            return dict(arguments.victims)
+        if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
+            return {}
+        if self._settings.who.operator and await self._finds_its_own(pod, request):
+            return {}
+        for violations in sorted(set(arguments.violations.values())):
+            found = await self._completed(pod, request, arguments, violations)
+            if found is not None:
+                return await self._left_to_the_scheduler(pod, found, arguments.victims[found.placement.node_name])
+        return {}
+
+    async def _completed(
+        self, pod: Pod, request: PodRequest, arguments: PreemptArguments, violations: int
+    ) -> Victims | None:
+        """Return who has to leave beside kube-scheduler's victims, on a node where so many of these are protected.
+
+        Up to Kubernetes 1.37 an answer without any victim is an error.
+        """
+        who, victims = self._settings.who, arguments.victims
+        names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
+        names.sort(key=lambda name: (len(victims[name]), name))
+        found = await self._finder.find(pod, request, names, victims, Work(HARD_STEPS))
+        if found is None or (found.pods and not (who.operator or who.scheduler)):
+            return None
+        allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
+        return found if allowed else None
+
+    async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
+        """Tell whether the operator can make room by itself, where nothing but cards is short."""
+        waiting = self._waiting.lookup(pod.uid)
+        if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
+            return False
+        found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=Work(HARD_STEPS))
+        return found is not None and (not found.cost[0] or self._settings.despite_budgets)
+
+    async def _left_to_the_scheduler(
+        self, pod: Pod, found: Victims, victims: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        self._ledger.promises.make(pod.uid, found.placement)
+        try:
+            await self._claim(pod, found, (), [*found.pods, *self._known(victims)])
+        except GpuledgerError as error:
+            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            return {}
+        self._counts.preemptions["begun"] += 1
+        self._carrier.look(pod.uid)
+        added = [victim.uid for victim in found.pods if victim.uid not in victims]
+        return {found.placement.node_name: (*victims, *added)}
+
+    def _known(self, pod_uids: Collection[str]) -> list[Pod]:
+        """Return those of some pods that hold cards."""
+        holders = [self._ledger.holders_of(uid) for uid in pod_uids]
+        return [found[0][1].pod for found in holders if found]
+
+    async def stop(self) -> None:
+        """Decide nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._carrier.stop()

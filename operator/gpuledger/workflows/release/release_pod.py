@@ -1,0 +1,371 @@
+"""The end of a pod's shares.
+
+A pod that is gone, finished or being deleted can't be bound any more: its shares are released. A pod that waits for a
+node is another matter. A Binding for it may be on its way, from an attempt whose answer was lost or from another
+operator, and it must not arrive after the shares are gone. So these are taken back in three steps, the *fence*:
+
+1. the ledger marks the pod's holders as `releasing`: no attempt can rely on them from here on;
+2. an annotation is patched on the pod, which changes its resourceVersion: a Binding carries the one that was read
+   before the holders were seen in the ledger, so the API server refuses every Binding that is still under way;
+3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
+
+And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
+agent says it, or nobody does for a long time (departures.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
+from typing import Any
+from uuid import uuid4
+
+from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
+from gpuledger.formats.objects.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card
+from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.release.departures import Departures
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks.pauses import pause
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+PODS_AT_ONCE = 64
+
+SUSPECT_DELAY_S = 10.0
+"""How long a holder may be in the ledger before its pod has been seen bound. Longer than a bind takes when all is well;
+when it takes longer, taking the share back makes the bind start again, and does no harm."""
+
+
+@dataclass(slots=True)
+class _Bound:
+    """What was seen of a bound pod."""
+
+    ended: bool = False
+    """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
+    cards: set[str] = field(default_factory=set)
+    """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
+
+
+class PodReleaser:
+    """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        counts: Counts,
+        read_request: Callable[[Json], PodRequest | None],
+        departures: Departures,
+        is_active: Callable[[], bool] = lambda: True,
+        trail: Trail | None = None,
+    ) -> None:
+        self._trail = trail or Trail()
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._counts = counts
+        self._read_request = read_request
+        self._departures = departures
+        self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
+        self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
+        self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
+        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
+
+    @contextmanager
+    def leaves_alone(self, pod_uid: str) -> Iterator[None]:
+        """Judge nothing of a pod for a while: it is being bound. What was to be judged meanwhile is judged then."""
+        self._binding.add(pod_uid)
+        try:
+            yield
+        finally:
+            self._binding.discard(pod_uid)
+            if pod_uid in self._put_off:
+                self._put_off.discard(pod_uid)
+                self.recheck(pod_uid)
+
+    # What the watches show.
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Take in a bound pod: once it is finished, its shares are released."""
+        self._counts.pods_examined += 1
+        uid = pod["metadata"]["uid"]
+        holders = self._ledger.holders_of(uid)
+        if is_finished(pod):
+            wrong = bool(holders)
+            if has_ended(pod):
+                self._note_ended(uid)
+        else:
+            self._note_bound(uid, annotated_cards(pod))
+            wrong = bool(holders) and _differ(holders, pod)
+        if wrong:
+            self.worker.mark(uid)
+
+    def known_bound(self) -> set[str]:
+        """Return the UIDs of the bound pods that were not seen to end, and of all that have shares."""
+        return set(self._ledger.pod_uids()) | self._bound.keys()
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Take in that a pod is gone. A hint only: the API server is asked before anything is released."""
+        if last is not None:
+            self._counts.pods_examined += 1
+            if has_ended(last):  # it may be the first to say so
+                self._note_ended(pod_uid)
+        self.recheck(pod_uid)
+
+    def word_of_node(self, node_name: str) -> None:
+        """Take in that another word may be known of pods of a node whose shares are to end."""
+        for uid in self._departures.pods():
+            if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
+                self.recheck(uid)
+
+    def recheck(self, pod_uid: str) -> None:
+        """Find out whether a pod that holds shares still has a right to them."""
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        elif self._ledger.holders_of(pod_uid):
+            self.worker.mark(pod_uid)
+        else:
+            self._bound.pop(pod_uid, None)
+
+    def notice(self, card: CardEntry) -> None:
+        """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left.
+
+        What is reserved for a pod that waits is looked at when its time is over.
+        """
+        for uid, holder in card.holders.items():
+            if uid not in self._timers and not self._is_in_order(uid, holder):
+                self._look_again(uid, SUSPECT_DELAY_S)
+            elif holder.state is HolderState.RESERVED and uid not in self._timers:
+                self._look_again(uid, _seconds_to(holder) + SUSPECT_DELAY_S)
+
+    def _note_bound(self, pod_uid: str, cards: AbstractSet[str]) -> None:
+        self._bound.setdefault(pod_uid, _Bound()).cards |= cards
+
+    def _note_ended(self, pod_uid: str) -> None:
+        self._bound.pop(pod_uid, None)
+        if self._ledger.holders_of(pod_uid):
+            self._bound[pod_uid] = _Bound(ended=True)
+
+    def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
+        if pod_uid in self._binding or _seconds_to(holder) > 0:
+            return True
+        bound = self._bound.get(pod_uid)
+        if bound is None or bound.ended or pod_uid in self._departures:
+            return False
+        return holder.state is HolderState.ALLOCATED and holder.share.uuid in bound.cards
+
+    def _look_again(self, pod_uid: str, wait_s: float) -> None:
+        """Look at a pod later; a look that comes earlier anyway will set the next one."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(pod_uid)
+        if timer is None or timer.when() > loop.time() + wait_s:
+            if timer:
+                timer.cancel()
+            self._timers[pod_uid] = loop.call_later(wait_s, self._due, pod_uid)
+
+    def _due(self, pod_uid: str) -> None:
+        del self._timers[pod_uid]
+        if not self._ledger.holders_of(pod_uid):
+            self._departures.forget(pod_uid)
+            self._bound.pop(pod_uid, None)
+        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
+            self.worker.mark(pod_uid)
+
+    # Judging.
+
+    async def give_back(self, pod: Pod, shares: Sequence[Share], unbound: AbstractSet[str] = frozenset()) -> None:
+        """Take back the shares of a failed bind, however long the API server takes.
+
+        `unbound` are the attempts that have certainly not bound the pod; with what others have entered it may have run.
+        Returns when the ledger agrees with the pod.
+        """
+        attempt = 0
+        while True:
+            try:
+                await self._mark([Holder(pod, share) for share in shares])
+                if self._ledger.holders_of(pod.uid):
+                    await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
+                return
+            except GpuledgerError as error:
+                logger.warning("pod %s: giving its shares back is tried again: %s", pod, error)
+                await pause(attempt, error)
+                attempt += 1
+
+    async def _judge(self, pod_uid: str) -> None:
+        holders = self._holders(pod_uid)
+        if not holders:
+            return
+        pod = holders[0].pod
+        found = await self._read(pod)
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        else:
+            # Who has marked a share may know more of the pod: another operator, or this one before a restart.
+            marked = any(holder.state is HolderState.RELEASING for holder in holders)
+            bound = self._bound.get(pod_uid)
+            may_run = marked or bound is None or not bound.ended
+            await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
+
+    async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
+        """Make the ledger agree with a pod that was read; None if it is gone.
+
+        `may_run` tells whether a pod that is gone may still run on a holder's card.
+        """
+        marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
+        if found is not None and not bound_node(found) and not is_being_deleted(found):
+            if all(_seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
+                return  # others have left these cards for it: until its time is over, they are its own
+            await self._mark(self._holders(pod.uid))
+            marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
+            found = await self._fence(pod)
+        if found is None:
+            await self._release_gone(pod.uid, may_run)
+        elif is_being_deleted(found) and not bound_node(found):
+            await self._remove(pod.uid)
+        elif not bound_node(found):
+            await self._remove_these(pod.uid, marked)
+        elif has_ended(found):
+            await self._remove(pod.uid)
+        elif is_finished(found):
+            await self._release_gone(pod.uid, may_run)
+        else:
+            await self._keep(pod.uid, found)
+
+    async def _read(self, pod: Pod) -> Json | None:
+        try:
+            found = await self._store.pod(pod.namespace, pod.name)
+        except NotFound:
+            return None
+        return found if found["metadata"]["uid"] == pod.uid else None
+
+    async def _fence(self, pod: Pod) -> Json | None:
+        """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
+        try:
+            return await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex)
+        except NotFound:
+            return None
+        except Invalid:  # its UID is another one, or a policy refuses
+            found = await self._read(pod)
+            if found is not None and not bound_node(found):
+                raise
+            return found
+
+    async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
+        """Release the shares of a pod that is gone or called failed, later if it may still run on its node.
+
+        A pod that ends in good order is seen finished before it is deleted. One that was deleted by force can have
+        processes on the card until its kubelet hears of it, and longer.
+        """
+        idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
+        if idle:
+            await self._remove_these(pod_uid, idle)
+        if not self._holders(pod_uid):
+            return
+        wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
+        if wait_s <= 0:
+            await self._remove(pod_uid)
+            return
+        endless = [holder for holder in self._holders(pod_uid) if not holder.deadline]
+        await self._mark(endless, self._departures.deadline(pod_uid))
+        if wait_s < inf:
+            self._look_again(pod_uid, wait_s)
+
+    async def _mark(self, holders: Sequence[Holder], deadline: str | None = None) -> None:
+        """Have the ledger say that a pod is on its way out. It still counts.
+
+        With a deadline if the pod is gone: without one, it can still turn out to be bound, and begin to run.
+        """
+        marked = [replace(holder, state=HolderState.RELEASING, deadline=deadline) for holder in holders]
+        await asyncio.gather(*(self._journal.change(holder) for holder in marked))
+
+    async def _keep(self, pod_uid: str, found: Json) -> None:
+        """Leave a bound pod what it is bound with, and nothing else."""
+        holders = self._ledger.holders_of(pod_uid)
+        kept = _rightful(holders, found, self._request(found))
+        self._note_bound(pod_uid, kept)
+        for _, holder in holders:
+            uuid = holder.share.uuid
+            if uuid not in kept:
+                logger.warning("pod %s is bound without its share of card %s: it is given back", holder.pod, uuid)
+                await self._journal.remove(uuid, pod_uid, holder)
+            elif holder.state is not HolderState.ALLOCATED:
+                await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
+
+    def _request(self, found: Json) -> PodRequest | None:
+        try:
+            return self._read_request(found)
+        except BadInput:
+            return None
+
+    async def _remove(self, pod_uid: str) -> None:
+        """Take the pod off its cards: it can't be bound any more."""
+        holders = self._ledger.holders_of(pod_uid)
+        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid) for _, h in holders))
+        self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
+        self._ended(pod_uid)
+
+    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder]) -> None:
+        """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
+        left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
+        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid, h) for h in holders))
+        self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
+        self._ended(pod_uid)
+
+    def _holders(self, pod_uid: str) -> list[Holder]:
+        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
+
+    def _ended(self, pod_uid: str) -> None:
+        if self._ledger.holders_of(pod_uid):
+            return  # those of a newer attempt, or of another operator
+        self._counts.releases += 1
+        self._bound.pop(pod_uid, None)
+        self._departures.forget(pod_uid)
+        timer = self._timers.pop(pod_uid, None)
+        if timer:
+            timer.cancel()
+
+
+def _seconds_to(holder: Holder) -> float:
+    """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
+    if holder.state is not HolderState.RESERVED or not holder.deadline:
+        return 0.0
+    return max(0.0, (datetime.fromisoformat(holder.deadline) - datetime.now(UTC)).total_seconds())
+
+
+def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:
+    """Tell whether a bound pod's shares need a closer look. The annotation only hints at it: users can write it."""
+    if any(card.node_name != bound_node(pod) or holder.state is HolderState.RELEASING for card, holder in holders):
+        return True
+    return {card.uuid for card, _ in holders} != annotated_cards(pod)
+
+
+def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodRequest | None) -> set[str]:
+    """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
+
+    Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
+    which came with the one Binding that was accepted; so nobody can give up a share by editing an annotation.
+    """
+    here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
+    named = [share for share in here if share.uuid in annotated_cards(pod)]
+    if request is not None and not covers(here, request) and covers(named, request):
+        here = named
+    return {share.uuid for share in here}

@@ -1,0 +1,173 @@
+"""The audit's two reads, its verdict, and the mending.
+
+Lists are not from one moment, and a cluster never stands still: a share is entered a moment before its pod is bound,
+and leaves a moment after it has ended. So a finding counts only if two reads, some seconds apart, both show it. Cards
+are read before pods: then a pod that is bound all the while has its holders in the second read of the cards, or lacks
+them; and a pod that is missing in the first read is gone for good when its holder is still there in the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
+from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.objects.node import node_facts, read_registers
+from gpuledger.formats.objects.pod import bound_node, scheduler_of
+from gpuledger.formats.objects.pod_ends import read_ends
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.audit import findings
+from gpuledger.ledger.findings import Adopt, Finding
+from gpuledger.ledger.migration import Step, plan
+from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.model.world import NodeReport, PodFacts, SeenCard, World
+from gpuledger.workflows.release.departures import ReleaseTimes
+from gpuledger.workflows.repair.mend import Mender
+
+Json = dict[str, Any]
+
+READS_AT_ONCE = 16
+
+ROUNDS = 4
+"""How often it is looked for what mending itself brings up: once a pod's cards are entered its other ones are spare,
+and once a card is empty it can be deleted. There are no longer chains; the last round finds nothing to do."""
+
+NOT_ENTERED = "it could not be entered now; the log says why, and `gpuledger audit` what is left"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """What pods and nodes mean by their words, and how long to wait."""
+
+    scheduler_names: Sequence[str]
+    words: Words
+    read_request: Callable[[Json], PodRequest | None]
+    read_facts: Callable[[Json], PodFacts]
+    release: ReleaseTimes
+    settle_s: float
+    """Between the two reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found: `mended` is in order by now, `left` is not."""
+
+    mended: tuple[Finding, ...]
+    left: tuple[Finding, ...]
+
+
+class Auditor:
+    """Compares the cluster's books, and mends them."""
+
+    def __init__(self, store: KubeStore, settings: AuditSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._turns = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def look(self) -> Report:
+        """Compare, and change nothing. Raises ApiError, and BadInput if the CRD is another one."""
+        _, found = await self._look()
+        return Report((), found)
+
+    async def mend(self, adopt: bool) -> Report:
+        """Mend what can be mended, and look again for what is left; `adopt` allows to enter shares from annotations."""
+        mended: dict[tuple[str, ...], Finding] = {}
+        world, found = await self._look()
+        for _ in range(ROUNDS):
+            mendable = [finding for finding in found if _is_mendable(finding, adopt)]
+            if not mendable:
+                break
+            done = await self._mend(world, mendable)
+            mended |= {finding.key: finding for finding in done}
+            world, found = await self._look()
+            if not done:
+                break
+        left = {finding.key for finding in found}
+        return Report(tuple(finding for key, finding in mended.items() if key not in left), found)
+
+    async def migrate(self, scheduler_names: Sequence[str], dry_run: bool) -> tuple[Step, ...]:
+        """Return what another system's pods lack in the ledger; unless it is a dry run, enter what can be entered."""
+        world = await self._read()
+        steps = plan(world, scheduler_names)
+        if dry_run:
+            return steps
+        possible = {step.pod.uid for step in steps if not step.why}
+        found = [finding for finding in findings(world) if finding.pod and finding.pod.uid in possible]
+        done = await self._mend(world, [finding for finding in found if isinstance(finding.action, Adopt)])
+        entered = {finding.pod.uid for finding in done if finding.pod}
+        return tuple(step if step.why or step.pod.uid in entered else replace(step, why=NOT_ENTERED) for step in steps)
+
+    async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
+        settings = self._settings
+        mender = Mender(self._store, world, settings.read_request, settings.read_facts, settings.release)
+        return await mender.mend(found)
+
+    # Reading.
+
+    async def _look(self) -> tuple[World, tuple[Finding, ...]]:
+        world = await self._read()
+        found = findings(world)
+        if found:
+            before = {finding.key for finding in found}
+            await asyncio.sleep(self._settings.settle_s)
+            world = await self._read()
+            found = tuple(finding for finding in findings(world) if finding.key in before)
+        return world, found
+
+    async def _read(self) -> World:
+        cards = [
+            SeenCard(stored_card(allocation), printed_total(allocation))
+            async for page in self._store.allocations()
+            for allocation in page
+        ]
+        nodes: dict[str, NodeReport] = {}
+        async for page in self._store.nodes():
+            nodes |= {node["metadata"]["name"]: self._report(node) for node in page}
+        pods: dict[str, PodFacts] = {}
+        names = self._settings.scheduler_names
+        async for page in self._store.bound_pods(names):
+            ours = (pod for pod in page if bound_node(pod) and scheduler_of(pod) in names)
+            facts = [self._settings.read_facts(pod) for pod in ours]
+            pods |= {each.pod.uid: each for each in facts}
+        for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
+            if other is not None:
+                pods[other.pod.uid] = other
+        return World(tuple(cards), nodes, pods, datetime.now(UTC))
+
+    def _report(self, node: Json) -> NodeReport:
+        ends, problems = None, tuple[str, ...]()
+        try:
+            ends = read_ends(node)
+        except BadInput as error:
+            problems = (str(error),)
+        try:
+            inventory = read_registers(node_facts(node, self._settings.words))
+        except BadInput as error:
+            return NodeReport(None, (*problems, str(error)), ends)
+        return NodeReport(inventory.cards, (*problems, *inventory.problems), ends)
+
+    async def _read_pod(self, pod: Pod) -> PodFacts | None:
+        """Return a pod that the ledger names and the list did not have; None if it is gone."""
+        async with self._turns:
+            try:
+                found = await self._store.pod(pod.namespace, pod.name)
+            except NotFound:
+                return None
+        facts = self._settings.read_facts(found)
+        return facts if facts.pod.uid == pod.uid else None
+
+
+def _named(cards: Iterable[SeenCard]) -> set[Pod]:
+    """Return the pods that the cards name."""
+    holders = {holder.pod for seen in cards for holder in seen.stored.holders or ()}
+    return holders | {misfit.pod for seen in cards for misfit in seen.stored.misfits}
+
+
+def _is_mendable(finding: Finding, adopt: bool) -> bool:
+    return finding.action is not None and (adopt or not isinstance(finding.action, Adopt))

@@ -1,0 +1,130 @@
+"""What an audit has found, put in order. Each step is refused, or changes nothing, where the cluster has moved on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.findings import Adopt, Annotate, ClearConflict, DeleteCard, Finding, Judge
+from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder
+from gpuledger.model.world import PodFacts, World
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.release.departures import Departures, ReleaseTimes
+from gpuledger.workflows.release.pod_ends import Word, word_of
+from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.repair.adopt import enter_shares
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+AT_ONCE = 32
+
+TIMEOUT_S = 30.0
+"""How long a step may take. Longer means that the API server refuses it, or does not answer; the log says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the nodes said of pods that have ended, when the world was read."""
+
+    world: World
+
+    def word(self, node_name: str, pod_uid: str) -> Word:
+        """Return what is known of a pod that had a share on a node."""
+        report = self.world.nodes.get(node_name)
+        return word_of(report.ends if report else None, pod_uid)
+
+
+class Mender:
+    """Carries out the actions of findings, over the ledger that they were found in."""
+
+    def __init__(
+        self,
+        store: KubeStore,
+        world: World,
+        read_request: Callable[[Json], PodRequest | None],
+        read_facts: Callable[[Json], PodFacts],
+        release: ReleaseTimes,
+    ) -> None:
+        self._store = store
+        self._read_facts = read_facts
+        self._ledger = Ledger()
+        for seen in world.cards:
+            self._ledger.load(seen.stored)
+        self._journal = Journal(self._ledger, store)
+        departures = Departures(_Said(world), release)
+        self._releaser = PodReleaser(self._ledger, self._journal, store, Counts(), read_request, departures)
+
+    async def mend(self, found: Sequence[Finding]) -> list[Finding]:
+        """Mend the findings that have an action; return those of them that were mended."""
+        mended: list[Finding] = []
+        for start in range(0, len(found), AT_ONCE):
+            batch = found[start : start + AT_ONCE]
+            mended += await self._judge([finding for finding in batch if isinstance(finding.action, Judge)])
+            outcomes = await asyncio.gather(*(self._carry_out(finding) for finding in batch))
+            mended += [finding for finding, done in zip(batch, outcomes, strict=True) if done]
+        return mended
+
+    async def _judge(self, found: Sequence[Finding]) -> list[Finding]:
+        """Let the releaser judge pods, as the operator does; return the findings whose holder is not as it was."""
+        before = {finding.key: self._holder(finding) for finding in found}
+        for finding in found:
+            if finding.pod:
+                self._releaser.recheck(finding.pod.uid)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._releaser.worker.idle()
+        except TimeoutError:
+            logger.warning("some shares were not judged within %.0f s; audit again later", TIMEOUT_S)
+            await self._releaser.worker.stop()
+        return [finding for finding in found if self._holder(finding) != before[finding.key]]
+
+    def _holder(self, finding: Finding) -> Holder | None:
+        entry = self._ledger.entry(finding.card)
+        return entry.holders.get(finding.pod.uid) if entry and finding.pod else None
+
+    async def _carry_out(self, finding: Finding) -> bool:
+        """Carry out an action other than judging; tell whether that mended it."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                match finding.action:
+                    case Adopt() as adoption:
+                        return await self._adopt(adoption)
+                    case Annotate(pod, shares):
+                        await self._store.annotate_pod(pod, DEVICES_ANNOTATION, devices_annotation(shares))
+                        return True
+                    case ClearConflict(uuid, pod_uid):
+                        await self._journal.clear_conflict(uuid, pod_uid)
+                        return True
+                    case DeleteCard(stored):
+                        with suppress(NotFound):
+                            await self._store.delete_allocation(stored.card.object_name, stored.resource_version)
+                        return True
+        except GpuledgerError as error:
+            logger.warning("%s of %s is not mended: %s", finding.kind, finding.pod or finding.card, error)
+        except TimeoutError:
+            subject = finding.pod or finding.card
+            logger.warning("%s of %s is not mended within %.0f s; audit again", finding.kind, subject, TIMEOUT_S)
+        return False
+
+    async def _adopt(self, adoption: Adopt) -> bool:
+        """Enter a pod's shares, unless it needs them no more."""
+        pod = adoption.pod
+        try:
+            facts = self._read_facts(await self._store.pod(pod.namespace, pod.name))
+        except NotFound:
+            return False
+        if facts.pod.uid != pod.uid or facts.needs_cards != adoption.node_name:
+            return False
+        return await enter_shares(self._journal, adoption)

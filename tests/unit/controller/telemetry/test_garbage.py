@@ -1,0 +1,52 @@
+"""Python's garbage: what lives long is not looked at again, and pauses are told."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from gpuledger.controller.telemetry.garbage import ALL_EVERY, YOUNG_OBJECTS, Garbage
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Leave the collector as it was: it is one for the whole process."""
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
+    gc.unfreeze()
+
+
+def test_what_is_there_is_left_out_of_later_collections() -> None:
+    kept: list[list[object]] = [[] for _ in range(1000)]
+    Garbage(lambda _: None).settle()
+    assert gc.get_freeze_count() > len(kept)
+    assert not any(kept is each for each in gc.get_objects())
+
+
+def test_each_collection_is_measured() -> None:
+    pauses: list[float] = []
+    garbage = Garbage(pauses.append)
+    garbage.start()
+    assert gc.get_threshold()[0] == YOUNG_OBJECTS
+    gc.collect()
+    assert len(pauses) == 1
+    assert pauses[0] > 0
+
+
+def test_cycles_that_were_there_are_collected_in_the_end() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    garbage, cycle = Garbage(lambda _: None), Cycle()
+    seen = weakref.ref(cycle)
+    garbage.settle()
+    del cycle
+    garbage.settle()
+    assert seen() is not None, "it was left out"
+    for _ in range(ALL_EVERY):
+        garbage.settle()
+    assert seen() is None

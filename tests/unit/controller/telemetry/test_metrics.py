@@ -1,0 +1,160 @@
+"""Metrics: what is counted is shown, from 0 on; slices make the same text; a standby shows no cards."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, mib, stored
+from fakes.metrics import Shown, everything, families, samples, value
+from gpuledger.configuration.settings import METRICS_COMPATIBILITY
+from gpuledger.controller.telemetry import loop_lag
+from gpuledger.controller.telemetry.metric_sheets import SLICE_CARDS
+from gpuledger.controller.telemetry.metrics import JOINED_BYTES
+from gpuledger.model.refusal import Reason
+from gpuledger.model.share import Pod
+
+
+def without_process(text: bytes) -> dict[str, float]:
+    return {f"{name}{labels}": each for (name, labels), each in samples(text).items() if "process_" not in name}
+
+
+async def test_the_pieces_are_the_whole_text() -> None:
+    cards = [card for number in range(3) for card in cards_of(f"node-{number}", SLICE_CARDS - 1)]
+    shown = Shown(a_ledger(*cards))
+    metrics = shown.metrics(["hami"])
+    pieces = [piece async for piece in metrics.chunks()]
+    assert without_process(b"".join(pieces)) == without_process(metrics.text())
+    assert value(metrics.text(), "gpuledger_cards_in_phase", phase="Ready") == len(cards)
+
+
+async def test_others_get_their_turn_while_cards_are_read() -> None:
+    shown = Shown(a_ledger(*(card for number in range(20) for card in cards_of(f"node-{number}"))))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count_turns())
+    first = await anext(shown.metrics().chunks())
+    other.cancel()
+    assert turns >= 160 / SLICE_CARDS
+    assert b"gpuledger_cards 160" in first
+
+
+async def test_a_large_text_comes_in_pieces() -> None:
+    shown = Shown(a_ledger(*(card for number in range(100) for card in cards_of(f"node-{number}"))))
+    pieces = [piece async for piece in shown.metrics().chunks()]
+    assert len(pieces) > 2
+    assert all(len(piece) >= JOINED_BYTES for piece in pieces[:-1])
+
+
+async def test_a_card_that_changes_between_slices_is_shown_as_it_was_at_one_moment() -> None:
+    cards = cards_of("node-a", 3 * SLICE_CARDS)
+    shown = Shown(a_ledger(*cards))
+    chunks = shown.metrics().chunks()
+    look = asyncio.create_task(_all(chunks))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for card in cards:
+        smaller = replace(card, capacity=replace(card.capacity, memory_mib=2_000))
+        shown.ledger.load(stored(smaller, a_holder("a", a_share(card, 1_000)), version=2))
+    found = samples(await look)
+    labels = [(("index", str(card.index)), ("model", ""), ("node", "node-a"), ("uuid", card.uuid)) for card in cards]
+    names = ("gpuledger_card_memory_capacity_bytes", "gpuledger_card_holders")
+    seen = {tuple(found[name, each] for name in names) for each in labels}
+    assert seen == {(16_000 * 2**20, 0.0), (2_000 * 2**20, 1.0)}
+
+
+async def _all(chunks: object) -> bytes:
+    return b"".join([piece async for piece in chunks])  # type: ignore[attr-defined]
+
+
+def test_a_standby_shows_that_it_is_one_and_no_cards() -> None:
+    shown = Shown(a_ledger(a_card()), active=False)
+    text = shown.metrics(METRICS_COMPATIBILITY).text()
+    assert value(text, "gpuledger_leader") == 0
+    assert value(text, "gpuledger_cards") == 1
+    names = families(text)
+    assert not [name for name in names if name.startswith(("gpuledger_card_", "gpuledger_model_", "hami", "GPU"))]
+    shown.active = True
+    assert value(shown.metrics().text(), "gpuledger_leader") == 1
+
+
+def test_outcomes_that_have_not_happened_are_0() -> None:
+    shown = Shown()
+    shown.counts.preemptions["done"] = 2
+    shown.failures["unreachable"] = 3
+    text = shown.metrics().text()
+    assert value(text, "gpuledger_preemptions_total", outcome="forbidden") == 0
+    assert value(text, "gpuledger_preemptions_total", outcome="done") == 2
+    assert value(text, "gpuledger_ledger_write_failures_total", kind="unreachable") == 3
+    assert value(text, "gpuledger_bad_input_total", kind="node") == 0
+    reasons = {dict(labels)["reason"] for name, labels in samples(text) if name == "gpuledger_refusals_total"}
+    assert reasons == {reason.value for reason in Reason}
+
+
+def test_who_waits_is_shown_with_the_reason_and_since_when() -> None:
+    shown = Shown(by_reason={"no-memory": 2})
+    name = "gpuledger_oldest_waiting_pod_created_timestamp_seconds"
+    assert name not in {key for key, _ in samples(shown.metrics().text())}
+    for uid, created in (("a", "2030-01-01T00:00:10Z"), ("b", "2030-01-01T00:00:05Z"), ("c", "")):
+        shown.waiting.refused(Pod(uid, "default", uid), a_request(mib(1)), created, [])
+    text = shown.metrics().text()
+    assert value(text, "gpuledger_waiting_pods") == 3
+    assert value(text, "gpuledger_waiting_pods_by_reason", reason="no-memory") == 2
+    assert value(text, "gpuledger_waiting_pods_by_reason", reason="no-cores") == 0
+    assert value(text, name) == 1893456005
+
+
+def test_a_write_of_the_ledger_is_seen_with_its_time_and_size() -> None:
+    metrics = Shown().metrics()
+    metrics.ledger_written(0.02, 5)
+    text = metrics.text()
+    assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.025") == 1
+    assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.01") == 0
+    assert value(text, "gpuledger_ledger_write_entries_sum") == 5
+
+
+async def test_the_lag_of_the_loop_is_measured_while_the_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_lag, "INTERVAL_S", 0.0)
+    metrics, seen = Shown().metrics(), asyncio.Event()
+    monkeypatch.setattr(metrics.loop_lag_seconds, "observe", lambda _: seen.set())
+    served = metrics.while_served(None)
+    await anext(served)
+    await seen.wait()
+    with pytest.raises(StopAsyncIteration):
+        await anext(served)
+    seen.clear()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not seen.is_set()
+
+
+@pytest.mark.parametrize("compatibility", [(), ("hami",), ("hami-legacy",), ("volcano",), METRICS_COMPATIBILITY])
+def test_only_names_that_are_asked_for_are_added(compatibility: tuple[str, ...]) -> None:
+    beginnings = {"hami": "hami_gpu_", "hami-legacy": "GPUDevice", "volcano": "volcano_vgpu_"}
+    names = families(Shown().metrics(compatibility).text())
+    found = {system for system, beginning in beginnings.items() if any(name.startswith(beginning) for name in names)}
+    assert found == set(compatibility)
+
+
+def test_cards_and_pods_can_be_left_out_and_sums_stay() -> None:
+    card = a_card()
+    ledger = a_ledger()
+    ledger.load(stored(card, a_holder("a", a_share(card, 20_000))))
+    names = families(Shown(ledger).metrics(per_card=False, per_pod=False).text())
+    assert not [name for name in names if name.startswith(("gpuledger_card_", "gpuledger_pod_"))]
+    text = Shown(ledger).metrics(per_card=False, per_pod=False).text()
+    assert value(text, "gpuledger_cards_over_capacity") == 1
+    assert value(text, "gpuledger_model_memory_used_bytes", model="") == 20_000 * 2**20
+
+
+def test_every_metric_has_a_sample_somewhere() -> None:
+    text = everything().text()
+    shown = {name for name, _ in samples(text)}
+    of_family = {"counter": "", "gauge": "", "histogram": "_bucket"}
+    assert {name for name, kind in families(text).items() if name + of_family[kind] not in shown} == set()

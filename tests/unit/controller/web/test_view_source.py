@@ -1,0 +1,56 @@
+"""The ledger as the page sees it: which nodes have changed for people, and how they look now."""
+
+from typing import Any, cast
+
+from builders import a_card, a_holder, a_ledger, a_share, cards_of, occupy, stored
+from gpuledger.controller.web.view_source import LedgerSource
+from gpuledger.ledger.book import Ledger
+
+
+def a_source(ledger: Ledger) -> LedgerSource:
+    return LedgerSource(ledger, list, cast(Any, None), cast(Any, None))
+
+
+def test_at_first_all_nodes_are_new() -> None:
+    source = a_source(a_ledger(*cards_of("node-a", 2), *cards_of("node-b", 2)))
+    assert sorted(source.touched_since(-1)) == ["node-a", "node-b"]
+
+
+def test_a_node_without_cards_is_gone() -> None:
+    card = a_card()
+    ledger = a_ledger(card)
+    source = a_source(ledger)
+    seen = source.edition
+    ledger.unload(card.uuid, 2)
+    assert source.edition > seen
+    assert (list(source.touched_since(seen)), source.node("node-a")) == (["node-a"], None)
+
+
+def test_nothing_has_changed_when_nothing_has() -> None:
+    source = a_source(a_ledger(*cards_of()))
+    seen = source.edition
+    assert (source.edition, list(source.touched_since(seen))) == (seen, [])
+
+
+def test_what_is_only_on_hold_is_not_shown() -> None:
+    card = a_card()
+    ledger = a_ledger(card)
+    occupy(ledger, "a", a_share(card))
+    report = a_source(ledger).node("node-a")
+    assert report is not None
+    assert report.cards[0].holders == ()
+
+
+def test_a_holder_that_arrives_is_seen_though_it_changes_no_room() -> None:
+    card = a_card()
+    ledger = a_ledger(card)
+    source = a_source(ledger)
+    share = a_share(card)
+    occupy(ledger, "a", share)
+    seen = source.edition
+    ledger.load(stored(card, a_holder("a", share), version=2))
+    source.note(card.node_name)
+    assert list(source.touched_since(seen)) == [card.node_name]
+    report = source.node(card.node_name)
+    assert report is not None
+    assert [holder.pod.name for holder in report.cards[0].holders] == ["a"]

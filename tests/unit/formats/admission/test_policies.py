@@ -1,0 +1,188 @@
+"""The API server's policies say the same names as the settings, and stay away from what they are not for."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from gpuledger.command_line.program import main
+from gpuledger.configuration.admission import OWN_ANNOTATIONS, policies
+from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.settings import RESOURCES, Settings
+from gpuledger.formats.admission.accounts import FOREIGN_ANNOTATIONS, FOREIGN_ENDINGS
+from gpuledger.formats.custom_resource.cel import literal
+from gpuledger.formats.dialects.selection import MODE, USE_UUID
+from gpuledger.formats.objects import patched
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+
+Json = dict[str, Any]
+
+MANIFESTS = Path(__file__).parents[4] / "manifests"
+FILES = {
+    "mutating": "admission/mutating.yaml",
+    "validating": "admission/validating.yaml",
+    "agents": "agent/policy.yaml",
+}
+KINDS = tuple(FILES)
+EXEMPT = {"kube-system", "gpuledger-system"}
+
+
+def rendered(settings: Settings, *kinds: str) -> dict[str, Json]:
+    """Return name of a policy -> the policy, without bindings."""
+    documents = yaml.safe_load_all(policies(settings, frozenset(kinds or KINDS)))
+    return {each["metadata"]["name"]: each for each in documents if each["kind"].endswith("Policy")}
+
+
+def bindings(settings: Settings) -> dict[str, Json]:
+    """Return name of a policy -> the spec of its binding."""
+    documents = list(yaml.safe_load_all(policies(settings, frozenset(KINDS))))
+    return {each["spec"]["policyName"]: each["spec"] for each in documents if each["kind"].endswith("Binding")}
+
+
+def expressions(value: object) -> Iterator[str]:
+    """Yield every expression in a policy."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("expression", "messageExpression"):
+                yield inner
+            else:
+                yield from expressions(inner)
+    if isinstance(value, list):
+        for inner in value:
+            yield from expressions(inner)
+
+
+def strings(text: str) -> set[str]:
+    return set(re.findall(r'"((?:[^"\\]|\\.)*)"', text))
+
+
+def variable(policy: Json, name: str) -> str:
+    (found,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == name)
+    return str(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_files_in_manifests_are_what_the_default_settings_give(kind: str) -> None:
+    text = policies(Settings(), frozenset({kind}))
+    assert (MANIFESTS / FILES[kind]).read_text() == text, "run `make generate` and commit it"
+
+
+def test_the_folders_apply_all_files() -> None:
+    for file in map(Path, FILES.values()):
+        resources = yaml.safe_load((MANIFESTS / file.parent / "kustomization.yaml").read_text())["resources"]
+        assert file.name in resources
+
+
+def test_the_compatible_set_up_renames_the_count_everywhere_at_once() -> None:
+    """With one changed setting, nothing may go on speaking of Volcano's own count."""
+    before, after = Settings(), Settings().changed({"volcano_count": "nvidia.com/gpu"})
+    assert before.volcano_count in policies(before, frozenset(KINDS))
+    assert before.volcano_count not in policies(after, frozenset(KINDS))
+    defaults = variable(rendered(after)["gpuledger-pods"], "defaults")
+    assert '"volcano.sh/vgpu-memory": {"count": "nvidia.com/gpu", "number": "1"}' in defaults
+
+
+def test_every_name_of_a_resource_comes_from_the_settings() -> None:
+    names = {option: f"example.com/{option}" for option in RESOURCES}
+    found = rendered(Settings().changed({**names, "vendors": []}))
+    asking = found["gpuledger-pods"], found["gpuledger-requests"]
+    for policy in asking:
+        said = {name for text in expressions(policy["spec"]) for name in strings(text) if "/" in name}
+        elsewhere = {"gpuledger.dev/managed", "/spec/schedulerName", "/metadata/labels", "/metadata/labels/"}
+        assert said - elsewhere == set(names.values()) - {names["resource_priority"]}
+
+
+def test_a_resource_without_a_name_is_not_spoken_of() -> None:
+    settings = Settings().changed({"volcano_count": "", "volcano_classic_count": "", "vendors": []})
+    found = rendered(settings)
+    assert '""' not in "".join(expressions(found["gpuledger-pods"]["spec"]))
+    assert "volcano.sh/vgpu-memory" not in variable(found["gpuledger-pods"], "defaults")
+    assert "volcano.sh/vgpu-memory" in variable(found["gpuledger-requests"], "names")
+
+
+def test_the_number_that_is_added_is_the_default_of_the_settings() -> None:
+    added = {
+        number: variable(rendered(Settings().changed({"default_number": number}))["gpuledger-pods"], "defaults")
+        for number in (0, 3)
+    }
+    assert '"nvidia.com/gpumem": {"count": "nvidia.com/gpu", "number": "3"}' in added[3]
+    assert "nvidia.com/gpumem" not in added[0]
+
+
+def test_pods_get_the_first_scheduler_and_may_name_any_of_ours() -> None:
+    found = rendered(Settings().changed({"scheduler_name": "own", "extra_scheduler_names": ["volcano"]}))
+    mutations = [each["jsonPatch"]["expression"] for each in found["gpuledger-pods"]["spec"]["mutations"]]
+    assert 'path: "/spec/schedulerName", value: "own"' in mutations[0]
+    assert variable(found["gpuledger-requests"], "scheduler_names") == '["own", "volcano"]'
+
+
+def test_amounts_are_limited_in_the_unit_in_which_they_are_said() -> None:
+    settings = Settings().changed({"resource_memory_unit_mib": 1024})
+    table = variable(rendered(settings)["gpuledger-requests"], "words")
+    assert '"nvidia.com/gpumem": {"most": "16384", "means": "memory per card in units of 1024 MiB"' in table
+
+
+def test_wishes_of_users_are_not_among_what_only_schedulers_write() -> None:
+    wishes = {*MODE, *USE_UUID, *(each.use_uuid for each in words_of(Settings()).vocabularies)}
+    assert not wishes & set(FOREIGN_ANNOTATIONS)
+    assert not [wish for wish in wishes if wish.endswith(FOREIGN_ENDINGS)]
+
+
+def test_our_account_may_patch_what_the_program_patches_and_nothing_else() -> None:
+    """All names of annotations that are given to annotate_pod, wherever that is."""
+    source = Path(__file__).parents[4] / "operator" / "gpuledger" / "workflows"
+    text = "".join(file.read_text() for file in source.rglob("*.py"))
+    constants = set(re.findall(r"\.annotate_pod\(pod, (\w+),", text))
+    assert len(constants) == text.count(".annotate_pod(")
+    values = {**vars(patched), "DEVICES_ANNOTATION": DEVICES_ANNOTATION}
+    assert {values[name] for name in constants} == set(OWN_ANNOTATIONS)
+
+
+def test_a_policy_that_fails_refuses_and_every_one_is_bound() -> None:
+    found = rendered(Settings())
+    assert {policy["spec"]["failurePolicy"] for policy in found.values()} == {"Fail"}
+    bound = bindings(Settings())
+    assert bound.keys() == found.keys()
+    validating = {name for name, policy in found.items() if policy["kind"].startswith("Validating")}
+    assert {name for name, spec in bound.items() if spec.get("validationActions") == ["Deny"]} == validating
+
+
+def test_what_concerns_requests_leaves_out_exempt_namespaces() -> None:
+    for name, spec in bindings(Settings()).items():
+        scoped = name in {"gpuledger-pods", "gpuledger-requests", "gpuledger-foreign-devices"}
+        assert ("matchResources" in spec) is scoped
+        if scoped:
+            label, itself = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+            assert (label["key"], label["operator"], label["values"]) == ("gpuledger.dev/ignore", "NotIn", ["true"])
+            assert (itself["key"], itself["operator"]) == ("kubernetes.io/metadata.name", "NotIn")
+            assert set(itself["values"]) == EXEMPT
+
+
+def test_only_kinds_that_were_asked_for_are_printed() -> None:
+    for kind in KINDS:
+        printed = CliRunner().invoke(main, ["admission-policies", "--kind", kind])
+        assert printed.exit_code == 0
+        kinds = {document["kind"] for document in yaml.safe_load_all(printed.output)}
+        policy = f"{'Mutating' if kind == 'mutating' else 'Validating'}AdmissionPolicy"
+        assert kinds == {policy, f"{policy}Binding"}
+
+
+def test_the_command_takes_settings_and_writes_to_a_file(tmp_path: Path) -> None:
+    settings, output = tmp_path / "settings.yaml", tmp_path / "policies.yaml"
+    settings.write_text("scheduler_name: own\n")
+    done = CliRunner().invoke(
+        main, ["admission-policies", "--settings", str(settings), "--output", str(output)], catch_exceptions=False
+    )
+    assert (done.exit_code, done.output) == (0, "")
+    assert '["own"]' in output.read_text()
+
+
+@pytest.mark.parametrize("text", ["plain", "it's", 'with "quotes"', "back\\slash", "naïve"])
+def test_a_text_can_not_end_the_string_that_it_is_in(text: str) -> None:
+    quoted = literal(text)
+    assert quoted[0] == quoted[-1] == '"'
+    assert not re.search(r'(?<!\\)(?:\\\\)*"', quoted[1:-1])

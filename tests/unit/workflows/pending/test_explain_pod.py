@@ -1,0 +1,185 @@
+"""Why a pod waits, and what becomes of it, is told in words with the numbers of now."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from builders import a_card, a_holder, a_share, cards_of, whole_share
+from fakes.api_server import ApiServer, Json
+from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.operator_parts import OperatorParts, an_operator
+from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.model.errors import NotFound
+from gpuledger.model.share import Claim, Holder, HolderState
+from gpuledger.reports.explanation import PodState
+from gpuledger.workflows.pending.explain_pod import NODES_IN_DETAIL, REUSED_S
+
+CARDS = cards_of("node-a", 2)
+SMALL = a_card(0, "node-b", memory_mib=8_000)
+TEN = {GPU: "1", MEMORY: "10k"}
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> OperatorParts:
+    """Return two nodes: on one both cards are taken in part, on the other the only card is small."""
+    for card in CARDS:
+        api.put_card(card, a_holder(f"tenant-{card.index}", a_share(card, 7_000 + card.index)))
+    api.put_card(SMALL)
+    return an_operator(api)
+
+
+def put(parts: OperatorParts, name: str, limits: Json = TEN, **fields: object) -> None:
+    parts.api.put_pod(a_pod_object(name, limits, **fields))  # type: ignore[arg-type]
+
+
+async def explained(parts: OperatorParts, name: str) -> Json:
+    return (await parts.explainer.explain("default", name)).json()
+
+
+async def test_a_pod_that_waits_is_told_per_card_what_is_missing_and_who_has_it(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "12k"})
+    assert not parts.filter("late", "node-a", "node-b").node_names
+    found = await explained(parts, "late")
+    assert found["state"] == "waiting"
+    for words in ("0 of 2 GPU nodes", "12000 MiB free (1)", "as large as 12000 MiB (1)"):
+        assert words in found["summary"]
+    assert found["summary"].endswith("node-a would fit if 3,000 MiB more were free on GPU-node-a-0 (index 0)")
+    nearest, small = found["nodes"]
+    assert nearest["wouldHaveToLeave"] == ["default/tenant-0"]
+    assert [(card["short"], card["by"], card["reason"]) for card in nearest["cards"]] == [
+        ({"memoryMiB": 3_000}, ["default/tenant-0"], "no-memory"),
+        ({"memoryMiB": 3_001}, ["default/tenant-1"], "no-memory"),
+    ]
+    assert (small["reason"], small["cards"][0]["short"]) == ("card-too-small", {"memoryMiB": 4_000})
+    assert (found["since"], found["lastTried"] is None) == ("2030-01-01T00:00:00Z", False)
+
+
+async def test_nodes_that_kube_scheduler_does_not_offer_are_told_apart(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "12k"})
+    parts.filter("late", "node-b")
+    found = await explained(parts, "late")
+    assert [(node["node"], node["offered"]) for node in found["nodes"]] == [("node-b", True), ("node-a", False)]
+    assert found["schedulerRefused"] == 1
+    assert found["summary"].startswith(
+        "0 of 2 GPU nodes take it: no card as large as 12000 MiB (1), not offered by kube-scheduler (1)"
+    )
+
+
+async def test_kube_schedulers_own_words_are_shown_beside_ours(parts: OperatorParts) -> None:
+    put(parts, "late")
+    words = "0/2 nodes are available: 2 node(s) had untolerated taint"
+    pod = parts.api.pods["default", "late"]
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    parts.api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})
+    assert (await explained(parts, "late"))["schedulerSays"] == words
+
+
+async def test_a_node_that_takes_the_pod_now_comes_first(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "9k"})
+    found = await explained(parts, "late")
+    assert (found["state"], found["lastTried"]) == ("room-found", None)
+    assert found["summary"] == "fits on node-a now: it is tried again in its turn"
+    assert [node["fits"] for node in found["nodes"]] == [True, False]
+
+
+async def test_what_is_on_hold_for_the_pod_itself_does_not_stand_in_its_way(parts: OperatorParts) -> None:
+    put(parts, "soon", {GPU: "1", MEMORY: "9k"})
+    assert parts.filter("soon", "node-a").node_names
+    found = await explained(parts, "soon")
+    assert (found["state"], found["nodes"][0]["fits"]) == ("room-found", True)
+    put(parts, "late", {GPU: "2", MEMORY: "8k"})
+    late = await explained(parts, "late")
+    assert ["default/soon" in card["by"] for card in late["nodes"][0]["cards"]].count(True) == 1
+
+
+async def test_room_that_is_being_made_is_told_with_those_who_have_to_leave(parts: OperatorParts) -> None:
+    put(parts, "urgent", {GPU: "1"}, priority=10)
+    urgent = pod_identity(parts.api.pods["default", "urgent"])
+    promised = Holder(urgent, whole_share(CARDS[0]), HolderState.RESERVED, "2030-01-01T00:05:00Z")
+    await parts.journal.claim(Claim(promised, 1, ("tenant-0",)))
+    found = await explained(parts, "urgent")
+    assert found["state"] == "being-freed"
+    assert found["summary"] == (
+        "waits for default/tenant-0 to leave 1 card of node-a, until 2030-01-01T00:05:00Z at the latest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "words"),
+    [
+        (lambda parts: put(parts, "p", {GPU: "0.5"}), PodState.BAD_REQUEST, "nvidia.com/gpu"),
+        (lambda parts: put(parts, "p", {"cpu": "1"}), PodState.NO_GPU, "asks for no GPU"),
+        (lambda parts: put(parts, "p", scheduler_name="other"), PodState.NOT_OURS, "other, not gpuledger"),
+        (lambda parts: put(parts, "p", node_name="node-a", phase="Succeeded"), PodState.ENDED, "has ended"),
+        (lambda parts: put(parts, "p", node_name="node-a"), PodState.UNCOUNTED, "gpuledger audit"),
+        (lambda parts: put(parts, "p", uid="tenant-0", node_name="node-a"), PodState.PLACED, "has 1 card of node-a"),
+    ],
+)
+async def test_every_other_state_of_a_pod_has_a_sentence(
+    parts: OperatorParts, change: Callable[[OperatorParts], None], state: PodState, words: str
+) -> None:
+    change(parts)
+    found = await explained(parts, "p")
+    assert found["state"] == state.value
+    assert words in found["summary"]
+
+
+async def test_a_pod_that_does_not_exist_is_no_pod(parts: OperatorParts) -> None:
+    with pytest.raises(NotFound):
+        await explained(parts, "nobody")
+
+
+async def test_of_many_nodes_only_the_nearest_are_shown_card_by_card(api: ApiServer) -> None:
+    for number in range(NODES_IN_DETAIL + 10):
+        card = a_card(0, f"node-{number:03}")
+        api.put_card(card, a_holder(f"tenant-{number}", a_share(card, 10_000 + number)))
+    parts = an_operator(api)
+    put(parts, "late")
+    found = await explained(parts, "late")
+    assert [bool(node["cards"]) for node in found["nodes"]] == [True] * NODES_IN_DETAIL + [False] * 10
+    assert [node["node"] for node in found["nodes"]][:2] == ["node-000", "node-001"]
+
+
+async def test_it_writes_nothing(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "12k"})
+    parts.filter("late", "node-a", "node-b")
+    before = len(parts.api.changes)
+    await explained(parts, "late")
+    assert len(parts.api.changes) == before
+
+
+async def test_who_waits_is_listed_with_the_reasons_that_nodes_give(parts: OperatorParts) -> None:
+    for name, limits in (
+        ("late", {GPU: "1", MEMORY: "12k"}),
+        ("alike", {GPU: "1", MEMORY: "12k"}),
+        ("whole", {GPU: "1"}),
+    ):
+        put(parts, name, limits)
+        parts.filter(name, "node-a", "node-b") if name != "whole" else parts.filter(name, "node-a")
+    listed = [report.json() for report in parts.why_waiting.reports()]
+    assert [(each["pod"], each["request"]) for each in listed] == [
+        ("late", "1 card with 12,000 MiB"),
+        ("alike", "1 card with 12,000 MiB"),
+        ("whole", "1 whole card"),
+    ]
+    assert listed[0]["reasons"] == listed[1]["reasons"]
+    assert sorted((each["reason"], each["nodes"]) for each in listed[0]["reasons"]) == [
+        ("card-too-small", 1),
+        ("no-memory", 1),
+    ]
+    assert parts.why_waiting.pods_by_reason()["no-whole-card"] == 1
+
+
+async def test_what_need_not_be_of_this_moment_is_found_once_for_pods_that_ask_alike(parts: OperatorParts) -> None:
+    for name in ("first", "alike"):
+        put(parts, name, {GPU: "1", MEMORY: "12k"})
+        parts.filter(name, "node-a", "node-b")
+    first, alike = (parts.api.pods["default", name] for name in ("first", "alike"))
+    before = (await parts.explainer.explain_object(first, of_now=False)).summary
+    parts.api.put_card(CARDS[0])
+    parts.watch()
+    assert (await parts.explainer.explain_object(alike, of_now=False)).summary == before
+    assert (await parts.explainer.explain_object(alike)).summary == "fits on node-a now: it is tried again in its turn"
+    await asyncio.sleep(REUSED_S + 1)
+    assert (await parts.explainer.explain_object(first, of_now=False)).summary != before
