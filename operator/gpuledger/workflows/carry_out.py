@@ -48,8 +48,8 @@ SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
 IN_VAIN_S = 10.0
-"""After this a preemption is given up: nobody leaves any more, or kube-scheduler leaves out the node. kube-scheduler's own
-victims are told after the claim is made, and the watches show later that they go."""
+"""After this a preemption is given up: nobody leaves any more, or kube-scheduler leaves out the node. The victims that
+kube-scheduler has chosen are told after the claim is made, and the watches show later that they go."""
 
 READY_WAIT_S = 1.0
 """How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
