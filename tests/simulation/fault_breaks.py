@@ -5,6 +5,7 @@ from gpuledger.workflows.plugin_turns import PluginTurns
 from simulation import api_server
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch
+from simulation.card_checks import broken_rule
 from simulation.explorers import Mood, Rule
 
 ACTIVE = Mood(swap_rate=0.3, act_rate=0.3)
@@ -29,7 +30,7 @@ def deleted_in_any_version(patch: Patch) -> None:
 
 def moved_with_holders(patch: Patch) -> None:
     """Either alone is enough: that the operator leaves a card that is held where it is, and the rule of the CRD."""
-    rules = api_server.broken_rule
+    rules = broken_rule
 
     def but_one(new: Json, old: Json | None) -> str | None:
         return rules(new, old and {**old, "spec": {**old["spec"], "nodeName": new["spec"]["nodeName"]}})
