@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulation.api_server import Kind
 from simulation.item import Item
 from simulation.scenario import Wish
 
@@ -144,7 +143,4 @@ class AgentAway:
         return True
 
     def do(self, world: "World") -> None:
-        node = world.api.objects[Kind.NODE][self.node_name]
-        allocatable = node["status"]["allocatable"]
-        slots = {"nvidia.com/gpu": "80" if allocatable["nvidia.com/gpu"] == "0" else "0"}
-        world.api.put(Kind.NODE, self.node_name, {**node, "status": {"allocatable": {**allocatable, **slots}}})
+        world.nodes.toggle_agent(self.node_name)

@@ -5,16 +5,23 @@ Nothing here asks the program how it counts: sums, the annotation and who fits a
 
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING
 
 from fakes.virtual_time import EPOCH
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from simulation.api_server import Change, Json, Kind
 from simulation.kube_scheduler import FLUSH_S
 from simulation.operator_process import OperatorProcess
-from simulation.scenario import Wish
+from simulation.readings import (
+    amount_asked,
+    amounts_of,
+    claims_of,
+    containers_of,
+    devices,
+    has_room,
+    holders_of,
+    lives_bound,
+)
+from simulation.scenario import CARD_MIB, Wish
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -32,9 +39,6 @@ PROMPT_S = 60.0
 
 UNWOKEN_S = PROMPT_S + FLUSH_S
 """The same where the API server has refused to let a pod be woken: then kube-scheduler's own rhythm is what is left."""
-
-Devices = dict[str, dict[str, tuple[int, int]]]
-"""Card -> container -> memory and cores."""
 
 
 class Violation(Exception):  # noqa: N818 - reads as what it is
@@ -65,15 +69,23 @@ class Checker:
     def _check_card(self, change: Change) -> None:
         card = change.new
         if card is None:
-            raise Violation(f"card {change.key} was deleted though its node reports it")
+            self._check_deleted(change)
+            return
         holders, capacity = holders_of(card), card["spec"]["capacity"]
         for amount in AMOUNTS:
             total = sum(holder[amount] for holder in holders)
-            if total > capacity[amount]:
+            before = sum(holder[amount] for holder in holders_of(change.old))
+            if total > capacity[amount] and total > before:  # it may have shrunk
                 raise Violation(f"card {change.key} is over-allocated: {amount} {total} of {capacity[amount]}")
         if len(holders) > 1 and any(holder["exclusive"] for holder in holders):
             raise Violation(f"card {change.key}: an exclusive holder is not alone")
         self._check_who_left(change, card)
+
+    def _check_deleted(self, change: Change) -> None:
+        if holders_of(change.old):
+            raise Violation(f"card {change.key} was deleted though pods hold it")
+        if change.object["spec"]["uuid"] not in self._world.nodes.unsteady:
+            raise Violation(f"card {change.key} was deleted though its node reports it")
 
     def _check_who_left(self, change: Change, card: Json) -> None:
         before = {holder["podUID"]: holder for holder in holders_of(change.old)}
@@ -81,7 +93,7 @@ class Checker:
         for uid, holder in before.items():
             if uid not in after:
                 self._check_may_leave(uid, card)
-            elif _amounts(holder) != _amounts(after[uid]):
+            elif amounts_of(holder) != amounts_of(after[uid]):
                 raise Violation(f"card {change.key}: the share of {uid} has changed")
             if holder["state"] == "reserved" and after.get(uid, {"state": "releasing"})["state"] == "releasing":
                 self._check_may_be_taken_back(uid, card, holder["deadline"])
@@ -144,10 +156,22 @@ class Checker:
             card, holder = held[uuid]
             if card["spec"]["nodeName"] != pod["spec"]["nodeName"]:
                 raise Violation(f"pod {uid} is bound to a node that is not that of card {uuid}")
-            if _containers(holder) != containers:
+            if containers_of(holder) != containers:
                 raise Violation(f"pod {uid} is told of other amounts of card {uuid} than it holds")
-            if _amount_asked(holder) != wish.memory_mib:
+            if amount_asked(holder) != wish.memory_mib:
                 raise Violation(f"pod {uid} holds another amount of card {uuid} than it asks for")
+            self._check_given_once(uuid, pod["spec"]["nodeName"])
+
+    def _check_given_once(self, uuid: str, node_name: str) -> None:
+        """Check, by what living pods were told, that a card is given away on one node, and not above its memory."""
+        told_mib = 0
+        for pod in self._world.api.pods.values():
+            if lives_bound(pod) and uuid in devices(pod):
+                told_mib += sum(memory_mib for memory_mib, _ in devices(pod)[uuid].values())
+                if pod["spec"]["nodeName"] != node_name:
+                    raise Violation(f"card {uuid} is given away on two nodes")
+        if told_mib > CARD_MIB:
+            raise Violation(f"card {uuid} is given twice: living pods were told of {told_mib} MiB of it")
 
     def lie(self, uid: str, node_name: str) -> str:
         """Return what is wrong with a Bind that is answered with success."""
@@ -191,7 +215,7 @@ class Checker:
 
     def unmet(self) -> list[str]:
         """Return what is not as it should be, once nothing is on its way any more."""
-        found = [*self._unmet_holders(), *self._unmet_pods()]
+        found = [*self._unmet_holders(), *self._unmet_pods(), *self._world.nodes.unmet()]
         for slot in self._world.slots:
             if slot.process.alive:
                 found += self._unmet_memory(slot.process)
@@ -275,13 +299,11 @@ class Checker:
 
     def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:
         """Tell whether a pod fits beside all that hold cards, or only beside those that have at least this priority."""
-        nodes = self._world.api.objects[Kind.NODE].values()
-        ready = [node["metadata"]["name"] for node in nodes if node["status"]["allocatable"]["nvidia.com/gpu"] != "0"]
-        return any(self._free_cards(name, wish, stay_from) >= wish.cards for name in ready)
+        return any(self._free_cards(name, wish, stay_from) >= wish.cards for name in self._world.node_names)
 
     def _free_cards(self, node_name: str, wish: Wish, stay_from: int | None) -> int:
         cards = [card for card in self._world.api.cards.values() if card["spec"]["nodeName"] == node_name]
-        return sum(_has_room(card, wish, stay_from) for card in cards)
+        return sum(has_room(card, wish, stay_from) for card in cards if self._world.nodes.takes_pods(card))
 
     def _unmet_memory(self, process: OperatorProcess) -> list[str]:
         ledger, api, found = process.ledger, self._world.api, []
@@ -304,52 +326,3 @@ class Checker:
         if process.is_active() and process.known_pods() - living:
             found.append(f"{process.name} takes {sorted(process.known_pods() - living)} for bound and alive")
         return found
-
-
-def holders_of(card: Json | None) -> list[Json]:
-    """Return a card's holders, none if it has no status."""
-    found: list[Json] = ((card or {}).get("status") or {"holders": []})["holders"]
-    return found
-
-
-def claims_of(card: Json) -> list[Json]:
-    """Return a card's claims, none if it has no status."""
-    found: list[Json] = (card.get("status") or {}).get("claims") or []
-    return found
-
-
-def lives_bound(pod: Json) -> bool:
-    """Tell whether a pod has a node and has not ended."""
-    return bool(pod["spec"].get("nodeName")) and pod["status"].get("phase") not in ("Succeeded", "Failed")
-
-
-def devices(pod: Json) -> Devices:
-    """Return what a pod's annotation names."""
-    named: dict[str, list[dict[str, Any]]] = orjson.loads(pod["metadata"]["annotations"][DEVICES_ANNOTATION])
-    found: Devices = {}
-    for container, cards in named.items():
-        for card in cards:
-            found.setdefault(card["uuid"], {})[container] = (card["memoryMiB"], card["cores"])
-    return found
-
-
-def _amount_asked(holder: Json) -> int:
-    """Return the memory that a pod has asked for: 0 stands for a card of its own."""
-    return 0 if holder["exclusive"] else int(holder["memoryMiB"])
-
-
-def _containers(holder: Json) -> dict[str, tuple[int, int]]:
-    return {c["name"]: (c["memoryMiB"], c["cores"]) for c in holder["containers"]}
-
-
-def _amounts(holder: Json) -> tuple[Any, ...]:
-    return holder["memoryMiB"], holder["cores"], holder["number"], holder["exclusive"], holder["containers"]
-
-
-def _has_room(card: Json, wish: Wish, stay_from: int | None) -> bool:
-    holders = [holder for holder in holders_of(card) if stay_from is None or holder["priority"] >= stay_from]
-    if not wish.memory_mib or any(holder["exclusive"] for holder in holders):
-        return not holders
-    capacity = card["spec"]["capacity"]
-    used_mib = sum(holder["memoryMiB"] for holder in holders)
-    return bool(used_mib + wish.memory_mib <= capacity["memoryMiB"] and len(holders) < capacity["number"])

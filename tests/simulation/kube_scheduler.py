@@ -11,8 +11,8 @@ from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
-from simulation.network import Watch
 from simulation.operator_process import SETTINGS
+from simulation.watches import Watch
 
 if TYPE_CHECKING:
     from simulation.slot import Slot

@@ -1,23 +1,19 @@
-"""Between an operator and the API server: requests and answers that are late or lost, and watches that lag behind.
+"""Between an operator and the API server: requests and answers that are late or lost; `watches.py` has the watches.
 
 A request has two moments: when the API server carries it out, and when the client hears of it. A client that has
 given up, or died, does not stop a request that is under way.
 """
 
-import asyncio
 import re
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-import orjson
-
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S
 from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, Unreachable
-from simulation.api_server import Change, Kind, Operation, Selector, route, selector_of, watch_event
+from simulation.api_server import Kind, Operation, route, selector_of
 from simulation.item import LATE_S, SOON, SOON_S, Item
+from simulation.watches import PlainWatch
 
 if TYPE_CHECKING:
     from simulation.operator_process import OperatorProcess
@@ -63,7 +59,7 @@ class Client:
             self._world.check_evicted(body["deleteOptions"]["preconditions"]["uid"])
         field_selector = parameters.get("fieldSelector") if parameters else None
         if operation is Operation.BIND and isinstance(body, dict):
-            self._world.check_sent(self._process, body["metadata"]["uid"])
+            self._world.check_sent(self._process, body)
         request = Request(self._world, self._process, operation, key, body, field_selector)
         timer = self._process.loop.call_later(timeout_s, request.give_up)
         self._world.pend(request)
@@ -234,162 +230,7 @@ class Answer(Item):
         if self.error:
             self.request.future.set_exception(self.error)
         else:
+            if self.request.operation is Operation.LIST_NODES and self.answer:
+                for node in self.answer["items"]:
+                    self.request.process.view.show(node)
             self.request.future.set_result(self.answer)
-
-
-class Watch(Item):
-    """Events on their way to one watcher, in order. It is itself what is on its way: its next event."""
-
-    __slots__ = ("_moving", "closed", "kind", "name", "queue", "selector")
-
-    def __init__(self, world: "World", name: str, kind: Kind, selector: Selector) -> None:
-        super().__init__(world)
-        self.name = name
-        self.kind = kind
-        self.selector = selector
-        self.queue: deque[tuple[str, Json]] = deque()
-        self.closed = False
-        self._moving = False  # in the world, as an item, or put off
-
-    @property
-    def group(self) -> str:
-        return "watch"
-
-    def start(self, version: int | None) -> None:
-        """Begin to watch: with all that there is, or with what has happened since a version."""
-        if version is None:
-            self.queue.extend(self._listed())
-        else:
-            for change in self.world.api.history:
-                if change.version > version:
-                    self._take(change)
-        self.world.api.listeners.append(self._take)
-        self._move()
-
-    def stop(self) -> None:
-        """Watch no more."""
-        if not self.closed:
-            self.closed = True
-            self.world.api.listeners.remove(self._take)
-
-    def show(self, kind: str, found: Json) -> None:
-        """Have the watcher take in an event."""
-        raise NotImplementedError
-
-    def break_off(self) -> None:
-        """Let the connection break."""
-        raise NotImplementedError
-
-    def what(self) -> str:
-        kind, found = self.queue[0]
-        metadata = found["metadata"]
-        return f"{self.name}: sees {kind} {self.kind} {metadata['name']} version {metadata['resourceVersion']}"
-
-    def is_void(self) -> bool:
-        return self.closed or not self.queue
-
-    def ways(self) -> int:
-        return 5 if self._is_superseded() else 4
-
-    def way(self, number: int) -> str:
-        return ("", SOON, f"stalls for {LATE_S:.0f} s", "breaks", "is skipped for a later one")[number]
-
-    def happen(self, way: int) -> None:
-        self._moving = False
-        if way in (1, 2):
-            self._moving = True
-            self.world.put_off(self, SOON_S if way == 1 else LATE_S)
-            return
-        if way == 3:
-            self.break_off()
-        else:
-            kind, found = self.queue.popleft()
-            if way == 0:
-                self.show(kind, found)
-        self._move()
-
-    def _listed(self) -> list[tuple[str, Json]]:
-        return [("ADDED", found) for found in self.world.api.objects[self.kind].values() if self.selector(found)]
-
-    def _take(self, change: Change) -> None:
-        if change.kind is self.kind:
-            event = watch_event(change, self.selector)
-            if event is not None:
-                self.queue.append(event)
-                self._move()
-
-    def _move(self) -> None:
-        if self.queue and not self._moving and not self.closed:
-            self._moving = True
-            self.world.pend(self)
-
-    def _is_superseded(self) -> bool:
-        """Tell whether a later event of the same object is there: then a watcher may leave this one out."""
-        uid = self.queue[0][1]["metadata"]["uid"]
-        return any(found["metadata"]["uid"] == uid for _, found in list(self.queue)[1:])
-
-
-class KopfWatch(Watch):
-    """A watch of Kopf, which lists everything again when it breaks, and never learns what is gone by then."""
-
-    __slots__ = ("_process", "_taker")
-
-    def __init__(
-        self,
-        world: "World",
-        process: "OperatorProcess",
-        kind: Kind,
-        selector: Selector,
-        taker: Callable[[Json, bool], None],
-    ) -> None:
-        super().__init__(world, process.name, kind, selector)
-        self._process = process
-        self._taker = taker
-
-    def show(self, kind: str, found: Json) -> None:
-        self._process.loop.call(self._taker, found, kind == "DELETED")
-
-    def break_off(self) -> None:
-        self.queue.clear()
-        self.queue.extend(self._listed())
-        self._process.operator.kopf_lists.again.set()
-
-
-class PlainWatch(Watch):
-    """A watch of the operator's own, as lines of JSON."""
-
-    __slots__ = ("_error", "_lines", "_process", "_waiter")
-
-    def __init__(self, world: "World", process: "OperatorProcess", kind: Kind, selector: Selector) -> None:
-        super().__init__(world, process.name, kind, selector)
-        self._process = process
-        self._lines: deque[bytes] = deque()
-        self._error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def __aiter__(self) -> "PlainWatch":
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._lines:
-            if self._error:
-                raise self._error
-            self._waiter = self._process.loop.create_future()
-            await self._waiter
-        return self._lines.popleft()
-
-    def what(self) -> str:
-        return super().what().replace(f" {self.kind} ", f" {self.kind} (own watch) ")
-
-    def show(self, kind: str, found: Json) -> None:
-        self._lines.append(orjson.dumps({"type": kind, "object": found}))
-        self._wake()
-
-    def break_off(self) -> None:
-        self._error = aiohttp.ClientPayloadError("the watch breaks")
-        self.queue.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

@@ -12,8 +12,10 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
 from simulation.api_server import Json, Kind, everything, is_bound
-from simulation.network import Client, KopfWatch, Watch
+from simulation.network import Client
+from simulation.nodes import NodesSeen
 from simulation.process_loop import new_loop
+from simulation.watches import KopfWatch, Watch
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -42,6 +44,8 @@ class OperatorProcess:
         self.watches: list[Watch] = []
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""
+        self.view = NodesSeen()
+        """What it has been shown of the nodes."""
         self._world = world
         self._ended = ended
         self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), SETTINGS, host)

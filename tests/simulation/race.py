@@ -22,11 +22,13 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Operation
-from simulation.checker import Violation, holders_of
+from simulation.checker import Violation
 from simulation.item import Item
 from simulation.network import Answer, Client, Request
+from simulation.nodes import NodesSeen
 from simulation.operator_process import OperatorProcess
 from simulation.process_loop import new_loop
+from simulation.readings import holders_of
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
 from simulation.world import LEAK_S, STEPS_LIMIT, World
@@ -133,6 +135,7 @@ class Runner:
         self.alive = True
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """As of an operator's process."""
+        self.view = NodesSeen()
         self.loop = new_loop(world.clock)
         self.loop.call(self._read)
 

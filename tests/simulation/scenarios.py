@@ -1,8 +1,10 @@
 """The scenarios: small ones, in which everything is tried, and random ones."""
 
+from collections.abc import Mapping
 from random import Random
 
 from simulation.acts import AgentAway, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
+from simulation.card_acts import CardComes, CardFails, CardRecovers, CardShrinks, CardVanishes
 from simulation.scenario import Act, Scenario, Wish
 
 HALF_MIB, MOST_MIB = 8_000, 10_000
@@ -85,6 +87,36 @@ PREEMPTION = (
 
 SMALL += PREEMPTION
 
+A0, A1, B0 = "GPU-node-a-0", "GPU-node-a-1", "GPU-node-b-0"
+HALVES = (Wish("a", HALF_MIB), Wish("b", HALF_MIB))
+
+CARDS = (
+    Scenario("a card fails", TWO_CARDS, (A, Wish("b")), (CardFails(A0), CardRecovers(A0), Delete("a"), Crash())),
+    Scenario("a card shrinks", ONE_CARD, HALVES, (CardShrinks(A0, HALF_MIB), CardRecovers(A0), Delete("a"))),
+    Scenario("a card vanishes", ONE_CARD, (A,), (CardVanishes(A0), CardComes(A0, "node-a"), Crash(), ForceDelete("a"))),
+    Scenario(
+        "a card moves",
+        TWO_NODES,
+        (A, Wish("b")),
+        (CardComes(A0, "node-b"), Create(Wish("c", 4_000)), Delete("a"), CardComes(A0, "node-a")),
+    ),
+    Scenario(
+        "a card fails under two operators",
+        TWO_CARDS,
+        (Wish("a", cards=2), B),
+        (CardFails(A1), CardVanishes(A0), CardComes(A0, "node-a")),
+        replicas=2,
+    ),
+    Scenario(
+        "a card fails that others leave",
+        TWO_CARDS,
+        (Wish("a", cards=2, priority=LOW),),
+        (Create(Wish("h", priority=HIGH)), CardFails(A0), CardRecovers(A0)),
+    ),
+)
+
+SMALL += CARDS
+
 BY_NAME = {scenario.name: scenario for scenario in SMALL}
 
 RANDOM = "random"
@@ -103,7 +135,7 @@ def random_scenario(seed: int) -> Scenario:
     wishes = tuple(_random_wish(random, name) for name in "abcdefgh"[: random.randint(2, 8)])
     replicas = random.choice((1, 1, 2))
     follows_lease = random.random() < 0.5
-    acts = tuple(_random_act(random, wishes, list(nodes), replicas, follows_lease) for _ in range(random.randint(0, 8)))
+    acts = tuple(_random_act(random, wishes, nodes, replicas, follows_lease) for _ in range(random.randint(0, 8)))
     return Scenario(f"{RANDOM} {seed}", nodes, wishes, acts, replicas, follows_lease and replicas > 1)
 
 
@@ -112,10 +144,19 @@ def _random_wish(random: Random, name: str) -> Wish:
     return Wish(name, memory_mib, random.choice((1, 1, 1, 2, 3)), random.choice((0, 0, 0, 100)))
 
 
-def _random_act(random: Random, wishes: tuple[Wish, ...], nodes: list[str], replicas: int, follows_lease: bool) -> Act:
-    name, slot = random.choice(wishes).name, random.randint(1, replicas)
+def _random_act(
+    random: Random, wishes: tuple[Wish, ...], nodes: Mapping[str, int], replicas: int, follows_lease: bool
+) -> Act:
+    name, slot, node_name = random.choice(wishes).name, random.randint(1, replicas), random.choice(list(nodes))
     kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
-    kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(random.choice(nodes))]
+    kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(node_name)]
+    kinds += [_random_card_act(random, f"GPU-{node_name}-{random.randrange(nodes[node_name])}", list(nodes))] * 3
     if replicas > 1 and follows_lease:
         kinds += [LeaseMoves(slot)] * 3
     return random.choice(kinds)
+
+
+def _random_card_act(random: Random, uuid: str, nodes: list[str]) -> Act:
+    comes = CardComes(uuid, random.choice(nodes))
+    shrinks = CardShrinks(uuid, random.choice((HALF_MIB, MOST_MIB)))
+    return random.choice((CardFails(uuid), CardRecovers(uuid), shrinks, CardVanishes(uuid), comes, comes))

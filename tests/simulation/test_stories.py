@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from simulation.acts import AgentAway, Crash, Delete, Finish, ForceDelete
+from simulation.card_acts import CardComes, CardFails
 from simulation.explorers import Planned, Rule, live
 from simulation.prepared import prepared
 from simulation.scenario import Scenario
-from simulation.scenarios import ONE_CARD, TWO_CARDS, A, B
+from simulation.scenarios import A0, ONE_CARD, TWO_CARDS, TWO_NODES, A, B
 
 LATE, ENDS, FAILS_BEFORE, SKIPPED, REFUSED = 2, 3, 3, 4, 9
 """Ways of a request, of a watch, of a Bind, of an event of a watch, and of a request again."""
@@ -146,3 +147,20 @@ def test_a_pod_whose_prebind_fails_on_one_node_goes_to_another() -> None:
     failed = [line for line in trace if "fails in PreBind" in line]
     assert len(failed) == len(asked) == 1
     assert f"to {asked[0]} " not in failed[0]
+
+
+def test_a_pod_is_not_bound_to_a_card_that_gets_sick_while_its_share_is_entered() -> None:
+    assert not told(
+        Scenario("sick meanwhile", ONE_CARD, (A,), (CardFails(A0),)),
+        Rule("operator 1: write status of card gpu-node-a-0 (adds uid-a)", act=True),
+        Rule("operator 1: hears of write status", until=("operator 1: sees MODIFIED node",)),
+    )
+
+
+def test_a_card_that_comes_back_is_there_again_though_another_node_was_about_to_have_it() -> None:
+    """Its object was deleted, and the other node gave it up before it was made anew."""
+    assert not told(
+        Scenario("there and back", TWO_NODES, (A, B), (CardComes(A0, "node-b"), CardComes(A0, "node-a"))),
+        Rule("operator 1: sees ADDED pod (own watch) a", act=True),
+        Rule("scheduler 1: sees ADDED pod b", act=True),
+    )

@@ -4,9 +4,9 @@ Each break says which scenario shows it, and by which words the checker must cal
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -27,31 +27,14 @@ from gpuledger.workflows.release.departures import Departures, Held
 from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
-from simulation.explorers import Life, Mood, Planned, Rule, all_lives, live, random_lives
+from simulation.breaks import Break, Json, Patch, lives
+from simulation.explorers import Mood, Rule
+from simulation.fault_breaks import FAULT_BREAKS
 from simulation.prepared import prepared
-from simulation.scenarios import BY_NAME
-
-Json = dict[str, Any]
-Patch = pytest.MonkeyPatch
 
 LOST = "has lost its share"
 NOTHING = "on which it holds nothing"
 LEFT = "is not a living bound pod"
-
-
-@dataclass(frozen=True)
-class Break:
-    """A safeguard that is taken away."""
-
-    what: str
-    take_away: Callable[[Patch], None]
-    scenario: str
-    symptom: str
-    mood: Mood | None = None
-    """What brings it out; without one, all lives with one deviation do."""
-    plan: tuple[Rule, ...] = ()
-    """What brings it out at once."""
-    lives: int = 1_000
 
 
 WRITES = frozenset({Operation.WRITE_STATUS, Operation.BIND})
@@ -348,16 +331,7 @@ BREAKS = [
 ]
 
 
-def lives(broken: Break) -> Iterator[Life]:
-    scenario = BY_NAME[broken.scenario]
-    if broken.plan:
-        return iter([live(scenario, Planned(*broken.plan))])
-    if broken.mood is None:
-        return all_lives(scenario, 1)
-    return random_lives(scenario, range(broken.lives), broken.mood)
-
-
-@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.what)
+@pytest.mark.parametrize("broken", BREAKS + FAULT_BREAKS, ids=lambda broken: broken.what)
 def test_a_missing_safeguard_is_noticed(broken: Break, monkeypatch: Patch) -> None:
     broken.take_away(monkeypatch)
     with prepared():

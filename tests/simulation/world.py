@@ -16,8 +16,10 @@ from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item
 from simulation.kubelet import Kubelets
+from simulation.nodes import Nodes
 from simulation.operator_process import OperatorProcess
 from simulation.process_loop import Clock, ProcessLoop, new_loop
+from simulation.readings import devices
 from simulation.scenario import Act, Scenario, Wish
 from simulation.slot import Slot
 
@@ -97,6 +99,7 @@ class World:
         self.write_refused = False
         """Whether it has refused to change a card, in a way that repeating it would not mend."""
         self.steps = 0
+        self.nodes = Nodes(self, scenario.cards)
         self._create_cluster()
         self.checker = Checker(self)
         self.kubelets = Kubelets(self)
@@ -172,11 +175,20 @@ class World:
         if not error:
             self._lie = self._lie or self.checker.lie(arguments.uid, arguments.node_name)
 
-    def check_sent(self, process: OperatorProcess, uid: str) -> None:
-        """Check a Binding that an operator is about to send: kube-scheduler has to wait for what becomes of it."""
+    def check_sent(self, process: OperatorProcess, binding: Json) -> None:
+        """Check a Binding that an operator is about to send.
+
+        kube-scheduler has to wait for what becomes of it, and the operator must not have seen a card sick or gone.
+        """
+        uid = binding["metadata"]["uid"]
         is_heard = process.binds.get(uid)
         if is_heard is None or not is_heard():
             self._lie = self._lie or f"{process.name} sends a Binding of {uid}, for which nobody waits"
+        faults = process.view.faults_in(binding["target"]["name"], devices(binding))
+        if faults:
+            self._lie = (
+                self._lie or f"{process.name} sends a Binding of {uid} to {faults[0]}, which it has seen sick or gone"
+            )
 
     def check_accepted(self, process: OperatorProcess, uid: str) -> None:
         """Check a Binding that the API server has accepted: kube-scheduler must not have been told that it failed."""

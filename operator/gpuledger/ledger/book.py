@@ -222,11 +222,11 @@ class Ledger:
             self._forget_if_unheld(entry)
             self._touch(entry.card.node_name)
 
-    def set_reported(self, uuid: str, reported: bool) -> None:
-        """Note whether the card's node still says that it is there."""
+    def set_reported(self, uuid: str, reported: bool, sick: bool = False) -> None:
+        """Note whether the card's node still says that it is there, and whether it says that it does not work."""
         entry = self._entries.get(uuid)
-        if entry is not None and entry.reported != reported:
-            entry.reported = reported
+        if entry is not None and (entry.reported, entry.sick) != (reported, sick):
+            entry.reported, entry.sick = reported, sick
             self._touch(entry.card.node_name)
 
     def set_offer(self, node_name: str, offer: NodeOffer | None) -> None:

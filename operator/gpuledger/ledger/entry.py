@@ -80,6 +80,8 @@ class CardEntry:
     """Its first status is written: holders can be added."""
     reported: bool = True
     """Its node still says that the card is there."""
+    sick: bool = False
+    """Its node says that it does not work. It takes a write until the API server has it so, and `card` with it."""
     phase: str = ""
     reason: str = ""
     cordoned: str = ""
@@ -100,7 +102,7 @@ class CardEntry:
     @property
     def takes_pods(self) -> bool:
         """Tell whether new shares can be entered, if there is room."""
-        return self.open and self.card.healthy and not self.cordoned
+        return self.open and self.card.healthy and not self.sick and not self.cordoned
 
     def outlook(self) -> tuple[bool, tuple[Misfit, ...], Room]:
         """Return what decides on new shares: as long as it is equal, nothing has changed for others."""

@@ -6,11 +6,12 @@ pod becomes a holder of it, which ends the claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.share import Claim, Placement
+from gpuledger.model.share import Claim, Holder, Placement
 
 
 class Promises:
@@ -76,3 +77,18 @@ class Promises:
 
     def __bool__(self) -> bool:
         return bool(self._placements or self._claimed)
+
+
+def fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:
+    """Return the node on which most is promised, then most is reserved; who sees the same cards finds the same one."""
+    promised, kept = Counter(card.node_name for card in cards), Counter(card.node_name for card in reserved)
+    return max(promised, key=lambda name: (promised[name], kept[name], name))
+
+
+def elsewhere(
+    node_name: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]]
+) -> tuple[list[tuple[Card, Claim]], list[tuple[Card, Holder]]]:
+    """Return those claims and reserved shares that are on other nodes."""
+    return [each for each in claims if each[0].node_name != node_name], [
+        each for each in reserved if each[0].node_name != node_name
+    ]

@@ -158,7 +158,7 @@ class ClusterObserver:
         uuid, node_name = stored.card.uuid, stored.card.node_name
         if gone:
             self._ledger.unload(uuid, stored.resource_version)
-            self._inventory.recheck(node_name)  # in any case: a write may have found out before the watch
+            self._inventory.gone(stored.card)  # in any case: a write may have found out before the watch
             return
         self._ledger.load(stored)
         entry = self._ledger.entry(uuid)

@@ -114,7 +114,7 @@ class PodBinder:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
         Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
-        resourceVersion was read; and only as long as nobody else may use these cards.
+        resourceVersion was read; and only as long as these cards take pods, and nobody else may use them.
         `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
         else, and no Binding is without an answer.
         """
@@ -124,8 +124,8 @@ class PodBinder:
             async with self._place(placement):
                 entered = await self._enter(pod, placement, entered)
             unbound.update([step.attempt for step in entered if step.took_over <= unbound])
-            self._turns.check_accounted(placement)
             async with permission.sending():
+                self._turns.check_cards(placement)
                 try:
                     await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                     return

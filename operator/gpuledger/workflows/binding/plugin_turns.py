@@ -134,18 +134,20 @@ class PluginTurns:
         """Raise BindFailed if, while the pod waited, the node has changed plugins or lost one of its cards."""
         if self.dialect(placement.node_name) is not dialect:
             raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
-        for share in placement.shares:
-            entry = self._ledger.entry(share.uuid)
-            if entry is None or not entry.reported or not entry.card.healthy:
-                raise BindFailed(
-                    f"node {placement.node_name} does not report card {share.uuid} in working order any more"
-                )
+        self.check_cards(placement)
 
-    def check_accounted(self, placement: Placement) -> None:
-        """Raise BindFailed if somebody else may use one of the cards: the node's plugin was told of another pod."""
+    def check_cards(self, placement: Placement) -> None:
+        """Raise BindFailed if a card that was chosen takes no new pods any more.
+
+        It is sick, gone, in another node or cordoned by now, or somebody else may use it: the node's plugin was told of
+        another pod.
+        """
         for share in placement.shares:
             entry = self._ledger.entry(share.uuid)
-            if entry is not None and self._ledger.strangers.is_closed(entry):
+            is_there = entry is not None and entry.reported and entry.card.node_name == placement.node_name
+            if entry is None or not is_there or not entry.takes_pods:
+                raise BindFailed(f"card {share.uuid} of node {placement.node_name} takes no new pods any more")
+            if self._ledger.strangers.is_closed(entry):
                 raise BindFailed(f"card {share.uuid} may be in use by a pod that is not in the ledger")
 
     def is_waiting(self, uid: str) -> bool:

@@ -83,12 +83,14 @@ class InventoryKeeper:
     def forget(self, node_name: str) -> None:
         """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
-        self._give_up_claims(node_name)
+        given_up = self._give_up_claims(node_name)
         self._told.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
         self._ledger.set_hangs(node_name, False)
         self.recheck(node_name)
+        for uuid in given_up:
+            self._offer_to_others(uuid)
 
     def reconsider(self, node_name: str) -> None:
         """Take in that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
@@ -109,9 +111,22 @@ class InventoryKeeper:
         """
         if entry.card.node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
+        if not entry.holders:
+            self._mark_claimant(entry.card)
         card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
         if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
             self._patience.call(entry.card.node_name, self.worker.mark)
+
+    def gone(self, card: Card) -> None:
+        """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew."""
+        self.recheck(card.node_name)
+        self._mark_claimant(card)
+
+    def _mark_claimant(self, card: Card) -> None:
+        """Have another node looked at whose card it is by the registers, if its object is not there, or elsewhere."""
+        claimant = self._claims.get(card.uuid, card.node_name)
+        if claimant != card.node_name:
+            self._patience.call(claimant, self.worker.mark)
 
     def recheck_all(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""
@@ -143,15 +158,20 @@ class InventoryKeeper:
         except BadInput as error:  # what was known of the node stays as it is
             self._tell(facts.name, (f"{error}; its cards stay as they were known",))
             return
-        self._give_up_claims(facts.name)
+        given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
         self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
         self._note_reported(facts.name)
+        for uuid in given_up - self._cards[facts.name].keys():
+            self._offer_to_others(uuid)
 
-    def _give_up_claims(self, node_name: str) -> None:
-        for uuid in self._cards.pop(node_name, ()):
+    def _give_up_claims(self, node_name: str) -> set[str]:
+        """Forget which cards are a node's; return them, by UUID."""
+        given_up = set(self._cards.pop(node_name, ()))
+        for uuid in given_up:
             if self._claims.get(uuid) == node_name:
                 del self._claims[uuid]
+        return given_up
 
     def _own_cards(self, node_name: str, inventory: Inventory) -> dict[str, Card]:
         """Return the reported cards that no other node has; tell the node of the others, and of unreadable ones."""
@@ -189,12 +209,13 @@ class InventoryKeeper:
         self._told[node_name] = problems
 
     def _note_reported(self, node_name: str) -> None:
-        """Close at once, in memory, what a node does not report any more; writing it down takes longer."""
+        """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""
         if node_name in self._facts and node_name not in self._cards:
             return  # its register was never readable
         cards = self._cards.get(node_name, {})
         for entry in self._ledger.entries_of_node(node_name):
-            self._ledger.set_reported(entry.card.uuid, entry.card.uuid in cards)
+            card = cards.get(entry.card.uuid)
+            self._ledger.set_reported(entry.card.uuid, card is not None, card is not None and not card.healthy)
 
     async def _sync(self, node_name: str) -> None:
         """Write what differs between a node's cards and the ledger."""
@@ -257,6 +278,7 @@ class InventoryKeeper:
             self._counts.cards_written += 1
         self._ledger.unload(entry.card.uuid, version)
         self._offer_to_others(entry.card.uuid)
+        self._mark_claimant(entry.card)
 
     def _offer_to_others(self, uuid: str) -> None:
         """Let a card that its node has given up go to another one that reports it."""

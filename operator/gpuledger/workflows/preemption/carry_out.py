@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from gpuledger.formats.objects.pod import is_finished
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.promises import elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
@@ -28,6 +28,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.evict import Evictor
 from gpuledger.workflows.preemption.nominate import Nominator
@@ -48,8 +49,8 @@ SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
 IN_VAIN_S = 10.0
-"""After this a preemption is given up for which nobody leaves any more. kube-scheduler's own victims are told after the
-claim is made, and the watches show later that they go."""
+"""After this a preemption is given up: nobody leaves any more, or kube-scheduler leaves out the node. The victims that
+kube-scheduler has chosen are told after the claim is made, and the watches show later that they go."""
 
 READY_WAIT_S = 1.0
 """How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
@@ -94,6 +95,7 @@ class PreemptionCarrier:
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
         self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
+        self._not_taken: dict[str, float] = {}  # pod UID -> since when kube-scheduler leaves out the node of its room
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
         self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
         self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
@@ -111,6 +113,19 @@ class PreemptionCarrier:
         self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
+
+    def refused(self, waiting: WaitingPod) -> None:
+        """Take in that kube-scheduler has asked for a pod in vain: perhaps it leaves out the node of the pod's room.
+
+        It does so where others have taken the CPU, for example. Being called again would not change that.
+        """
+        uid, names = waiting.pod.uid, waiting.node_names
+        reserved = self._reserved(uid)
+        if not reserved or names is None or reserved[0][0].node_name in names:
+            self._not_taken.pop(uid, None)
+        elif not self._ledger.promises.claims_of(uid):
+            self._not_taken.setdefault(uid, asyncio.get_running_loop().time())
+            self.look(uid)
 
     def look(self, pod_uid: str) -> None:
         """Have a pod's preemption looked at, soon."""
@@ -205,8 +220,8 @@ class PreemptionCarrier:
             return
         cards = [card for card, _ in (*claims, *reserved)]
         if len({card.node_name for card in cards}) > 1:  # two operators were active for a moment; each has begun it
-            node_name = _fullest_node(cards, [card for card, _ in reserved])
-            await self._withdraw(pod_uid, *_elsewhere(node_name, claims, reserved))
+            node_name = fullest_node(cards, [card for card, _ in reserved])
+            await self._withdraw(pod_uid, *elsewhere(node_name, claims, reserved))
             self.worker.mark(pod_uid)
             return
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
@@ -215,7 +230,8 @@ class PreemptionCarrier:
             await self._give_back(pod_uid, claims, reserved, why)
             return
         self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
-        await self.nominator.keep(holders[0].pod)
+        if pod_uid not in self._not_taken:
+            await self.nominator.keep(holders[0].pod)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
         await all_of([self._reserve(claim) for claim in ready])
         if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
@@ -227,8 +243,20 @@ class PreemptionCarrier:
             return
         if not await self._evictor.evict(pod_uid, taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
-        if not self._ledger.promises.claims_of(pod_uid):
+        if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
             self._call(pod_uid)
+
+    def _is_left_out(self, pod_uid: str, node_name: str) -> bool:
+        """Tell whether kube-scheduler has left out the node of a pod's room; some time after that, give the room up."""
+        since_s = self._not_taken.get(pod_uid)
+        if since_s is None:
+            return False
+        wait_s = since_s + IN_VAIN_S - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            self._look_again(pod_uid, wait_s)
+        else:
+            self.give_up(pod_uid, f"kube-scheduler does not take it to node {node_name}, where its cards are reserved")
+        return True
 
     def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
         holders = self._ledger.holders_of(pod_uid)
@@ -291,6 +319,7 @@ class PreemptionCarrier:
         self._given_up.pop(pod_uid, None)
         self._evictor.forget(pod_uid)
         self._in_vain.pop(pod_uid, None)
+        self._not_taken.pop(pod_uid, None)
         self._did_not_come.discard(pod_uid)
         self._let_go_on(pod_uid)
         timer = self._timers.pop(pod_uid, None)
@@ -357,21 +386,6 @@ def _is_releasing(entry: CardEntry, claim: Claim) -> bool:
     """Tell whether a victim's share stays on a card though the pod is gone."""
     victims = (entry.holders[uid] for uid in claim.victims if uid in entry.holders)
     return any(victim.state is HolderState.RELEASING for victim in victims)
-
-
-def _fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:
-    """Return the node on which most is promised, then most is reserved; who sees the same cards finds the same one."""
-    promised, kept = Counter(card.node_name for card in cards), Counter(card.node_name for card in reserved)
-    return max(promised, key=lambda name: (promised[name], kept[name], name))
-
-
-def _elsewhere(
-    node_name: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]]
-) -> tuple[list[tuple[Card, Claim]], list[tuple[Card, Holder]]]:
-    """Return those claims and reserved shares that are on other nodes."""
-    return [each for each in claims if each[0].node_name != node_name], [
-        each for each in reserved if each[0].node_name != node_name
-    ]
 
 
 def _seconds_left(holders: Sequence[Holder]) -> float:

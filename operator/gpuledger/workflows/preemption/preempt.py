@@ -137,8 +137,10 @@ class Preemption:
 
         It can ask for one of which was seen already that it waits no more: of that nothing is kept.
         """
-        if self._waiting.find(pod_uid) is None:
+        waiting = self._waiting.find(pod_uid)
+        if waiting is None:
             return
+        self._carrier.refused(waiting)
         self._asked_s[pod_uid] = asyncio.get_running_loop().time()
         if pod_uid in self._called:
             self._called.discard(pod_uid)

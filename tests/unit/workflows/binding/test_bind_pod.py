@@ -15,6 +15,7 @@ from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
+from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.card import Card
@@ -139,6 +140,39 @@ async def test_a_card_that_has_gone_since_the_filter_fails_the_bind(api: ApiServ
     with pytest.raises(BindFailed, match="is gone"):
         await parts.bind("a", "node-a")
     assert parts.ledger.hold_of("uid-a") is None
+
+
+def gets_sick(parts: OperatorParts) -> None:
+    parts.ledger.set_reported(CARD.uuid, True, sick=True)
+
+
+def is_reported_no_more(parts: OperatorParts) -> None:
+    parts.ledger.set_reported(CARD.uuid, False)
+
+
+def is_put_into_another_node(parts: OperatorParts) -> None:
+    parts.api.cards[CARD.object_name]["spec"]["nodeName"] = "node-b"  # a mover that no rule holds back
+
+
+def is_cordoned(parts: OperatorParts) -> None:
+    parts.api.cards[CARD.object_name]["metadata"]["annotations"] = {CORDON_ANNOTATION: "to be looked at"}
+
+
+@pytest.mark.parametrize("what_happens", [gets_sick, is_reported_no_more, is_put_into_another_node, is_cordoned])
+async def test_a_pod_is_not_bound_to_a_card_that_takes_no_pods_any_more_when_its_share_is_entered(
+    api: ApiServer, parts: OperatorParts, what_happens: Callable[[OperatorParts], None]
+) -> None:
+    parts.filter("a", "node-a")
+    arrive = asyncio.Event()
+    api.queue(WRITE, hold_request(arrive))
+    task = start(parts.bind("a", "node-a"))
+    await settle()
+    what_happens(parts)
+    arrive.set()
+    with pytest.raises(BindFailed, match=f"card {CARD.uuid} of node node-a takes no new pods any more"):
+        await task
+    assert api.called(BIND) == []
+    assert parts.shares_left("uid-a") == []
 
 
 # It can't be bound.

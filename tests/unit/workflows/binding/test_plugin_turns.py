@@ -578,6 +578,6 @@ async def test_who_waits_is_not_bound_to_a_card_that_its_node_has_lost_meanwhile
     node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = left
     api.put_node(node)
     parts.watch()
-    with pytest.raises(BindFailed, match="does not report card"):
+    with pytest.raises(BindFailed, match="takes no new pods any more"):
         await second
     assert not api.node_of("b")

@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Fault, Operation, lose_answer
+from fakes.api_server import ApiServer, Fault, Json, Operation, lose_answer
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
-from gpuledger.formats.custom_resource.stored_card import NODE_LABEL
+from gpuledger.formats.custom_resource.stored_card import NODE_LABEL, new_allocation
 from gpuledger.formats.objects.node import register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -280,6 +280,53 @@ async def test_of_two_nodes_that_report_a_new_card_at_once_one_has_it_whatever_t
     assert len(api.writes()) == writes
 
 
+def show(parts: OperatorParts, *nodes: Json) -> None:
+    """Let the watch show nodes, and nothing else happen in between."""
+    for node in nodes:
+        parts.api.put_node(node)
+        parts.observer.node(node, gone=False)
+
+
+@pytest.mark.parametrize("node_is_gone", [False, True])
+async def test_a_card_that_comes_back_while_another_node_is_about_to_have_it_is_not_lost(
+    api: ApiServer, node_is_gone: bool
+) -> None:
+    """It was moved and moved back. Its object was deleted, and the other node gives it up before it is made anew."""
+    parts = await a_cluster(api)
+    await report(parts, SECOND)
+    assert CARD.object_name not in api.cards
+    show(parts, a_node_object("node-b", [COPY]), a_node_object("node-a", CARDS))
+    if node_is_gone:
+        api.delete_node("node-b")
+        parts.observer.node(a_node_object("node-b"), gone=True)
+    else:
+        show(parts, a_node_object("node-b"))
+    await parts.idle()
+    assert api.card(CARD).card == CARD
+    assert phase_of(api, CARD) == ("Ready", "")
+
+
+async def test_a_card_that_a_late_write_takes_to_the_node_in_which_it_was_comes_back(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    show(parts, a_node_object("node-b", []))
+    await parts.idle()
+    await api.store.replace_allocation_spec(CARD.object_name, new_allocation(COPY))
+    await parts.idle()
+    assert api.card(CARD).card == CARD
+
+
+async def test_a_card_whose_object_is_deleted_while_it_is_in_its_former_node_comes_back(api: ApiServer) -> None:
+    """Another operator has deleted it, which has not seen yet where the card is now."""
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    await api.store.replace_allocation_spec(CARD.object_name, new_allocation(COPY))
+    api.delete_card(CARD)
+    parts.observer.allocation(api.changes[-1].object, gone=True)
+    await parts.inventory.worker.idle()
+    assert api.card(CARD).card == CARD
+
+
 async def test_who_takes_over_after_a_card_has_moved_finds_it_in_order(api: ApiServer) -> None:
     """It looked on when the card was still the first node's."""
     active = await reported_twice(api)
@@ -356,6 +403,14 @@ async def test_what_is_not_reported_is_closed_in_memory_before_it_is_written(api
     parts = await a_cluster(api)
     parts.observer.node(a_node_object("node-a", [SECOND]), gone=False)
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+
+
+async def test_what_is_reported_as_sick_is_closed_in_memory_before_it_is_written(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    parts.observer.node(a_node_object("node-a", [replace(CARD, healthy=False), SECOND]), gone=False)
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+    parts.observer.node(a_node_object("node-a", CARDS), gone=False)
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
 
 
 async def test_the_phases_follow_the_agent(api: ApiServer) -> None:

@@ -271,6 +271,36 @@ async def test_a_reserved_card_is_called_to_its_pod(parts: OperatorParts, api: A
     assert [path.split("/")[6] for path in woken] == ["high"]
 
 
+async def test_room_on_a_node_that_kube_scheduler_leaves_out_is_kept_for_a_while_and_its_pod_not_called_again(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """Others have taken the CPU that the victim has left."""
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    calls = len(api.called(Operation.ANNOTATE))
+    for _ in range(9):
+        assert not await ask(parts, "high", "node-b")
+        await pass_time(parts, 1.0)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    assert len(api.called(Operation.ANNOTATE)) - calls <= 1
+    await pass_time(parts, 2.0)
+    assert states(api, "uid-high") == []
+    assert reasons(parts, "uid-high")[-1] == "PreemptionGivenUp"
+
+
+async def test_room_on_a_node_that_kube_scheduler_takes_again_is_used(parts: OperatorParts, api: ApiServer) -> None:
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    assert not await ask(parts, "high", "node-b")
+    await pass_time(parts, 5.0)
+    assert await ask(parts, "high")
+    await pass_time(parts, 20.0)
+    assert await ask(parts, "high")
+    await parts.bind("high", "node-a")
+    assert [state for _, state in states(api, "uid-high")] == ["allocated"]
+
+
 async def test_nobody_else_gets_the_freed_card(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     await let_go(parts, *evicted(api))
