@@ -79,11 +79,19 @@ class GrantFiles:
 
 
 def write_whole(file: Path, text: bytes) -> None:
-    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does. Raises OSError."""
+    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does.
+
+    Raises OSError; then the file is as it was, and nothing else is left: a full disk needs the room.
+    """
     with contextlib.suppress(OSError):
         if file.read_bytes() == text:
             return
     unfinished = file.with_suffix(UNFINISHED)
-    unfinished.write_bytes(text)
-    unfinished.chmod(0o644)  # whatever our umask is
-    unfinished.replace(file)
+    try:
+        unfinished.write_bytes(text)
+        unfinished.chmod(0o644)  # whatever our umask is
+        unfinished.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise

@@ -1,6 +1,8 @@
 """Files for the runtime: whole or not there, written once, removed by nobody but for their own pod."""
 
 import os
+import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import orjson
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.delivery.grant_files import GrantFiles, write_whole
 from gpuledger.formats.cdi import Grant, grant_file, read_grant
 
 FILE = "gpuledger.dev-share-slot-1-0a1b.json"
@@ -140,6 +142,22 @@ def test_a_grant_that_could_not_be_written_counts_as_not_given(files: GrantFiles
     with pytest.raises(OSError):  # noqa: PT011 - whichever it is
         files.write(a_grant())
     assert list(files.all()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_full_disk_leaves_nothing_unfinished_and_keeps_what_was_there(tmp_path: Path) -> None:
+    """Who tries again and again would else keep the room that is missing, under names that nobody looks at."""
+    (tmp_path / FILE).write_text("as it was")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # the kernel writes ten bytes, and refuses the others
+    try:
+        with pytest.raises(OSError):  # noqa: PT011 - whichever it is
+            write_whole(tmp_path / FILE, b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {FILE: "as it was"}
 
 
 def test_anybody_may_read_the_file(files: GrantFiles, tmp_path: Path) -> None:
