@@ -61,9 +61,13 @@ class DirectoryFiles:
         return over
 
     def remove_unused(self, names: Collection[str]) -> None:
-        """Remove directories that no container was ever given, except under these names."""
+        """Remove directories that no container was ever given, except under these names.
+
+        So is one whose record can't be read, as after a power loss: nobody else would ever find its owner.
+        """
+        given = {grant.name for grant in self.all()}
         for path in self._directory.glob("*/share"):
-            if path.parent.name not in names and not (path.parent / RECORD).exists():
+            if path.parent.name not in names and path.parent.name not in given:
                 shutil.rmtree(path.parent, ignore_errors=True)
 
     def all(self) -> list[Grant]:

@@ -72,6 +72,29 @@ def test_directories_that_no_container_has_do_not_pile_up(directories: Directory
     assert sorted(path.name for path in tmp_path.iterdir()) == ["of-somebody-else", "slot-1-0a1b", "slot-2-known"]
 
 
+@pytest.mark.parametrize("half", ["grant.json", "share/devices.json", "share/environment"])
+def test_what_a_power_loss_has_left_half_written_is_whole_before_its_container_starts_again(
+    directories: DirectoryFiles, tmp_path: Path, half: str
+) -> None:
+    directories.write(a_grant(), CARDS)
+    file = tmp_path / "slot-1-0a1b" / half
+    whole = file.read_bytes()
+    file.write_bytes(b"")  # renamed, and its content not on the disk yet
+    later = DirectoryFiles(tmp_path)
+    later.remove_unused({"slot-1-0a1b"})
+    later.write(a_grant(), CARDS)
+    assert file.read_bytes() == whole
+
+
+def test_what_a_power_loss_has_left_half_written_of_a_pod_that_is_gone_goes(
+    directories: DirectoryFiles, tmp_path: Path
+) -> None:
+    directories.write(a_grant(), CARDS)
+    (tmp_path / "slot-1-0a1b" / "grant.json").write_bytes(b"")
+    directories.remove_unused(())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("text", [b"", b"{", grant_file(a_grant("../.."))])
 def test_a_record_that_is_not_ours_leads_to_nothing(directories: DirectoryFiles, tmp_path: Path, text: bytes) -> None:
     root = tmp_path / "state"

@@ -81,6 +81,15 @@ def test_a_file_that_somebody_damaged_is_written_anew(files: GrantFiles, tmp_pat
     assert read_grant((tmp_path / FILE).read_bytes()) == a_grant()
 
 
+def test_what_a_power_loss_has_left_half_written_is_whole_before_its_container_starts_again(tmp_path: Path) -> None:
+    """A file that was renamed before its content was on the disk is empty afterwards."""
+    (tmp_path / FILE).write_bytes(b"")
+    later = GrantFiles(tmp_path)
+    later.load()
+    later.write(a_grant())
+    assert read_grant((tmp_path / FILE).read_bytes()) == a_grant()
+
+
 def test_a_grant_that_changed_is_written_anew(files: GrantFiles, tmp_path: Path) -> None:
     files.write(a_grant())
     files.write(a_grant(uuids=("GPU-2",)))
