@@ -1,8 +1,12 @@
 """What the whole agent shows of itself before it talks to anybody."""
 
+import errno
 from pathlib import Path
 from typing import cast
 
+import pytest
+
+from fakes.grants import a_grant
 from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.source import Device, Snapshot
@@ -37,3 +41,23 @@ async def test_the_versions_of_the_driver_are_shown(tmp_path: Path) -> None:
     agent._take_in(Snapshot((Device("GPU-0", 0, "A100", 81920),), "580.95.05", "13.0"))
     (family,) = (each for each in agent._metrics() if each.name == "gpuledger_agent_driver_info")
     assert [sample.labels for sample in family.samples] == [{"driver": "580.95.05", "cuda": "13.0"}]
+
+
+async def test_what_a_read_only_disk_does_not_let_go_goes_later_and_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    async def gone() -> frozenset[str]:
+        return frozenset({"uid-a"})
+
+    agent = an_agent(tmp_path)
+    agent._grants.write(a_grant())
+    monkeypatch.setattr(agent._departed, "find", gone)
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refuse)
+        await agent._tidy()
+    assert list(agent._grants.all()) == [a_grant()]
+    await agent._tidy()
+    assert list(agent._grants.all()) == []

@@ -1,5 +1,6 @@
 """Files for the runtime: whole or not there, written once, removed by nobody but for their own pod."""
 
+import errno
 import os
 import resource
 import signal
@@ -126,6 +127,22 @@ def test_what_a_crash_left_unfinished_is_removed(tmp_path: Path) -> None:
     (tmp_path / "other.unfinished").write_text("not ours")
     GrantFiles(tmp_path).load()
     assert [path.name for path in tmp_path.iterdir()] == ["other.unfinished"]
+
+
+def test_an_agent_starts_where_what_a_crash_left_unfinished_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node's disk may be read-only. Containers that run have what they need, and cards can be told of."""
+
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    (tmp_path / FILE).write_bytes(grant_file(a_grant()))
+    (tmp_path / FILE).with_suffix(".unfinished").write_text("half")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    files = GrantFiles(tmp_path)
+    files.load()
+    assert list(files.all()) == [a_grant()]
 
 
 def test_files_that_are_not_ours_stay_as_they_are(tmp_path: Path) -> None:
