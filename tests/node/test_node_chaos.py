@@ -1,0 +1,37 @@
+"""A seed of the chaos on a node that no run has had before; more by `make test-long`. `make node-chaos` runs many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.outcome import Outcome
+from chaos.results import repeat_command
+from chaos.trace import write_trace
+from effort import fresh_seeds, times
+from node_chaos.arena import NodeArena
+from node_chaos.disks import lacking
+from node_chaos.plan import plan
+from node_chaos.run import run
+from requirements import require
+
+FOUND: dict[int, str] = {}
+"""Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
+
+
+@pytest.mark.parametrize(
+    "seed", [*fresh_seeds("node chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
+)
+def test_each_container_has_its_own_cards_whatever_dies_hangs_or_is_lost_on_its_node(seed: int, tmp_path: Path) -> None:
+    require("chaos on a node", lacking())
+    outcome = Outcome(plan(seed))
+    with NodeArena() as arena:
+        run(arena, outcome)
+    if outcome.findings:
+        trace = tmp_path / "trace.txt"
+        write_trace(outcome, repeat_command(seed, "node-chaos"), trace)
+        pytest.fail(trace.read_text(), pytrace=False)
+    assert outcome.counts["containers seen"] > 5
+    assert outcome.counts["looks"] > 20
+    assert outcome.checks > 200

@@ -1,0 +1,104 @@
+"""A control plane with one real node, for many runs: it is emptied after each."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from typing import Any, Self
+
+from build_control_plane import ensure_binaries, ensure_node_binaries
+from chaos.admin import Admin
+from chaos.history import History
+from cluster.cluster import PODS
+from control_plane import ControlPlane, ControlPlaneError
+from local_node import Node
+from node.gpu_node import GpuNode
+from node_chaos.disks import Disk, lacking
+from node_chaos.plan import CARDS, LONGEST_OUTAGE_S
+from node_chaos.programs import Programs
+from node_chaos.sight import CARD_FILES, Eyes, vendor_spec
+
+Json = dict[str, Any]
+
+NODE = "node-1"
+DISKS = {"cdi": ("/var/run/cdi", 16), "kubelet": ("/var/lib/kubelet", 64)}
+"""Name -> directory, and MiB."""
+
+RELEASE_DELAY_S = 4 * LONGEST_OUTAGE_S
+"""Where an agent was away and can't say what is left of a pod, its share ends in time. That must be when all outages
+are over, or the checker would find it, and rightly."""
+
+SETTINGS = {"release_delay_s": RELEASE_DELAY_S, "fault_quiet_s": 3.0}
+EMPTY_S = 90.0
+
+
+class NodeArena:
+    """Everything that a run needs: `with NodeArena() as arena:`."""
+
+    def __enter__(self) -> Self:
+        if problem := lacking():
+            raise ControlPlaneError(f"no disk that can hang can be made here, for want of: {problem}")
+        ensure_binaries()
+        ensure_node_binaries()
+        with ExitStack() as stack:
+            plane = ControlPlane(json_storage=True, nodes=[NODE])
+            stack.callback(plane.stop)
+            plane.start()
+            self.node = stack.enter_context(Node.running(NODE, plane))
+            self.disks = {name: Disk(self.node, *place) for name, place in DISKS.items()}
+            self._mount_disks()
+            self.gpu = GpuNode(plane, self.node, CARDS, **SETTINGS)
+            stack.callback(self.gpu.cluster.close)
+            self._show_cards()
+            self.programs = Programs(self.gpu)
+            stack.callback(self.programs.close)
+            stack.callback(self.node.stop)
+            self.admin = Admin(plane)
+            stack.callback(self.admin.close)
+            self.history = stack.enter_context(History(plane.etcd_url))
+            self.programs.hands["agent"].do(self.programs.start, "agent")
+            self.programs.wait()
+            self.gpu.wait_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def card_uuids(self) -> tuple[str, ...]:
+        """The UUIDs of the node's cards, by their index."""
+        return tuple(card.uuid for card in self.gpu.state.cards)
+
+    def eyes(self) -> Eyes:
+        """Return eyes for the node."""
+        return Eyes(self.node, self.card_uuids)
+
+    def clear(self) -> None:
+        """Remove what a run has left. Raises RuntimeError if it stays."""
+        eyes = self.eyes()
+        for pod in self.admin.pods().values():
+            self.admin.try_to("DELETE", f"{PODS}/{pod['metadata']['name']}")
+        deadline = time.monotonic() + EMPTY_S
+        while self.history.objects("pod") or self.gpu.holding() or eyes.look().containers:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the node can't be emptied: {self.gpu.holding()}, {eyes.look().containers}")
+            time.sleep(0.3)
+
+    def _mount_disks(self) -> None:
+        """Begin anew on disks of our own: who has a directory open would go on with the one below."""
+        self.node.kill_kubelet()
+        self.node.kill_containerd()
+        for disk in self.disks.values():
+            disk.mount()
+        self.node.start_containerd()
+        self.node.start_kubelet()
+
+    def _show_cards(self) -> None:
+        files = self.node.path(CARD_FILES)
+        files.mkdir(exist_ok=True)
+        for uuid in self.card_uuids:
+            (files / uuid).write_text(uuid)
+        file = self.node.path("/var/run/cdi") / "nvidia.json"
+        file.write_text(json.dumps(vendor_spec(self.card_uuids)))
