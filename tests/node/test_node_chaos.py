@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from chaos.trace import write_trace
 from effort import fresh_seeds, times
 from node_chaos.arena import NodeArena
 from node_chaos.disks import lacking
-from node_chaos.plan import plan
+from node_chaos.plan import NodePlan, plan
+from node_chaos.programs import CONFUSED_AGENT
 from node_chaos.run import run
+from node_chaos.steps import Create
 from requirements import require
 
 FOUND: dict[int, str] = {}
@@ -35,3 +38,16 @@ def test_each_container_has_its_own_cards_whatever_dies_hangs_or_is_lost_on_its_
     assert outcome.counts["containers seen"] > 5
     assert outcome.counts["looks"] > 20
     assert outcome.checks > 200
+
+
+@pytest.mark.long
+def test_an_agent_that_takes_one_pod_for_another_is_found() -> None:
+    require("chaos on a node", lacking())
+    quiet = tuple(step for step in plan(1).steps if isinstance(step, Create))
+    outcome = Outcome(NodePlan(1, 10.0, tuple(step for step in quiet if step.at_s < 10)))
+    with NodeArena(CONFUSED_AGENT) as arena, contextlib.suppress(RuntimeError):  # it leaves more than can be cleared
+        run(arena, outcome)
+    assert {finding.rule for finding in outcome.findings} & {
+        "a container runs without a share",
+        "a container has another share than its own",
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Self
 
 from build_control_plane import ensure_binaries, ensure_node_binaries
@@ -16,7 +17,7 @@ from local_node import Node
 from node.gpu_node import GpuNode
 from node_chaos.disks import Disk, lacking
 from node_chaos.plan import CARDS, LONGEST_OUTAGE_S
-from node_chaos.programs import Programs
+from node_chaos.programs import IMPATIENT_AGENT, Programs
 from node_chaos.sight import CARD_FILES, Eyes, vendor_spec
 
 Json = dict[str, Any]
@@ -36,6 +37,10 @@ EMPTY_S = 90.0
 class NodeArena:
     """Everything that a run needs: `with NodeArena() as arena:`."""
 
+    def __init__(self, agent: Path = IMPATIENT_AGENT) -> None:
+        """Make one that is not started, with a program that runs the agent."""
+        self._agent = agent
+
     def __enter__(self) -> Self:
         if problem := lacking():
             raise ControlPlaneError(f"no disk that can hang can be made here, for want of: {problem}")
@@ -51,7 +56,7 @@ class NodeArena:
             self.gpu = GpuNode(plane, self.node, CARDS, **SETTINGS)
             stack.callback(self.gpu.cluster.close)
             self._show_cards()
-            self.programs = Programs(self.gpu)
+            self.programs = Programs(self.gpu, self._agent)
             stack.callback(self.programs.close)
             stack.callback(self.node.stop)
             self.admin = Admin(plane)

@@ -17,7 +17,8 @@ from node_chaos.plan import PROGRAMS
 from node_chaos.sight import lives
 from node_chaos.steps import Program, Stoppable
 
-AGENT = Path(__file__).with_name("impatient_agent.py")
+IMPATIENT_AGENT = Path(__file__).with_name("impatient_agent.py")
+CONFUSED_AGENT = Path(__file__).with_name("confused_agent.py")
 STARTS = 60
 START_PAUSE_S = 0.5
 """A kubelet ends when it finds no container runtime, and is started again, as by its node's init."""
@@ -30,8 +31,8 @@ HANGS_S = 20.0
 class Programs:
     """Agent, kubelet and containerd of a node; each has hands that do one thing after the other."""
 
-    def __init__(self, gpu: GpuNode) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: GpuNode, agent: Path) -> None:
+        self._gpu, self._agent = gpu, agent
         self.hands: dict[Program, Hands] = {program: Hands(program) for program in PROGRAMS}
         self.ended: Counter[str] = Counter()
         """How often each has ended by itself."""
@@ -85,7 +86,7 @@ class Programs:
 
     def _start(self, program: Program) -> None:
         if program == "agent":
-            self.agents.append(self._gpu.start_agent(program=[str(AGENT)]))
+            self.agents.append(self._gpu.start_agent(program=[str(self._agent)]))
         elif program == "kubelet":
             self._gpu.node.start_kubelet()
         else:

@@ -14,9 +14,15 @@ from node_chaos.sight import Container
 
 Json = dict[str, Any]
 
+FORGOTTEN = "no devices found allocated in local cache"
+"""What a kubelet says of a container that it can't start: it has lost its record of the container's slots. It never
+allocates them anew for a plugin that wants to be asked before a start; the pod has to be deleted."""
 
-def unsettled_containers(pods: Mapping[str, Json], containers: Iterable[Container]) -> Iterator[Finding]:
-    """Yield what is not in order between pods, by UID, and what runs."""
+
+def unsettled_containers(
+    pods: Mapping[str, Json], containers: Iterable[Container], may_forget: bool = False
+) -> Iterator[Finding]:
+    """Yield what is not in order between pods, by UID, and what runs; `may_forget`: the kubelet has lost its record."""
     there = running(containers)
     for uid, name in there:
         pod = pods.get(uid)
@@ -29,9 +35,17 @@ def unsettled_containers(pods: Mapping[str, Json], containers: Iterable[Containe
             yield Finding("a pod that was deleted does not go", name, pods=(uid,))
         elif is_bound(pod) and not has_ended(pod):
             missing = [each["name"] for each in pod["spec"]["containers"] if (uid, each["name"]) not in there]
-            if missing and pod["spec"]["restartPolicy"] == "Always":
+            stays = pod["spec"]["restartPolicy"] == "Always" and not (may_forget and is_forgotten(pod))
+            if missing and stays:
                 statuses = pod["status"].get("containerStatuses")
                 yield Finding("a bound pod does not run", f"{name}: {missing}; {statuses}", pods=(uid,))
+
+
+def is_forgotten(pod: Json) -> bool:
+    """Tell whether a kubelet has lost its record of the slots of one of a pod's containers, and does not start it."""
+    status = pod.get("status") or {}
+    found = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return any(FORGOTTEN in str((each["state"].get("waiting") or {}).get("message")) for each in found)
 
 
 def unsettled_files(
@@ -65,7 +79,9 @@ def unsettled_files(
 
 
 def counts(pods: Iterable[Json]) -> dict[str, int]:
-    """Return what became of the pods that the kubelet has not let in."""
+    """Return how many pods have failed, by reason, and how many their kubelet has forgotten."""
+    pods = list(pods)
     failed = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Failed" and asks_of(pod)]
     reasons = [str(pod["status"].get("reason") or "containers failed") for pod in failed]
-    return {f"pods failed: {reason}": reasons.count(reason) for reason in reasons}
+    forgotten = {"pods forgotten by the kubelet": sum(map(is_forgotten, pods))}
+    return {f"pods failed: {reason}": reasons.count(reason) for reason in reasons} | forgotten

@@ -12,6 +12,7 @@ from chaos.arithmetic import is_bound
 from chaos.checker import Checker, Finding
 from chaos.history import Change
 from chaos.outcome import Outcome
+from chaos.report import WORKLOAD
 from chaos.rest import miscounted, unsettled
 from chaos.run import bad_lines
 from node_chaos.arena import NodeArena
@@ -87,6 +88,7 @@ class _Run:
         self._arena, self._outcome, self._checker, self._of_ledger = arena, outcome, checker, of_ledger
         self._programs = arena.programs
         self._pods: dict[str, Json] = {}  # UID -> pod as it was last
+        self._may_forget = any(isinstance(step, DamageCheckpoint) for step in outcome.plan.steps)
         self._files_are_complete = not any(isinstance(step, LOSES_FILES) for step in outcome.plan.steps)
 
     def go(self) -> None:
@@ -109,6 +111,7 @@ class _Run:
             finally:
                 outcome.done, outcome.chaos_s = director.done, time.monotonic() - outcome.begin_s
                 outcome.counts += director.counts
+                outcome.faults = {f"node: {kind}": n for kind, n in director.counts.items() if kind not in WORKLOAD}
                 outcome.logs = logs.texts()
             self._rest(watchman)
             outcome.counts["looks"] += watchman.looks
@@ -154,7 +157,7 @@ class _Run:
         found = [
             *unsettled(cards, pods, history.objects("node"), now),
             *miscounted(cards, arena.gpu.installation.metrics()),
-            *unsettled_containers(pods, look.containers),
+            *unsettled_containers(pods, look.containers, self._may_forget),
             *unsettled_files(files, pods, look.containers, self._files_are_complete),
         ]
         if not arena.gpu.ready():

@@ -8,7 +8,7 @@ from typing import Any
 from chaos.examples import CARD, POD, a_pod
 from fakes.grants import a_grant
 from gpuledger.formats.cdi import grant_file
-from node_chaos.rest import unsettled_containers, unsettled_files
+from node_chaos.rest import FORGOTTEN, unsettled_containers, unsettled_files
 from node_chaos.sight import Container
 
 Json = dict[str, Any]
@@ -42,6 +42,13 @@ def test_a_pod_that_runs_with_its_file_is_in_order() -> None:
 def test_a_pod_that_does_not_run_is_found_and_one_that_has_ended_is_not() -> None:
     assert of_containers(pods()) == {"a bound pod does not run"}
     assert of_containers(pods(phase="Failed")) == set()
+
+
+def test_a_pod_whose_slots_the_kubelet_has_forgotten_can_not_run_but_only_where_its_record_was_lost() -> None:
+    waiting = {"state": {"waiting": {"message": f"{FORGOTTEN} for pod 1"}}}
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        assert list(unsettled_containers(pods(**{kind: [waiting]}), []))
+        assert not list(unsettled_containers(pods(**{kind: [waiting]}), [], may_forget=True))
 
 
 def test_a_container_whose_pod_is_gone_or_has_ended_is_found() -> None:
