@@ -62,7 +62,10 @@ class ContainerStarts:
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
-        """Name what a container will get, without knowing what that is: the name was never used before."""
+        """Name what a container will get, without knowing what that is: the name was never used before.
+
+        Nothing is written, so nothing can fail: for the kubelet that would be a refusal, and the pod be lost for good.
+        """
         name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
         self._owners.remember(resource, slots, name)
         if self._with_cdi:
@@ -71,9 +74,8 @@ class ContainerStarts:
             return messages.ContainerAllocateResponse(
                 envs={VISIBLE: NO_CARDS}, cdi_devices=[messages.CDIDevice(name=device_name(name))]
             )
-        mount = messages.Mount(
-            host_path=str(self._directories.create(name)), container_path=SHARE_DIRECTORY, read_only=True
-        )
+        place = str(self._directories.place(name))
+        mount = messages.Mount(host_path=place, container_path=SHARE_DIRECTORY, read_only=True)
         return messages.ContainerAllocateResponse(envs={NAME: name}, mounts=[mount])
 
     async def start(self, resource: str, slots: frozenset[str]) -> None:
@@ -107,7 +109,7 @@ class ContainerStarts:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
     def remove_left_overs(self) -> None:
-        """Remove what was made for containers that never came. To be called before anybody serves the kubelet."""
+        """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
         entries = self._owners.all_entries()
         if entries is not None:
             self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
