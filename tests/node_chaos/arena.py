@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from contextlib import ExitStack
@@ -13,18 +14,26 @@ from chaos.admin import Admin
 from chaos.history import History
 from cluster.cluster import PODS
 from control_plane import ControlPlane, ControlPlaneError
+from gpuledger.agent.delivery.directory_files import RECORD
+from gpuledger.agent.delivery.grant_files import UNFINISHED
+from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX
 from local_node import Node
 from node.gpu_node import GpuNode
 from node_chaos.disks import Disk, lacking
 from node_chaos.plan import CARDS, LONGEST_OUTAGE_S
 from node_chaos.programs import IMPATIENT_AGENT, Programs
 from node_chaos.sight import CARD_FILES, Eyes, vendor_spec
+from node_chaos.steps import Delivery
 
 Json = dict[str, Any]
 
 NODE = "node-1"
-DISKS = {"cdi": ("/var/run/cdi", 16), "kubelet": ("/var/lib/kubelet", 64)}
+CDI_FILES = "/var/run/cdi"
+DISKS = {"agent": (CDI_FILES, 16), "kubelet": ("/var/lib/kubelet", 64)}
 """Name -> directory, and MiB."""
+
+STATE, STATE_ON_DISK = "/var/lib/gpuledger", f"{CDI_FILES}/state"
+"""The agent's own directory, and where it is on its disk."""
 
 RELEASE_DELAY_S = 4 * LONGEST_OUTAGE_S
 """Where an agent was away and can't say what is left of a pod, its share ends in time. That must be when all outages
@@ -40,6 +49,7 @@ class NodeArena:
     def __init__(self, agent: Path = IMPATIENT_AGENT) -> None:
         """Make one that is not started, with a program that runs the agent."""
         self._agent = agent
+        self._delivery: Delivery = "cdi"
 
     def __enter__(self) -> Self:
         if problem := lacking():
@@ -78,7 +88,36 @@ class NodeArena:
 
     def eyes(self) -> Eyes:
         """Return eyes for the node."""
-        return Eyes(self.node, self.card_uuids)
+        return Eyes(self.node, self.card_uuids, self._delivery)
+
+    def deliver_by(self, delivery: Delivery) -> None:
+        """Have an agent that lets containers know their cards in this way. To be called while there are none."""
+        if delivery == self._delivery:
+            return
+        self._delivery = delivery
+        self.gpu.change_settings(delivery=delivery)
+        self.programs.end("agent", 0.0, gently=False)
+        self.programs.wait()
+        self.gpu.wait_ready()
+
+    def files(self) -> dict[str, bytes]:
+        """Return what the agent has written for containers, and has not finished: name of a CDI file -> content.
+
+        Without CDI, the record of a directory stands for it, which has the same content.
+        """
+        found = {file.name: file for file in self.node.path(CDI_FILES).iterdir()}
+        shares = self.node.path(STATE) / "shares"
+        for file in shares.glob("*/**/*"):
+            name = file.relative_to(shares).parts[0]
+            if file.name == RECORD:
+                found[f"{FILE_PREFIX}{name}{FILE_SUFFIX}"] = file
+            elif file.suffix == UNFINISHED:
+                found[f"{FILE_PREFIX}{name}-{file.name}"] = file
+        texts = {}
+        for name, file in found.items():
+            with contextlib.suppress(OSError):  # it has just gone, or is a directory
+                texts[name] = file.read_bytes()
+        return texts
 
     def clear(self) -> None:
         """Remove what a run has left. Raises RuntimeError if it stays."""
@@ -97,6 +136,8 @@ class NodeArena:
         self.node.kill_containerd()
         for disk in self.disks.values():
             disk.mount()
+        self.node.execute("mkdir", "-p", STATE, STATE_ON_DISK)
+        self.node.execute("mount", "--bind", STATE_ON_DISK, STATE)
         self.node.start_containerd()
         self.node.start_kubelet()
 
@@ -105,5 +146,5 @@ class NodeArena:
         files.mkdir(exist_ok=True)
         for uuid in self.card_uuids:
             (files / uuid).write_text(uuid)
-        file = self.node.path("/var/run/cdi") / "nvidia.json"
+        file = self.node.path(CDI_FILES) / "nvidia.json"
         file.write_text(json.dumps(vendor_spec(self.card_uuids)))

@@ -7,6 +7,7 @@ own arithmetic, and asks none of the programs that it judges.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +37,17 @@ class Ledger:
 class NodeChecker:
     """Takes every change of the ledger, and looks at the node."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_forget: bool = False) -> None:
+        """Make one; `may_forget`: the kubelet loses its record of who has which slots.
+
+        Then it does not know either, until the agent has registered, that there are such slots at all, and starts
+        containers without what they ask for, as it does with any resource that is not its own.
+        """
         self.findings: list[Finding] = []
         self.checks = 0
+        self.without: set[str] = set()
+        """Ids of such containers."""
+        self.may_forget = may_forget
         self.seen: dict[str, tuple[float, float, Container]] = {}
         """Container's id -> when it was seen first and last, and what it had."""
         self._turn = threading.Lock()
@@ -87,6 +96,10 @@ class NodeChecker:
             for uuid, memory_mib, cores in container.cards:
                 self._judge_share(container, uuid, (memory_mib, cores), ledger, look, first_s)
         self._judge_cards(ledger, look)
+        owners = Counter(container.directory for container in look.containers if container.directory)
+        for container in look.containers:
+            alone = owners[container.directory] < 2
+            self._check(alone, "a container's directory is another one's, too", container, look, container.directory)
 
     def _judge_witnesses(self, container: Container, pod: Json, look: Look) -> None:
         """Check that a container has what it asks for, and that all witnesses say the same."""
@@ -96,6 +109,9 @@ class NodeChecker:
         self._check(same, "a container has other cards than it was told", container, look, text)
         ask = next((ask for ask in asks_of(pod) if ask.container == container.name), None)
         wanted = 0 if ask is None else ask.cards
+        if wanted and self.may_forget and not (uuids or container.directory):
+            self.without.add(container.identity)
+            return
         text = f"it asks for {wanted} cards and has {uuids}"
         self._check(len(uuids) == wanted, "a container has more or fewer cards than it asks for", container, look, text)
 

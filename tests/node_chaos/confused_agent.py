@@ -13,7 +13,8 @@ from gpuledger.command_line import main
 
 def confused(right: Callable[..., Any]) -> Callable[..., Any]:
     """Return what answers with the last answer, if it is about as many cards, every third time."""
-    starts, last = count(1), {}
+    starts = count(1)
+    last: dict[int, Any] = {}  # number of cards -> the last answer
 
     async def cards_of(view: LedgerView, pod: Any, container: str, number: int) -> Any:
         found = await right(view, pod, container, number)

@@ -119,7 +119,7 @@ class Director:
             case HangDisk(disk=disk, hang_s=hang_s, times=times):
                 workers.disk_hands[disk].do(workers.disks[disk].hang, hang_s, times)
             case ProtectDisk(for_s=for_s):
-                workers.disk_hands["cdi"].do(workers.disks["cdi"].protect, for_s)
+                workers.disk_hands["agent"].do(workers.disks["agent"].protect, for_s)
             case DamageCheckpoint(how=how):
                 workers.files.do(self._damage_checkpoint, how)
             case RemoveSocket():

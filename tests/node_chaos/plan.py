@@ -12,6 +12,7 @@ from node_chaos.steps import (
     Create,
     DamageCheckpoint,
     Delete,
+    Delivery,
     Disk,
     End,
     FillDisk,
@@ -51,7 +52,7 @@ LONGEST_OUTAGE_S = 8.0
 
 PROGRAMS: tuple[Program, ...] = ("agent", "kubelet", "containerd")
 STOPPABLE: tuple[Stoppable, ...] = ("agent", "agent's child", "kubelet", "containerd")
-DISKS: tuple[Disk, ...] = ("cdi", "kubelet")
+DISKS: tuple[Disk, ...] = ("agent", "kubelet")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class NodePlan:
     seed: int
     seconds: float
     steps: tuple[Step, ...]
+    delivery: Delivery = "cdi"
+    """How containers get to know their cards (settings.py)."""
 
 
 def plan(seed: int, seconds: float = CHAOS_S) -> NodePlan:
@@ -74,7 +77,8 @@ def plan(seed: int, seconds: float = CHAOS_S) -> NodePlan:
         *_cards(_dice(seed, "cards"), seconds),
     ]
     in_time = (step for step in steps if step.at_s < seconds)
-    return NodePlan(seed, seconds, tuple(sorted(in_time, key=lambda step: step.at_s)))
+    delivery: Delivery = "directory" if _dice(seed, "delivery").random() < 0.2 else "cdi"
+    return NodePlan(seed, seconds, tuple(sorted(in_time, key=lambda step: step.at_s)), delivery)
 
 
 def _dice(seed: int, topic: str) -> Random:

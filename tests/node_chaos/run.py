@@ -70,7 +70,8 @@ class Watchman:
 
 def run(arena: NodeArena, outcome: Outcome[NodePlan]) -> None:
     """Carry out a plan, and leave the arena empty."""
-    checker, of_ledger = NodeChecker(), Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
+    may_forget = any(isinstance(step, DamageCheckpoint) for step in outcome.plan.steps)
+    checker, of_ledger = NodeChecker(may_forget), Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
     try:
         _Run(arena, outcome, checker, of_ledger).go()
     finally:
@@ -88,12 +89,13 @@ class _Run:
         self._arena, self._outcome, self._checker, self._of_ledger = arena, outcome, checker, of_ledger
         self._programs = arena.programs
         self._pods: dict[str, Json] = {}  # UID -> pod as it was last
-        self._may_forget = any(isinstance(step, DamageCheckpoint) for step in outcome.plan.steps)
+        self._may_forget = checker.may_forget
         self._files_are_complete = not any(isinstance(step, LOSES_FILES) for step in outcome.plan.steps)
 
     def go(self) -> None:
         """Do it all."""
         arena, outcome = self._arena, self._outcome
+        arena.deliver_by(outcome.plan.delivery)
         for change in _as_it_is(arena):
             self._checker.take(change)
             self._of_ledger.take(change)
@@ -153,7 +155,7 @@ class _Run:
         cards = {card["spec"]["uuid"]: card for card in history.objects("card").values()}
         pods = {pod["metadata"]["uid"]: pod for pod in history.objects("pod").values()}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        files = {file.name: file.read_bytes() for file in arena.node.path("/var/run/cdi").iterdir() if file.is_file()}
+        files = arena.files()
         found = [
             *unsettled(cards, pods, history.objects("node"), now),
             *miscounted(cards, arena.gpu.installation.metrics()),
@@ -177,6 +179,7 @@ class _Run:
         self._programs.ended.clear()
         outcome.counts.update(counts(self._pods.values()))
         outcome.counts["containers seen"] += len(self._checker.seen)
+        outcome.counts["containers that the kubelet started without their cards"] += len(self._checker.without)
         for failure in (watchman.failure, self._arena.history.failure):
             if failure is not None:
                 raise RuntimeError("what was seen has gaps") from failure

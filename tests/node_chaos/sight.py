@@ -14,14 +14,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
+
 from local_node import Node
 from node_chaos.pods import CONTAINER, UID
+from node_chaos.steps import Delivery
 
 CARD_FILES = "/var/lib/cards"
 """On the node: a file for each card, of its UUID's name."""
 
 MOUNTED, DEVICE_PREFIX = "/cards", "card-"
 """In a container: where such files are mounted, and how the device nodes in /dev are called."""
+
+DIRECTORY = "/run/gpuledger"
+"""In a container without CDI: where it reads what it has."""
 
 NUMBERS = ((1, 3), (1, 5), (1, 7), (1, 8))
 """Of the device nodes, card for card: those of null, zero, full and random, which every kernel has, and harm nobody."""
@@ -45,6 +51,8 @@ class Container:
     """UUIDs of the cards whose files are mounted."""
     devices: frozenset[str]
     """UUIDs of the cards whose device nodes it has, with the right numbers."""
+    directory: str = ""
+    """Without CDI: where its directory is on the node's disk. It has nothing else then, but what is in it."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,10 @@ class Look:
 
 
 class Eyes:
-    """Looks at a node. What a container has is read once: it can't change as long as the container runs."""
+    """Looks at a node. By CDI, what a container has is read once: it can't change as long as the container runs."""
 
-    def __init__(self, node: Node, cards: tuple[str, ...]) -> None:
-        self._node = node
+    def __init__(self, node: Node, cards: tuple[str, ...], delivery: Delivery = "cdi") -> None:
+        self._node, self._delivery = node, delivery
         self._numbers = dict(zip(cards, NUMBERS, strict=False))  # UUID -> major and minor number of its device node
         self._known: dict[str, Container] = {}
 
@@ -68,7 +76,9 @@ class Eyes:
         at_s = time.monotonic()
         found = {}
         for identity, pids in self._node.containers().items():
-            container = self._known.get(identity) or self._read(identity, pids)
+            container = self._known.get(identity)
+            if container is None or container.directory:
+                container = self._read(identity, pids)
             if container is not None and any(map(lives, pids)):
                 found[identity] = container, pids
         self._known = {identity: container for identity, (container, _) in found.items()}
@@ -92,6 +102,8 @@ class Eyes:
             if UID not in env:
                 return None
             mounts = Path(f"/proc/{pids[0]}/mountinfo").read_text()
+            if self._delivery == "directory":
+                return _by_directory(identity, env, mounts, Path(f"/proc/{pids[0]}/root{DIRECTORY}"))
             devices = self._devices(Path(f"/proc/{pids[0]}/root/dev"))
         except OSError:  # it has ended meanwhile
             return None
@@ -107,6 +119,18 @@ class Eyes:
             numbers = os.major(number), os.minor(number)
             found.add(uuid if numbers == self._numbers.get(uuid) else f"{uuid} is {numbers}")
         return frozenset(found)
+
+
+def _by_directory(identity: str, env: dict[str, str], mounts: str, directory: Path) -> Container:
+    """Return a container that was told its cards by a directory, as that says now."""
+    source = re.search(rf"^\d+ \d+ \S+ (\S+) {DIRECTORY} ", mounts, re.MULTILINE)
+    try:
+        listed = orjson.loads((directory / "devices.json").read_bytes()) if source else []
+    except FileNotFoundError:
+        listed = []
+    cards = tuple((card["uuid"], card["memoryMiB"], card["cores"]) for card in listed)
+    uuids = frozenset(uuid for uuid, _, _ in cards)
+    return Container(identity, env[UID], env[CONTAINER], cards, uuids, uuids, source[1] if source else "")
 
 
 def vendor_spec(cards: tuple[str, ...]) -> dict[str, object]:

@@ -11,8 +11,9 @@ NAMESPACE = "default"
 
 Program = Literal["agent", "kubelet", "containerd"]
 Stoppable = Literal["agent", "agent's child", "kubelet", "containerd"]
-Disk = Literal["cdi", "kubelet"]
-"""The directory of the container runtime's CDI files, which the agent writes; and the kubelet's directory."""
+Delivery = Literal["cdi", "directory"]
+Disk = Literal["agent", "kubelet"]
+"""Where the agent writes: the container runtime's CDI files, and its own directory; and the kubelet's directory."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class HangDisk(Step):
 
 @dataclass(frozen=True)
 class ProtectDisk(Step):
-    """Let the disk of the CDI files be read-only for a while, as a file system makes itself after an error."""
+    """Let the agent's disk be read-only for a while, as a file system makes itself after an error."""
 
     for_s: float
 
@@ -127,7 +128,7 @@ class RemoveSocket(Step):
 
 @dataclass(frozen=True)
 class RemoveGrants(Step):
-    """Remove the CDI files that the agent has written."""
+    """Remove the CDI files that the agent has written, if it writes such."""
 
 
 # Cards.

@@ -70,6 +70,17 @@ def test_a_container_that_was_told_nothing_and_asks_for_a_card_is_found(checker:
     assert see(checker, without) == {"a container has more or fewer cards than it asks for"}
 
 
+def test_a_kubelet_that_has_lost_its_record_may_start_a_container_without_its_card_and_not_with_another(
+    checker: NodeChecker,
+) -> None:
+    checker.may_forget = True
+    without = Container("id", POD, "c0", (), frozenset(), frozenset())
+    assert see(checker, without) == set()
+    assert checker.without == {"id"}
+    empty = replace(without, identity="other", directory="/state/shares/slot-1-0a1b/share")
+    assert see(checker, empty) == {"a container has more or fewer cards than it asks for"}
+
+
 def test_a_share_that_goes_while_its_container_runs_is_found(checker: NodeChecker) -> None:
     assert see(checker, a_container(), at_s=1.0) == set()
     checker.take(changed("card", a_card(a_holder()), a_card()))
@@ -104,3 +115,9 @@ def test_a_neighbour_of_a_pod_that_has_its_card_for_itself_is_found(checker: Nod
     checker.take(changed("card", None, a_card(*alone)))
     found = see(checker, a_container(), a_container("uid-2"))
     assert found == {"a pod that has a card for itself is not alone"}
+
+
+def test_two_containers_that_read_their_cards_in_one_directory_are_found(checker: NodeChecker) -> None:
+    mine = replace(a_container(), directory="/state/shares/slot-1-0a1b/share")
+    assert see(checker, mine) == set()
+    assert see(checker, mine, replace(mine, identity="another")) == {"a container's directory is another one's, too"}

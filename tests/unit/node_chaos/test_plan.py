@@ -35,6 +35,7 @@ def test_the_plans_together_have_every_kind_of_step_of_program_of_disk_and_of_po
     assert {step.program for step in steps if isinstance(step, Stop)} == set(STOPPABLE)
     assert {step.disk for step in steps if isinstance(step, FillDisk)} == set(DISKS)
     assert {step.disk for step in steps if isinstance(step, HangDisk)} == set(DISKS)
+    assert {plan(seed).delivery for seed in SEEDS} == {"cdi", "directory"}
     pods = [step.pod for step in steps if isinstance(step, Create)]
     assert {pod.shape for pod in pods} == SHAPES.keys()
     assert {pod.stubborn for pod in pods} == {pod.run_s is None for pod in pods} == {True, False}
