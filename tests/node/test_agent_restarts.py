@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
 
 from cluster.cluster import NODES
+from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE
 from node.crashing_agent import POINTS
 from node.gpu_node import GpuNode, gpu_pod, one_card
+from node_chaos.rest import FORGOTTEN
 
 REGISTER = "gpuledger.dev/gpus"
 CUT_OFF = "before Allocate is answered"
@@ -54,6 +59,30 @@ def test_a_restart_of_what_runs_the_pods_touches_none_of_them(
     gpu.wait_running(*later)
     gpu.check(*names, *later)
     assert gpu.identities(*names) == before
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut off"])
+def test_a_kubelet_without_its_checkpoint_touches_no_container_and_starts_none_of_them_anew(
+    gpu: GpuNode, damage: str
+) -> None:
+    """What it says of those that end is the kubelet's own rule for plugins that are asked before each start."""
+    names = gpu.create(*(gpu_pod(f"known-{n}", one_card(1000 + n)) for n in range(2)))
+    gpu.wait_running(*names)
+    before = gpu.identities(*names)
+    gpu.node.kill_kubelet()
+    checkpoint = gpu.node.path("/var/lib/kubelet/device-plugins") / CHECKPOINT_FILE
+    checkpoint.unlink() if damage == "removed" else os.truncate(checkpoint, checkpoint.stat().st_size // 2)
+    gpu.node.start_kubelet()
+    gpu.wait_ready()
+    later = gpu.create(*(gpu_pod(f"later-{n}", one_card(2000 + n)) for n in range(4)))
+    gpu.wait_running(*later)
+    gpu.check(*names, *later)
+    assert gpu.identities(*names) == before
+    for pid in gpu.node.container_pids(before["known-0"][0].removeprefix("containerd://")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    gpu.cluster.wait(lambda: FORGOTTEN in str(gpu.cluster.pod("known-0")["status"]), "the kubelet says what it lacks")
+    assert "known-0" in gpu.holding()
 
 
 def test_an_agent_that_comes_back_finds_what_it_had_written_and_mends_what_is_missing(gpu: GpuNode) -> None:
