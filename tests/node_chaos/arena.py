@@ -17,6 +17,7 @@ from control_plane import ControlPlane, ControlPlaneError
 from gpuledger.agent.delivery.directory_files import RECORD
 from gpuledger.agent.delivery.grant_files import UNFINISHED
 from gpuledger.formats.cdi import FILE_PREFIX, FILE_SUFFIX
+from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE
 from local_node import Node
 from node.gpu_node import GpuNode
 from node_chaos.disks import Disk, lacking
@@ -29,6 +30,7 @@ Json = dict[str, Any]
 
 NODE = "node-1"
 CDI_FILES = "/var/run/cdi"
+PLUGINS = "/var/lib/kubelet/device-plugins"
 DISKS = {"agent": (CDI_FILES, 16), "kubelet": ("/var/lib/kubelet", 64)}
 """Name -> directory, and MiB."""
 
@@ -118,6 +120,12 @@ class NodeArena:
             with contextlib.suppress(OSError):  # it has just gone, or is a directory
                 texts[name] = file.read_bytes()
         return texts
+
+    def checkpoint(self) -> bytes:
+        """Return the kubelet's record of slots, nothing if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.node.path(PLUGINS) / CHECKPOINT_FILE).read_bytes()
+        return b""
 
     def clear(self) -> None:
         """Remove what a run has left. Raises RuntimeError if it stays."""

@@ -21,6 +21,7 @@ from fakes.nvml.fake_nvml import GONE, LOST, Failure
 from gpuledger.formats.cdi import FILE_PREFIX
 from gpuledger.formats.kubelet_checkpoint import CHECKPOINT_FILE
 from node.gpu_node import GpuNode
+from node_chaos.arena import CDI_FILES, PLUGINS
 from node_chaos.disks import Disk
 from node_chaos.pods import body_of
 from node_chaos.programs import Programs
@@ -43,7 +44,6 @@ from node_chaos.steps import (
 
 LOOK_AFTER_S = 1.0
 SAME_NAME_PAUSE_S = 0.3
-PLUGINS = "/var/lib/kubelet/device-plugins"
 FAULT = 79
 """An Xid: the card has fallen off the bus."""
 
@@ -125,7 +125,7 @@ class Director:
             case RemoveSocket():
                 workers.files.do(self._remove, PLUGINS, "gpuledger-*.sock")
             case RemoveGrants():
-                workers.files.do(self._remove, "/var/run/cdi", f"{FILE_PREFIX}*")
+                workers.files.do(self._remove, CDI_FILES, f"{FILE_PREFIX}*")
 
     # Requests.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -76,6 +77,24 @@ def unsettled_files(
         if uuids and granted.get(key, () if complete else uuids) != uuids:
             why = f"{container.name} of {container.pod_uid} has {uuids}, its file says {granted.get(key)}"
             yield Finding("a container that runs has no file of its own", why, pods=(container.pod_uid,))
+
+
+def unsettled_slots(checkpoint: bytes, containers: Iterable[Container]) -> Iterator[Finding]:
+    """Yield where the kubelet's record of slots does not agree with what runs: one for each card, none of two pods."""
+    slots: dict[tuple[str, str], set[str]] = {}  # pod UID and container's name -> slots, of all resources
+    for entry in (json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ()) if checkpoint else ():
+        listed = {f"{entry['ResourceName']} {slot}" for several in entry["DeviceIDs"].values() for slot in several}
+        slots.setdefault((entry["PodUID"], entry["ContainerName"]), set()).update(listed)
+    owners: dict[str, str] = {}  # slot -> UID of the pod whose container has it
+    for key, container in running(containers).items():
+        found = slots.get(key, set())
+        if len(found) != len(container.cards):
+            text = f"{container.name} of {container.pod_uid} has {len(container.cards)} cards, and slots {found}"
+            yield Finding("the kubelet has not as many slots as a container has cards", text, pods=key[:1])
+        for slot in found:
+            owner = owners.setdefault(slot, container.pod_uid)
+            if owner != container.pod_uid:
+                yield Finding("the kubelet has given a slot twice", slot, pods=(owner, container.pod_uid))
 
 
 def counts(pods: Iterable[Json]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from node_chaos.arena import NodeArena
 from node_chaos.checker import NodeChecker
 from node_chaos.director import Director, Workers
 from node_chaos.plan import NodePlan
-from node_chaos.rest import counts, unsettled_containers, unsettled_files
+from node_chaos.rest import counts, unsettled_containers, unsettled_files, unsettled_slots
 from node_chaos.sight import Eyes, Look
 from node_chaos.steps import DamageCheckpoint, RemoveGrants
 
@@ -162,6 +162,8 @@ class _Run:
             *unsettled_containers(pods, look.containers, self._may_forget),
             *unsettled_files(files, pods, look.containers, self._files_are_complete),
         ]
+        if not self._may_forget:
+            found += unsettled_slots(arena.checkpoint(), look.containers)
         if not arena.gpu.ready():
             found.append(Finding("the agent is not ready", arena.gpu.log_tail()))
         return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 from chaos.examples import CARD, POD, a_pod
 from fakes.grants import a_grant
 from gpuledger.formats.cdi import grant_file
-from node_chaos.rest import FORGOTTEN, unsettled_containers, unsettled_files
+from node_chaos.rest import FORGOTTEN, unsettled_containers, unsettled_files, unsettled_slots
 from node_chaos.sight import Container
 
 Json = dict[str, Any]
@@ -66,6 +67,25 @@ def test_files_that_nobody_needs_or_can_read_are_found() -> None:
     broken = {"gpuledger.dev-share-slot-1-0a1b.unfinished": b"{", "gpuledger.dev-share-slot-2-ff.json": b""}
     assert of_files(broken) == {"a temporary file is left over", "a file of ours can't be read"}
     assert of_files(files(), phase="Failed") == {"a file of a pod that is gone is left over"}
+
+
+def a_checkpoint(**slots: list[str]) -> bytes:
+    """Return a kubelet's record: UID of a pod -> slots of its container `c0`, in the kubelet's words."""
+    entries = [
+        {"PodUID": uid, "ContainerName": "c0", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": listed}}
+        for uid, listed in slots.items()
+    ]
+    return json.dumps({"Data": {"PodDeviceEntries": entries}}).encode()
+
+
+def test_slots_that_do_not_agree_with_the_cards_of_containers_are_found() -> None:
+    mine, other = replace(MINE, pod_uid="a"), replace(MINE, pod_uid="b")
+    assert not list(unsettled_slots(a_checkpoint(a=["slot-1"], b=["slot-2"], gone=["slot-1"]), [mine, other]))
+    too_few = list(unsettled_slots(a_checkpoint(a=["slot-1"]), [mine, other]))
+    assert [finding.pods for finding in too_few] == [("b",)]
+    assert [finding.pods for finding in unsettled_slots(b"", [mine])] == [("a",)]
+    twice = unsettled_slots(a_checkpoint(a=["slot-1"], b=["slot-1"]), [mine, other])
+    assert {finding.rule for finding in twice} == {"the kubelet has given a slot twice"}
 
 
 def test_a_container_whose_file_is_missing_or_says_something_else_is_found() -> None:
