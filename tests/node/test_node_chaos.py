@@ -22,6 +22,8 @@ from requirements import require
 FOUND = {
     5: "a kubelet that had lost its checkpoint never started containers anew that it had known",
     10: "before the agent had registered, such a kubelet started containers without their cards",
+    26: "without CDI, a container lost its directory, as its pod had been deleted by force while its kubelet was away",
+    53: "a start that waited was answered for the pod that had got its slots meanwhile",
     98: "without CDI, Allocate failed for want of room, and pods with it",
 }
 """Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
