@@ -21,7 +21,7 @@ from node_chaos.director import Director, Workers
 from node_chaos.plan import NodePlan
 from node_chaos.rest import counts, unsettled_containers, unsettled_files, unsettled_slots
 from node_chaos.sight import Eyes, Look
-from node_chaos.steps import DamageCheckpoint, RemoveGrants
+from node_chaos.steps import DamageCheckpoint, End, RemoveGrants, Stop
 
 Json = dict[str, Any]
 
@@ -70,8 +70,11 @@ class Watchman:
 
 def run(arena: NodeArena, outcome: Outcome[NodePlan]) -> None:
     """Carry out a plan, and leave the arena empty."""
-    may_forget = any(isinstance(step, DamageCheckpoint) for step in outcome.plan.steps)
-    checker, of_ledger = NodeChecker(may_forget), Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
+    steps = outcome.plan.steps
+    may_forget = any(isinstance(step, DamageCheckpoint) for step in steps)
+    may_be_away = any(isinstance(step, End | Stop) and str(step.program).startswith("agent") for step in steps)
+    checker = NodeChecker(may_forget, may_be_away)
+    of_ledger = Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
     try:
         _Run(arena, outcome, checker, of_ledger).go()
     finally:
@@ -181,7 +184,7 @@ class _Run:
         self._programs.ended.clear()
         outcome.counts.update(counts(self._pods.values()))
         outcome.counts["containers seen"] += len(self._checker.seen)
-        outcome.counts["containers that the kubelet started without their cards"] += len(self._checker.without)
+        outcome.counts["containers without their cards"] += len(self._checker.without)
         for failure in (watchman.failure, self._arena.history.failure):
             if failure is not None:
                 raise RuntimeError("what was seen has gaps") from failure
