@@ -76,9 +76,15 @@ chaos: $(READY) control-plane ## try to break it, seed after seed (SEED=1 MINUTE
 	@PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}tests:tools" $(BIN)/python -m chaos --seed $(or $(SEED),1) \
 		--minutes $(or $(MINUTES),30) $(if $(AGAIN),--again)
 
+.PHONY: node-chaos
+node-chaos: $(READY) control-plane ## as root: the same with agent, kubelet and containerd of a real node (SEED=1 MINUTES=30 AGAIN=1)
+	@PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}tests:tools" $(BIN)/python -m node_chaos --seed $(or $(SEED),1) \
+		--minutes $(or $(MINUTES),30) $(if $(AGAIN),--again)
+
 .PHONY: chaos-report
-chaos-report: $(READY) ## show what the seeds have found so far
+chaos-report: $(READY) ## show what the seeds have found so far, of both
 	@PYTHONPATH=tests:tools $(BIN)/python -m chaos --report
+	PYTHONPATH=tests:tools $(BIN)/python -m node_chaos --report
 
 .PHONY: lint
 lint: $(READY) ## check style, types and the direction of imports

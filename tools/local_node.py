@@ -43,6 +43,7 @@ EXECUTIONS = 3
 DEBIAN_PACKAGES = "runc busybox-static containernetworking-plugins"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEVICE_PLUGINS_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
+CONTAINER_ID = re.compile("[0-9a-f]{64}")
 START_TIMEOUT_S = 60.0
 SCRIPT = [sys.executable, "-I", "-S", node_box.__file__]
 
@@ -96,7 +97,7 @@ class BoxProcess(ManagedProcess):
 
     def kill(self) -> int:
         """Kill the program and its process group at once, wait for the program, and return its exit status."""
-        with contextlib.suppress(ControlPlaneError, OSError, ValueError):
+        with contextlib.suppress(ControlPlaneError, OSError, ValueError, subprocess.TimeoutExpired):
             os.killpg(self.program_pid, signal.SIGKILL)
             self._process.wait(1.0)  # its parent here takes it in, and ends as it ended
         return super().kill()
@@ -116,8 +117,8 @@ class Node:
         self._programs: list[BoxProcess] = []
         self._box: ManagedProcess | None = None
         self._init = 0
-        self._kubelet: BoxProcess | None = None
-        self._containerd: BoxProcess | None = None
+        self.kubelet: BoxProcess | None = None
+        self.containerd: BoxProcess | None = None
         self._port = 0
 
     @classmethod
@@ -258,7 +259,7 @@ class Node:
 
     def start_kubelet(self) -> None:
         """Start the kubelet and wait until it answers, device plugins too."""
-        self._kubelet = self.run(
+        self.kubelet = self.run(
             "kubelet",
             [
                 str(self.binaries / "kubelet"),
@@ -273,8 +274,8 @@ class Node:
 
     def kill_kubelet(self) -> None:
         """Kill the kubelet, as a crash would; pods go on."""
-        if self._kubelet:
-            self._kubelet.kill()
+        if self.kubelet:
+            self.kubelet.kill()
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet, start it again, and wait until it answers."""
@@ -283,7 +284,7 @@ class Node:
 
     def start_containerd(self) -> None:
         """Start containerd and wait until it answers."""
-        self._containerd = self.run(
+        self.containerd = self.run(
             "containerd",
             [str(self.binaries / "containerd"), f"--config={self.directory / 'containerd.toml'}"],
             ready=self._containerd_answers,
@@ -291,8 +292,8 @@ class Node:
 
     def kill_containerd(self) -> None:
         """Kill containerd, as a crash would; its shims and the containers go on."""
-        if self._containerd:
-            self._containerd.kill()
+        if self.containerd:
+            self.containerd.kill()
 
     def restart_containerd(self) -> None:
         """Kill containerd, start it again, and wait until it answers."""
@@ -316,6 +317,19 @@ class Node:
         """Return the ids of a container's processes, as this machine sees them, its first one first."""
         found = node_box.box_cgroup(self._init).rglob(container_id)
         return sorted(pid for directory in found for pid in _processes_below(directory))
+
+    def containers(self) -> dict[str, list[int]]:
+        """Return the ids of all containers that run -> their processes, those of pods' sandboxes too.
+
+        It is read from control groups, and asks no program.
+        """
+        found = {}
+        for place, _, _ in os.walk(node_box.box_cgroup(self._init)):  # one that is removed meanwhile is left out
+            directory = Path(place)
+            if CONTAINER_ID.fullmatch(directory.name):
+                with contextlib.suppress(OSError):
+                    found[directory.name] = sorted(map(int, (directory / "cgroup.procs").read_text().split()))
+        return {identity: pids for identity, pids in found.items() if pids}
 
     def memory_cgroup(self, container_id: str) -> Path:
         """Return the directory of the cgroup that limits a container's memory. Raises ControlPlaneError: it is gone."""

@@ -1,143 +1,14 @@
-"""The command: runs seeds for a while, or shows what earlier runs have found. See docs/testing.md."""
+"""Chaos around a control plane: `python -m chaos`."""
 
-from __future__ import annotations
-
-import argparse
-import signal
 import sys
-import time
-import traceback
-from contextlib import ExitStack
-from pathlib import Path
 
-from rich.console import Console
-
-from build_steps import BuildError
-from chaos import results
 from chaos.arena import Arena
 from chaos.plan import CHAOS_S, plan
-from chaos.report import show_report
-from chaos.results import FAILED, PASSED, RESULTS, VOID
-from chaos.run import Outcome, run
-from chaos.trace import write_trace
-from control_plane import ControlPlaneError
+from chaos.run import run
+from chaos.runner import Kind, main
 
 SEEDS_PER_ARENA = 20
-"""Seeds on one control plane: its etcd grows, and an error in it should not last."""
-
-
-class Runner:
-    """Runs one seed after the other."""
-
-    def __init__(self, file: Path, seconds: float, console: Console) -> None:
-        self._file = file
-        self._seconds = seconds
-        self._console = console
-        self._arena: Arena | None = None
-        self._stack = ExitStack()
-        self._uses = 0
-        self.failed: list[int] = []
-        self.verdicts = 0
-
-    def close(self) -> None:
-        """Stop the control plane."""
-        self._stack.close()
-        self._arena = None
-
-    def run(self, seed: int) -> None:
-        """Run a seed, and note what it shows."""
-        version = results.version()
-        outcome = Outcome(plan(seed, self._seconds))
-        begin_s = time.monotonic()
-        with self._console.status(f"seed {seed}"):
-            arena = self._fresh_arena()
-            try:
-                run(arena, outcome)
-                verdict = FAILED if outcome.findings else PASSED
-            except Exception:  # noqa: BLE001 - the next seed gets a new control plane
-                self._console.print(traceback.format_exc(), markup=False, highlight=False)
-                verdict = FAILED if outcome.findings else VOID
-        if results.version() != version:
-            verdict = VOID
-        self._note(outcome, version, verdict, time.monotonic() - begin_s)
-        if verdict != PASSED:
-            self.close()
-
-    def _fresh_arena(self) -> Arena:
-        if self._arena is None or self._uses == SEEDS_PER_ARENA:
-            self.close()
-            self._arena, self._uses = self._stack.enter_context(Arena()), 0
-        self._uses += 1
-        return self._arena
-
-    def _note(self, outcome: Outcome, version: str, verdict: str, took_s: float) -> None:
-        seed, trace, command = outcome.plan.seed, None, results.repeat_command(outcome.plan.seed)
-        self.verdicts += verdict != VOID
-        if verdict == FAILED:
-            self.failed.append(seed)
-            trace = self._file.parent / f"seed-{seed}-{version}" / "trace.txt"
-            write_trace(outcome, command, trace)
-        results.append(self._file, results.record(outcome, version, verdict, trace))
-        counts = outcome.counts
-        style = {PASSED: "green", FAILED: "bold red", VOID: "yellow"}[verdict]
-        self._console.print(
-            f"seed {seed}: [{style}]{verdict}[/] in {took_s:.0f} s; {counts['pods bound']} pods bound, "
-            f"{sum(outcome.faults.values())} faults, {outcome.checks} checks, at rest after {outcome.rest_s:.0f} s",
-            highlight=False,
-        )
-        for finding in outcome.findings:
-            self._console.print(
-                f"  {finding.rule}: {finding.text.splitlines()[0][:300]}", markup=False, highlight=False
-            )
-        if trace:
-            self._console.print(f"  trace: {trace}\n  to repeat it: {command}", markup=False, highlight=False)
-
-
-def main() -> int:
-    """Run what the arguments say; return the exit status: 1 if a seed has failed, 2 if all that were run are void."""
-    arguments = _arguments()
-    console = Console(soft_wrap=True)
-    if arguments.report:
-        show_report(results.read(arguments.results), console)
-        return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    runner = Runner(arguments.results, arguments.seconds, console)
-    deadline = time.monotonic() + arguments.minutes * 60
-    judged = set() if arguments.again else results.judged(arguments.results, results.version(), arguments.seconds)
-    seed, runs = arguments.seed, 0
-    try:
-        while True:
-            if seed not in judged:
-                runner.run(seed)
-                runs += 1
-                if time.monotonic() >= deadline:
-                    break
-            elif not arguments.minutes:
-                console.print(f"seed {seed} has a verdict for this version; AGAIN=1 runs it again")
-                break
-            seed += 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-    except (BuildError, ControlPlaneError) as error:
-        console.print(f"error: {error}", markup=False)
-        return 2
-    finally:
-        runner.close()
-    if runner.failed:
-        return 1
-    return 2 if runs and not runner.verdicts else 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--minutes", type=float, default=30, help="how long to go on; 0 runs one seed")
-    parser.add_argument("--seconds", type=float, default=CHAOS_S, help="how long the chaos of one seed lasts")
-    parser.add_argument("--again", action="store_true", help="run seeds again that have a verdict for this version")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file of results, one JSON line for each run")
-    parser.add_argument("--report", action="store_true", help="only show the results")
-    return parser.parse_args()
-
+"""Seeds on one control plane: its etcd grows."""
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Kind("chaos", Arena, plan, run, CHAOS_S, SEEDS_PER_ARENA)))

@@ -29,6 +29,7 @@ SETTINGS = {
     "longest_release_s": LONGEST_RELEASE_S,
     "hold_ttl_s": 10,
     "extender_timeout_s": 8,
+    "preemption_timeout_s": 15,
 }
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 

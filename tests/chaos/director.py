@@ -11,6 +11,7 @@ from typing import Any
 
 from chaos.admin import Admin
 from chaos.hostile_user import HostileUser
+from chaos.outcome import Done
 from chaos.pair import Hands, Pair
 from chaos.pods import body_of, budget_name, budget_of, budgets_path
 from chaos.steps import (
@@ -46,15 +47,6 @@ Json = dict[str, Any]
 
 LOOK_AFTER_S = 1.0
 SAME_NAME_PAUSE_S = 0.1
-
-
-@dataclass(frozen=True)
-class Done:
-    """A step, and when it was begun, by `time.monotonic`."""
-
-    at_s: float
-    step: Step
-    outcome: str = ""
 
 
 @dataclass

@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import gpuledger
-from chaos.run import Outcome
+from chaos.outcome import Outcome
 from installation import REPOSITORY
 
 Json = dict[str, Any]
 
-RESULTS = REPOSITORY / "build" / "chaos" / "results.jsonl"
 PASSED, FAILED, VOID = "passed", "failed", "void"
 """Verdicts. A run is void when the test itself broke down, or the product was changed meanwhile."""
 
 VERSION_LENGTH = 12
 TEXT_LENGTH = 1000
+
+
+def results_of(target: str) -> Path:
+    """Return where a target of `make` keeps its results."""
+    return REPOSITORY / "build" / target / "results.jsonl"
 
 
 def version() -> str:
@@ -34,12 +38,12 @@ def version() -> str:
     return found.hexdigest()[:VERSION_LENGTH]
 
 
-def repeat_command(seed: int) -> str:
+def repeat_command(seed: int, target: str = "chaos") -> str:
     """Return what repeats a run."""
-    return f"make chaos SEED={seed} MINUTES=0 AGAIN=1"
+    return f"make {target} SEED={seed} MINUTES=0 AGAIN=1"
 
 
-def record(outcome: Outcome, its_version: str, verdict: str, trace: Path | None = None) -> Json:
+def record(outcome: Outcome[Any], its_version: str, verdict: str, trace: Path | None = None) -> Json:
     """Return the line for a run."""
     faults: Counter[str] = Counter()
     for kind, count in outcome.faults.items():

@@ -6,10 +6,8 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +15,11 @@ from chaos.admin import Admin
 from chaos.arena import LONGEST_RELEASE_S, RELEASE_DELAY_S, Arena
 from chaos.arithmetic import is_bound
 from chaos.checker import Checker, Finding
-from chaos.director import Director, Done, Workers
+from chaos.director import Director, Workers
 from chaos.history import Change
 from chaos.hostile_user import HostileUser, is_hostile
 from chaos.kubelet import KubeletPlayer
+from chaos.outcome import Outcome
 from chaos.pair import Hands, Pair
 from chaos.plan import Plan
 from chaos.rest import miscounted, unsettled
@@ -47,32 +46,10 @@ PUT_THERE = ("not-adoptable", "not-entered", "unreadable-pod")
 find it, too."""
 
 BAD_LINES = ("Traceback (most recent call last)", "was never retrieved", "was never awaited", "Unclosed ")
-"""What must not be in an operator's log: an error that nobody has taken care of."""
+"""What must not be in a log of ours: an error that nobody has taken care of."""
 
 
-@dataclass
-class Outcome:
-    """What a run has shown."""
-
-    plan: Plan
-    findings: list[Finding] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    faults: dict[str, int] = field(default_factory=dict)
-    checks: int = 0
-    chaos_s: float = 0.0
-    rest_s: float = 0.0
-    begin_s: float = 0.0
-    """When the chaos began, by `time.monotonic`."""
-    looks: list[tuple[float, list[Finding]]] = field(default_factory=list)
-    """What was not yet in order while everything came to rest, by time."""
-    changes: list[Change] = field(default_factory=list)
-    done: list[Done] = field(default_factory=list)
-    exchanges: list[tuple[float, str, str]] = field(default_factory=list)
-    """Time, proxy, and what has passed it."""
-    logs: dict[str, str] = field(default_factory=dict)
-
-
-def run(arena: Arena, outcome: Outcome) -> None:
+def run(arena: Arena, outcome: Outcome[Plan]) -> None:
     """Carry out a plan, and leave the arena empty."""
     checker = Checker(RELEASE_DELAY_S, LONGEST_RELEASE_S)
     try:
@@ -87,7 +64,7 @@ def run(arena: Arena, outcome: Outcome) -> None:
 class _Run:
     """The parts of one run."""
 
-    def __init__(self, arena: Arena, outcome: Outcome, checker: Checker) -> None:
+    def __init__(self, arena: Arena, outcome: Outcome[Plan], checker: Checker) -> None:
         self._arena = arena
         self._plan = outcome.plan
         self._outcome = outcome
@@ -217,7 +194,7 @@ class _Run:
             for name, text in pair.log_texts():
                 outcome.logs[name] = text
                 if name.startswith("operator"):
-                    outcome.findings += _bad_lines(name, text)
+                    outcome.findings += bad_lines(name, text)
             outcome.exchanges += pair.exchanges()
         if self._arena.history.failure is not None:
             raise RuntimeError("the history has gaps") from self._arena.history.failure
@@ -246,7 +223,8 @@ def is_expected(found: Json) -> bool:
     return found["kind"] in AUDIT_MAY_FIND or (is_hostile_pod and found["kind"] in PUT_THERE)
 
 
-def _bad_lines(name: str, text: str) -> list[Finding]:
+def bad_lines(name: str, text: str) -> list[Finding]:
+    """Return the errors in a log that nobody has taken care of, the first three."""
     lines = text.splitlines()
     bad = [number for number, line in enumerate(lines) if any(words in line for words in BAD_LINES)]
     return [

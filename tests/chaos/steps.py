@@ -33,6 +33,11 @@ class Step:
 
     at_s: float
 
+    @property
+    def subject(self) -> str:
+        """Which pod it is about, with its namespace; empty: not about one."""
+        return ""
+
     def __str__(self) -> str:
         values = (f"{name}={value!r}" for name, value in vars(self).items() if name != "at_s")
         return f"{type(self).__name__}({', '.join(values)})"
@@ -47,6 +52,11 @@ class Create(Step):
 
     pod: PlannedPod
 
+    @property
+    def subject(self) -> str:
+        """The pod."""
+        return f"{self.pod.namespace}/{self.pod.name}"
+
     def __str__(self) -> str:
         return f"Create({self.pod.namespace}/{self.pod.name}, {self.pod.shape}, {self.pod.priority})"
 
@@ -58,6 +68,11 @@ class Delete(Step):
     namespace: str
     name: str
     by_force: bool
+
+    @property
+    def subject(self) -> str:
+        """The pod."""
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True)

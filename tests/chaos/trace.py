@@ -8,8 +8,7 @@ from typing import Any
 
 from chaos.arithmetic import DEVICES, holders_of
 from chaos.history import Change
-from chaos.run import Outcome
-from chaos.steps import Create, Delete
+from chaos.outcome import Outcome
 
 Json = dict[str, Any]
 Line = tuple[float, str]
@@ -18,7 +17,7 @@ BEFORE_S = 1.0
 """How long before the chaos the list begins."""
 
 
-def write_trace(outcome: Outcome, command: str, file: Path) -> None:
+def write_trace(outcome: Outcome[Any], command: str, file: Path) -> None:
     """Write what is known of a failed run, and the programs' logs beside it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     begin_s = outcome.begin_s
@@ -33,7 +32,7 @@ def write_trace(outcome: Outcome, command: str, file: Path) -> None:
         file.with_name(f"{file.stem}.{name}").write_text(text)
 
 
-def events(outcome: Outcome) -> list[Line]:
+def events(outcome: Outcome[Any]) -> list[Line]:
     """Return everything that concerns the findings, in its order."""
     pods = {uid for finding in outcome.findings for uid in finding.pods}
     cards = {uuid for finding in outcome.findings for uuid in finding.cards}
@@ -46,20 +45,13 @@ def events(outcome: Outcome) -> list[Line]:
     return sorted(lines, key=lambda line: line[0])
 
 
-def _steps(outcome: Outcome, names: set[str]) -> Iterator[Line]:
+def _steps(outcome: Outcome[Any], names: set[str]) -> Iterator[Line]:
     for done in outcome.done:
-        match done.step:
-            case Create(pod=pod):
-                concerns = f"{pod.namespace}/{pod.name}" in names
-            case Delete(namespace=namespace, name=name):
-                concerns = f"{namespace}/{name}" in names
-            case _:
-                concerns = True
-        if concerns:
+        if not done.step.subject or done.step.subject in names:
             yield done.at_s, f"STEP {done.step}"
 
 
-def _requests(outcome: Outcome, names: set[str], cards: set[str]) -> Iterator[Line]:
+def _requests(outcome: Outcome[Any], names: set[str], cards: set[str]) -> Iterator[Line]:
     words = {name.partition("/")[2] for name in names} | {uuid.lower() for uuid in cards}
     for at_s, proxy, text in outcome.exchanges:
         subject = text.partition(": ")[0].split()[-1]

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from chaos.arena import Arena
+from chaos.outcome import Outcome
 from chaos.plan import plan
 from chaos.results import repeat_command
-from chaos.run import Outcome, run
+from chaos.run import run
 from chaos.trace import write_trace
 from effort import fresh_seeds, times
 

@@ -82,9 +82,10 @@ class GpuNode:
 
     # The agent.
 
-    def start_agent(self, crash_at: str = "", settings: Mapping[str, object] | None = None) -> BoxProcess:
-        """Start the agent; with a point of crashing_agent.py, it dies when it first gets there."""
-        program = [str(TESTS / "node" / "crashing_agent.py"), crash_at] if crash_at else ["-m", "gpuledger"]
+    def start_agent(self, crash_at: str = "", program: Sequence[str] = ("-m", "gpuledger")) -> BoxProcess:
+        """Start the agent, or another program that runs it; with a point of crashing_agent.py, it dies there."""
+        if crash_at:
+            program = [str(TESTS / "node" / "crashing_agent.py"), crash_at]
         self._agents += 1
         files = ["--settings", str(self.installation.settings_file), "--kubeconfig", str(self._kubeconfig)]
         env = {

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
 
 from cluster.cluster import NODES
+from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
 from node.crashing_agent import POINTS
-from node.gpu_node import GpuNode, gpu_pod, one_card
+from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
+from node_chaos.rest import FORGOTTEN
+from node_chaos.sight import lives
 
 REGISTER = "gpuledger.dev/gpus"
 CUT_OFF = "before Allocate is answered"
@@ -54,6 +60,48 @@ def test_a_restart_of_what_runs_the_pods_touches_none_of_them(
     gpu.wait_running(*later)
     gpu.check(*names, *later)
     assert gpu.identities(*names) == before
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut off"])
+def test_a_kubelet_without_its_checkpoint_touches_no_container_and_starts_none_of_them_anew(
+    gpu: GpuNode, damage: str
+) -> None:
+    """What it says of those that end is the kubelet's own rule for plugins that are asked before each start."""
+    names = gpu.create(*(gpu_pod(f"known-{n}", one_card(1000 + n)) for n in range(2)))
+    gpu.wait_running(*names)
+    before = gpu.identities(*names)
+    gpu.node.kill_kubelet()
+    checkpoint = gpu.node.path("/var/lib/kubelet/device-plugins") / CHECKPOINT_FILE
+    checkpoint.unlink() if damage == "removed" else os.truncate(checkpoint, checkpoint.stat().st_size // 2)
+    gpu.node.start_kubelet()
+    gpu.wait_ready()
+    later = gpu.create(*(gpu_pod(f"later-{n}", one_card(2000 + n)) for n in range(4)))
+    gpu.wait_running(*later)
+    gpu.check(*names, *later)
+    assert gpu.identities(*names) == before
+    for pid in gpu.node.container_pids(before["known-0"][0].removeprefix("containerd://")):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    gpu.cluster.wait(lambda: FORGOTTEN in str(gpu.cluster.pod("known-0")["status"]), "the kubelet says what it lacks")
+    assert "known-0" in gpu.holding()
+
+
+def test_a_pod_that_its_kubelet_gives_up_when_it_is_back_keeps_its_share_until_its_init_container_has_ended(
+    gpu: GpuNode,
+) -> None:
+    """A kubelet that is back before its agent refuses pods that have not started all of their containers."""
+    first = gpu_container("first", one_card(), "trap '' TERM; while :; do sleep 1; done")
+    gpu.create(gpu_pod("late", gpu_container("main", one_card()), initContainers=[first]))
+    gpu.cluster.wait(
+        lambda: "running" in str(gpu.cluster.pod("late")["status"].get("initContainerStatuses")), "it runs"
+    )
+    (pid, *_) = gpu.node.container_pids(gpu.node.container_id("default", "late", "first"))
+    gpu.kill_agent()
+    gpu.node.restart_kubelet()
+    gpu.cluster.wait(lambda: not gpu.holding(), "the share is free again")
+    assert not lives(pid)
+    assert gpu.phase("late") == "Failed"
+    gpu.start_agent()
 
 
 def test_an_agent_that_comes_back_finds_what_it_had_written_and_mends_what_is_missing(gpu: GpuNode) -> None:

@@ -57,13 +57,18 @@ class ContainerStarts:
         directories: DirectoryFiles,
         ways: Callable[[], NodeWays],
         with_cdi: bool = True,
+        may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
         self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
-        self._ways, self._with_cdi = ways, with_cdi
+        self._ways, self._with_cdi, self._may_run = ways, with_cdi, may_run
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
-        """Name what a container will get, without knowing what that is: the name was never used before."""
+        """Name what a container will get, without knowing what that is: the name was never used before.
+
+        Nothing is written, so nothing can fail: for the kubelet that would be a refusal, and the pod be lost for good.
+        """
         name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
         self._owners.remember(resource, slots, name)
         if self._with_cdi:
@@ -72,9 +77,8 @@ class ContainerStarts:
             return messages.ContainerAllocateResponse(
                 envs={VISIBLE: NO_CARDS}, cdi_devices=[messages.CDIDevice(name=device_name(name))]
             )
-        mount = messages.Mount(
-            host_path=str(self._directories.create(name)), container_path=SHARE_DIRECTORY, read_only=True
-        )
+        place = str(self._directories.place(name))
+        mount = messages.Mount(host_path=place, container_path=SHARE_DIRECTORY, read_only=True)
         return messages.ContainerAllocateResponse(envs={NAME: name}, mounts=[mount])
 
     async def start(self, resource: str, slots: frozenset[str]) -> None:
@@ -94,11 +98,12 @@ class ContainerStarts:
 
     async def _prepare_patiently(self, resource: str, slots: frozenset[str]) -> None:
         backoff, why = Backoff(PAUSE_S, LONGEST_PAUSE_S), "no answer"
+        asked_for = self._owners.answered(resource, slots)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     try:
-                        return await self._prepare(resource, slots)
+                        return await self._prepare(resource, slots, asked_for)
                     except (NotYet, Unreachable, OSError) as error:
                         why = str(error)
                         logger.info("a start is tried again: %s", why)
@@ -107,7 +112,7 @@ class ContainerStarts:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
     def remove_left_overs(self) -> None:
-        """Remove what was made for containers that never came. To be called before anybody serves the kubelet."""
+        """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
         entries = self._owners.all_entries()
         if entries is not None:
             self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
@@ -125,9 +130,13 @@ class ContainerStarts:
                 except (GpuledgerError, OSError) as error:
                     logger.info("slots that somebody has are left as they are: %s", error)
 
-    async def _prepare(self, resource: str, slots: frozenset[str]) -> None:
+    async def _prepare(self, resource: str, slots: frozenset[str], asked_for: str | None) -> None:
+        """Have the cards ready; `asked_for` is what Allocate had answered when the start was asked for."""
         owner = await self._owners.find(resource, slots)
         await self._deliver(owner, resource, slots)
+        if self._owners.answered(resource, slots) != asked_for:
+            # Who asked is gone, and its kubelet has forgotten our answer: it would start the container without.
+            raise StartRefused("the slots have come to another container since this start was asked for")
         pod = pod_identity(owner.pod)
 
         def is_over(grant: Grant) -> bool:
@@ -186,8 +195,13 @@ class ContainerStarts:
         logger.info("pod %s, container %s: %s", identity, container, ", ".join(uuids))
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
-        """Remove what is over, with everything that belongs to it."""
-        for grant in [*self._grants.remove(is_over), *self._directories.remove(is_over)]:
+        """Remove what is over, with everything that belongs to it; but nothing under a container that may run."""
+        running = frozenset(self._may_run())
+
+        def is_left(grant: Grant) -> bool:
+            return grant.pod_uid not in running and is_over(grant)
+
+        for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
             self._directories.remove_own(self._ways().installed.hami_core_directory, grant)
             logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
 

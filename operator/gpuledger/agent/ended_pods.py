@@ -79,6 +79,10 @@ class EndedPods:
         else:
             self._living[uid] = frozenset(container_ids(pod))
 
+    def may_run(self) -> frozenset[str]:
+        """Return the UIDs of pods that have ended at the API server, and of which something may still run."""
+        return frozenset(self._doubtful)
+
     def listing(self) -> Callable[[set[str]], None]:
         """Return what takes in which pods there are: others that were known have ended unseen."""
         before = set(self._living)

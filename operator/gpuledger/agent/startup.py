@@ -95,12 +95,14 @@ class Agent:
             plan.mps_directory,
             plan.priority_resource,
         )
-        self._starts = ContainerStarts(owners, ledger, self._grants, self._directories, ways, plan.with_cdi)
-        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
-        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
+        self._starts = ContainerStarts(
+            owners, ledger, self._grants, self._directories, ways, plan.with_cdi, self._ended.may_run
+        )
+        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
+        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
         self._has_cards = asyncio.Event()

@@ -1,12 +1,18 @@
 """What the whole agent shows of itself before it talks to anybody."""
 
+import errno
 from pathlib import Path
 from typing import cast
 
+import pytest
+
+from fakes.grants import a_grant
+from fakes.objects import a_container, a_pod_object
 from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.pod_processes import Sight
 from gpuledger.agent.startup import Agent
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.node_config import NodeConfig
@@ -37,3 +43,46 @@ async def test_the_versions_of_the_driver_are_shown(tmp_path: Path) -> None:
     agent._take_in(Snapshot((Device("GPU-0", 0, "A100", 81920),), "580.95.05", "13.0"))
     (family,) = (each for each in agent._metrics() if each.name == "gpuledger_agent_driver_info")
     assert [sample.labels for sample in family.samples] == [{"driver": "580.95.05", "cuda": "13.0"}]
+
+
+async def test_what_a_read_only_disk_does_not_let_go_goes_later_and_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    async def gone() -> frozenset[str]:
+        return frozenset({"uid-a"})
+
+    agent = an_agent(tmp_path)
+    agent._grants.write(a_grant())
+    monkeypatch.setattr(agent._departed, "find", gone)
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refuse)
+        await agent._tidy()
+    assert list(agent._grants.all()) == [a_grant()]
+    await agent._tidy()
+    assert list(agent._grants.all()) == []
+
+
+async def test_what_a_container_was_given_stays_as_long_as_something_of_its_pod_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod was deleted by force, and a kubelet that was away never shows it again."""
+
+    async def gone() -> frozenset[str]:
+        return frozenset({"uid-a"})
+
+    agent = an_agent(tmp_path)
+    agent._grants.write(a_grant())
+    monkeypatch.setattr(agent._departed, "find", gone)
+    main = a_container("main", {"nvidia.com/gpu": "1"})
+    status = {"containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "containerd://1"}]}
+    pod = a_pod_object("a", uid="uid-a", node_name="node-a", containers=[main]) | {"status": status}
+    agent._ended.observe(pod, gone=False)
+    agent._ended.observe(pod, gone=True)
+    await agent._tidy()
+    assert list(agent._grants.all()) == [a_grant()]
+    agent._ended._conclude(dict(agent._ended._doubtful), Sight(frozenset(), False))
+    await agent._tidy()
+    assert list(agent._grants.all()) == []

@@ -129,6 +129,20 @@ async def test_without_cdi_a_container_reads_its_directory(tmp_path: Path) -> No
     assert list((tmp_path / "shares").iterdir()) == []
 
 
+async def test_without_cdi_a_disk_without_room_lets_a_start_wait_and_loses_no_pod(tmp_path: Path) -> None:
+    """A kubelet whose Allocate fails has its pod failed for good; a start that fails is tried again."""
+    node = AgentNode(tmp_path, with_cdi=False)
+    in_the_way = tmp_path / "shares"
+    in_the_way.write_text("no directory can be made here")
+    pod = node.bind("a", {"main": [1]})
+    await node.admit(pod)
+    starting = asyncio.create_task(node.start(pod, "main"))
+    await asyncio.sleep(2)
+    assert not starting.done()
+    in_the_way.unlink()
+    assert (tmp_path / "shares" / await starting / "share" / "devices.json").exists()
+
+
 async def test_nobody_but_its_own_container_is_ever_given_under_a_name(node: AgentNode) -> None:
     pod = node.bind("a", {"main": [0]})
     await node.admit(pod)

@@ -33,6 +33,26 @@ async def test_each_container_gets_its_cards_under_the_name_that_its_runtime_is_
     assert node.starts.outcomes == {"started": 3}
 
 
+async def test_a_start_whose_slots_come_to_another_pod_while_it_waits_is_refused(node: AgentNode) -> None:
+    """Of its own pod, which is gone, the kubelet has forgotten our answer, and would start the container without."""
+    gone = node.bind("gone", {"main": [0]})
+    await node.admit(gone)
+    slots = node.given(gone, "main").slots
+    node.list_fails = Unreachable("the kubelet is busy")
+    starting = asyncio.create_task(node.starts.start(GPU, slots))
+    await asyncio.sleep(1)
+    node.api.delete_pod("gone")
+    node.kubelet.forget("uid-gone")
+    later = node.bind("later", {"main": [1]})
+    await node.admit(later)
+    assert node.given(later, "main").slots == slots
+    node.list_fails = None
+    with pytest.raises(StartRefused, match="another container"):
+        await starting
+    name = await node.start(later, "main")
+    assert node.delivered(name) == ("uid-later", "main", node.uuids(1))
+
+
 async def test_every_answer_has_a_name_of_its_own(node: AgentNode) -> None:
     slots = frozenset({"slot-1"})
     names = {node.starts.allocate(GPU, slots).cdi_devices[0].name for _ in range(100)}
@@ -314,7 +334,8 @@ async def test_a_start_that_was_overtaken_by_the_next_owner_does_no_harm(node: A
     await node.admit(new)
     name = await node.start(new, "main")
     event.set()
-    await late
+    with pytest.raises(StartRefused, match="another container"):
+        await late
     assert node.delivered(name) == ("uid-new", "main", node.uuids(1))
     assert [grant.pod_uid for grant in node.grants.all()] == ["uid-new"]
 

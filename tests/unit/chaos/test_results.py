@@ -7,13 +7,13 @@ from rich.console import Console
 
 from chaos import results
 from chaos.checker import Finding
-from chaos.plan import plan
+from chaos.outcome import Outcome
+from chaos.plan import Plan, plan
 from chaos.report import show_report
 from chaos.results import FAILED, PASSED, VOID
-from chaos.run import Outcome
 
 
-def outcome(seed: int, *findings: Finding) -> Outcome:
+def outcome(seed: int, *findings: Finding) -> Outcome[Plan]:
     found = Outcome(plan(seed, 10), list(findings), checks=5, chaos_s=10.0, rest_s=2.0)
     found.counts.update({"pods bound": 3, "Kill": 2, "Create": 9})
     found.faults = {"binding: Delay(seconds=0.05)": 2, "filter: Delay(seconds=1.0)": 1, "binding: Drop()": 4}

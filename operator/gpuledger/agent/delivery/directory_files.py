@@ -33,16 +33,15 @@ class DirectoryFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def create(self, name: str) -> Path:
-        """Return the directory for what a container will get. Raises OSError."""
-        path = self._directory / name / "share"
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o755)  # whatever our umask is: the container's programs have any user
-        return path
+    def place(self, name: str) -> Path:
+        """Return where the directory for what a container will get is, once that is known."""
+        return self._directory / name / "share"
 
     def write(self, grant: Grant, cards: Sequence[GrantedCard]) -> None:
         """Fill a container's directory. Raises OSError."""
-        share = self.create(grant.name)
+        share = self.place(grant.name)
+        share.mkdir(parents=True, exist_ok=True)
+        share.chmod(0o755)  # whatever our umask is: the container's programs have any user
         devices = [{"uuid": c.uuid, "index": c.index, "memoryMiB": c.memory_mib, "cores": c.cores} for c in cards]
         variables = (line.partition("=") for line in grant.edits.get("env", ()))
         environment = "".join(f"export {name}={shlex.quote(value)}\n" for name, _, value in variables)
@@ -61,9 +60,13 @@ class DirectoryFiles:
         return over
 
     def remove_unused(self, names: Collection[str]) -> None:
-        """Remove directories that no container was ever given, except under these names."""
+        """Remove directories without a record that can be read, except under these names.
+
+        An agent that died in the middle has left them, or a power loss: nobody would ever find their owner.
+        """
+        given = {grant.name for grant in self.all()}
         for path in self._directory.glob("*/share"):
-            if path.parent.name not in names and not (path.parent / RECORD).exists():
+            if path.parent.name not in names and path.parent.name not in given:
                 shutil.rmtree(path.parent, ignore_errors=True)
 
     def all(self) -> list[Grant]:

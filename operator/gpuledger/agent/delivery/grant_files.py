@@ -30,8 +30,9 @@ class GrantFiles:
     def load(self) -> None:
         """Read what an earlier agent has left. Files that are not ours, or can't be read, stay untouched."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{UNFINISHED}")):
-            file.unlink(missing_ok=True)
+        for file in self._directory.glob(f"{FILE_PREFIX}*{UNFINISHED}"):
+            with contextlib.suppress(OSError):  # on a read-only disk it stays, and harms nobody
+                file.unlink()
         for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}")):
             try:
                 grant = read_grant(file.read_bytes())
@@ -58,14 +59,18 @@ class GrantFiles:
         self._grants[grant.name] = grant
 
     def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
-        """Remove the grants that are over, with their files; return them."""
-        over = [grant for grant in self._grants.values() if is_over(grant)]
-        for grant in over:
+        """Remove the grants that are over, with their files; return them. What a disk does not let go stays."""
+        removed = []
+        for grant in [grant for grant in self._grants.values() if is_over(grant)]:
             file = self._directory / grant.file_name
-            if self._owner(file) == grant.pod_uid:
-                file.unlink(missing_ok=True)
-            del self._grants[grant.name]
-        return over
+            try:
+                if self._owner(file) == grant.pod_uid:
+                    file.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("%s is removed later: %s", file, error)
+                continue
+            removed.append(self._grants.pop(grant.name))
+        return removed
 
     def all(self) -> Iterable[Grant]:
         """Return every grant."""
@@ -79,11 +84,19 @@ class GrantFiles:
 
 
 def write_whole(file: Path, text: bytes) -> None:
-    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does. Raises OSError."""
+    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does.
+
+    Raises OSError; then the file is as it was, and nothing else is left: a full disk needs the room.
+    """
     with contextlib.suppress(OSError):
         if file.read_bytes() == text:
             return
     unfinished = file.with_suffix(UNFINISHED)
-    unfinished.write_bytes(text)
-    unfinished.chmod(0o644)  # whatever our umask is
-    unfinished.replace(file)
+    try:
+        unfinished.write_bytes(text)
+        unfinished.chmod(0o644)  # whatever our umask is
+        unfinished.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise

@@ -79,6 +79,10 @@ class SlotOwners:
         while len(self._answers) > ANSWERS_REMEMBERED:
             self._answers.popitem(last=False)
 
+    def answered(self, resource: str, slots: frozenset[str]) -> str | None:
+        """Return the name that Allocate has given last for these slots, None if that is not remembered."""
+        return self._answers.get((resource, slots))
+
     async def find(self, resource: str, slots: frozenset[str]) -> Owner:
         """Return the owner of the slots of a container that is about to start.
 
@@ -92,7 +96,7 @@ class SlotOwners:
                 f"the pod with UID {own[0].pod_uid} was given its GPUs by another device plugin: delete it, so that it "
                 "is created anew"
             )
-        last = self._answers.get((resource, slots))
+        last = self.answered(resource, slots)
         if len(uids) != 1 or (last is not None and last not in names.values()):
             # Unreadable, or older than our answer: the kubelet's own writers can overtake each other.
             return await self._without_checkpoint(row, resource, slots)
@@ -101,7 +105,7 @@ class SlotOwners:
     def confirm(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
         """Raise NotYet if the slots have come to somebody else since their owner was found."""
         identity = pod_identity(owner.pod)
-        last = self._answers.get((resource, slots))
+        last = self.answered(resource, slots)
         lost = last is not None and last not in owner.names.values()
         if owner.noted:
             lost |= {entry.pod_uid for entry in self._noted(resource, slots) or ()} != {identity.uid}
@@ -156,7 +160,7 @@ class SlotOwners:
         )
 
     async def _without_checkpoint(self, row: ContainerSlots | None, resource: str, slots: frozenset[str]) -> Owner:
-        name = self._answers.get((resource, slots))
+        name = self.answered(resource, slots)
         if row is None or name is None:
             raise NotYet(
                 f"the kubelet does not say whose slots of {resource} these are, and its checkpoint has nothing new "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -28,7 +28,6 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.evict import Evictor
 from gpuledger.workflows.preemption.nominate import Nominator
@@ -114,18 +113,17 @@ class PreemptionCarrier:
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
-    def refused(self, waiting: WaitingPod) -> None:
-        """Take in that kube-scheduler has asked for a pod in vain: perhaps it leaves out the node of the pod's room.
+    def asked(self, pod_uid: str, node_names: Container[str]) -> None:
+        """Take in that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
 
-        It does so where others have taken the CPU, for example. Being called again would not change that.
+        It leaves that out where others have taken the CPU, for example. Being called again would not change that.
         """
-        uid, names = waiting.pod.uid, waiting.node_names
-        reserved = self._reserved(uid)
-        if not reserved or names is None or reserved[0][0].node_name in names:
-            self._not_taken.pop(uid, None)
-        elif not self._ledger.promises.claims_of(uid):
-            self._not_taken.setdefault(uid, asyncio.get_running_loop().time())
-            self.look(uid)
+        reserved = self._reserved(pod_uid)
+        if not reserved or reserved[0][0].node_name in node_names:
+            self._not_taken.pop(pod_uid, None)
+        elif not self._ledger.promises.claims_of(pod_uid):
+            self._not_taken.setdefault(pod_uid, asyncio.get_running_loop().time())
+            self.look(pod_uid)
 
     def look(self, pod_uid: str) -> None:
         """Have a pod's preemption looked at, soon."""

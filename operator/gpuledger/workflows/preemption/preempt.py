@@ -140,7 +140,8 @@ class Preemption:
         waiting = self._waiting.find(pod_uid)
         if waiting is None:
             return
-        self._carrier.refused(waiting)
+        if waiting.node_names is not None:
+            self._carrier.asked(pod_uid, waiting.node_names)
         self._asked_s[pod_uid] = asyncio.get_running_loop().time()
         if pod_uid in self._called:
             self._called.discard(pod_uid)
@@ -335,6 +336,7 @@ class Preemption:
         if request is None:
             return dict(arguments.victims)
         if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
+            self._carrier.asked(pod.uid, ())  # no node would take it as it is
             return {}
         if self._settings.who.operator and await self._finds_its_own(pod, request):
             return {}

@@ -20,16 +20,13 @@ def directories(tmp_path: Path) -> DirectoryFiles:
     return DirectoryFiles(tmp_path)
 
 
-def test_the_directory_is_there_before_anybody_knows_its_cards(directories: DirectoryFiles, tmp_path: Path) -> None:
-    path = directories.create("slot-1-0a1b")
-    assert path == tmp_path / "slot-1-0a1b" / "share"
-    assert list(path.iterdir()) == []
-    assert directories.create("slot-1-0a1b") == path
-    assert directories.all() == []
+def test_the_place_of_a_directory_is_known_before_there_is_one(directories: DirectoryFiles, tmp_path: Path) -> None:
+    assert directories.place("slot-1-0a1b") == tmp_path / "slot-1-0a1b" / "share"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_container_reads_its_cards_and_its_environment(directories: DirectoryFiles) -> None:
-    share = directories.create("slot-1-0a1b")
+    share = directories.place("slot-1-0a1b")
     grant = a_grant(edits={"env": ["A=1", "B=it's two; words"]})
     directories.write(grant, CARDS)
     assert orjson.loads((share / "devices.json").read_bytes()) == [
@@ -43,12 +40,12 @@ def test_a_container_reads_its_cards_and_its_environment(directories: DirectoryF
 
 def test_the_container_sees_neither_its_record_nor_unfinished_files(directories: DirectoryFiles) -> None:
     directories.write(a_grant(), CARDS)
-    assert sorted(path.name for path in directories.create("slot-1-0a1b").iterdir()) == ["devices.json", "environment"]
+    assert sorted(path.name for path in directories.place("slot-1-0a1b").iterdir()) == ["devices.json", "environment"]
 
 
 def test_nothing_is_written_twice(directories: DirectoryFiles) -> None:
     directories.write(a_grant(), CARDS)
-    share = directories.create("slot-1-0a1b")
+    share = directories.place("slot-1-0a1b")
     before = {path.name: path.stat().st_ino for path in share.iterdir()}
     directories.write(a_grant(), CARDS)
     assert {path.name: path.stat().st_ino for path in share.iterdir()} == before
@@ -63,13 +60,36 @@ def test_directories_go_with_their_pod(directories: DirectoryFiles, tmp_path: Pa
 
 
 def test_directories_that_no_container_has_do_not_pile_up(directories: DirectoryFiles, tmp_path: Path) -> None:
-    """A pod can die between Allocate and its start."""
+    """An agent can die before it has written the record."""
     directories.write(a_grant(), CARDS)
-    directories.create("slot-2-known")
-    directories.create("slot-3-forgotten")
+    for name in ("slot-2-known", "slot-3-forgotten"):
+        directories.place(name).mkdir(parents=True)
     (tmp_path / "of-somebody-else").mkdir()
     directories.remove_unused({"slot-2-known"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["of-somebody-else", "slot-1-0a1b", "slot-2-known"]
+
+
+@pytest.mark.parametrize("half", ["grant.json", "share/devices.json", "share/environment"])
+def test_what_a_power_loss_has_left_half_written_is_whole_before_its_container_starts_again(
+    directories: DirectoryFiles, tmp_path: Path, half: str
+) -> None:
+    directories.write(a_grant(), CARDS)
+    file = tmp_path / "slot-1-0a1b" / half
+    whole = file.read_bytes()
+    file.write_bytes(b"")  # renamed, and its content not on the disk yet
+    later = DirectoryFiles(tmp_path)
+    later.remove_unused({"slot-1-0a1b"})
+    later.write(a_grant(), CARDS)
+    assert file.read_bytes() == whole
+
+
+def test_what_a_power_loss_has_left_half_written_of_a_pod_that_is_gone_goes(
+    directories: DirectoryFiles, tmp_path: Path
+) -> None:
+    directories.write(a_grant(), CARDS)
+    (tmp_path / "slot-1-0a1b" / "grant.json").write_bytes(b"")
+    directories.remove_unused(())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", [b"", b"{", grant_file(a_grant("../.."))])

@@ -1,6 +1,9 @@
 """Files for the runtime: whole or not there, written once, removed by nobody but for their own pod."""
 
+import errno
 import os
+import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import orjson
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.delivery.grant_files import GrantFiles, write_whole
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 
 FILE = "gpuledger.dev-share-slot-1-0a1b.json"
@@ -79,6 +82,15 @@ def test_a_file_that_somebody_damaged_is_written_anew(files: GrantFiles, tmp_pat
     assert read_grant((tmp_path / FILE).read_bytes()) == a_grant()
 
 
+def test_what_a_power_loss_has_left_half_written_is_whole_before_its_container_starts_again(tmp_path: Path) -> None:
+    """A file that was renamed before its content was on the disk is empty afterwards."""
+    (tmp_path / FILE).write_bytes(b"")
+    later = GrantFiles(tmp_path)
+    later.load()
+    later.write(a_grant())
+    assert read_grant((tmp_path / FILE).read_bytes()) == a_grant()
+
+
 def test_a_grant_that_changed_is_written_anew(files: GrantFiles, tmp_path: Path) -> None:
     files.write(a_grant())
     files.write(a_grant(uuids=("GPU-2",)))
@@ -117,6 +129,22 @@ def test_what_a_crash_left_unfinished_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["other.unfinished"]
 
 
+def test_an_agent_starts_where_what_a_crash_left_unfinished_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node's disk may be read-only. Containers that run have what they need, and cards can be told of."""
+
+    def refuse(file: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    (tmp_path / FILE).write_bytes(grant_file(a_grant()))
+    (tmp_path / FILE).with_suffix(".unfinished").write_text("half")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    files = GrantFiles(tmp_path)
+    files.load()
+    assert list(files.all()) == [a_grant()]
+
+
 def test_files_that_are_not_ours_stay_as_they_are(tmp_path: Path) -> None:
     texts = {
         "nvidia.yaml": b"cdiVersion: 0.6.0",
@@ -140,6 +168,22 @@ def test_a_grant_that_could_not_be_written_counts_as_not_given(files: GrantFiles
     with pytest.raises(OSError):  # noqa: PT011 - whichever it is
         files.write(a_grant())
     assert list(files.all()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_full_disk_leaves_nothing_unfinished_and_keeps_what_was_there(tmp_path: Path) -> None:
+    """Who tries again and again would else keep the room that is missing, under names that nobody looks at."""
+    (tmp_path / FILE).write_text("as it was")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))  # the kernel writes ten bytes, and refuses the others
+    try:
+        with pytest.raises(OSError):  # noqa: PT011 - whichever it is
+            write_whole(tmp_path / FILE, b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {FILE: "as it was"}
 
 
 def test_anybody_may_read_the_file(files: GrantFiles, tmp_path: Path) -> None:

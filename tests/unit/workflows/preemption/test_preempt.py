@@ -289,6 +289,19 @@ async def test_room_on_a_node_that_kube_scheduler_leaves_out_is_kept_for_a_while
     assert reasons(parts, "uid-high")[-1] == "PreemptionGivenUp"
 
 
+async def test_room_is_given_up_too_if_kube_scheduler_would_rather_evict_others_for_cpu(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """It finds no node without that, and so asks nobody about cards."""
+    await want(parts, "high")
+    await let_go(parts, *evicted(api))
+    assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {}
+    await pass_time(parts, 9.5)
+    assert [state for _, state in states(api, "uid-high")] == ["reserved"]
+    await pass_time(parts, 1.0)
+    assert states(api, "uid-high") == []
+
+
 async def test_room_on_a_node_that_kube_scheduler_takes_again_is_used(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     await let_go(parts, *evicted(api))

@@ -1,0 +1,158 @@
+"""A control plane with one real node, for many runs: it is emptied after each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from build_control_plane import ensure_binaries, ensure_node_binaries
+from chaos.admin import Admin
+from chaos.history import History
+from cluster.cluster import PODS
+from control_plane import ControlPlane, ControlPlaneError
+from gpuledger.agent.delivery.directory_files import RECORD
+from gpuledger.agent.delivery.grant_files import UNFINISHED
+from gpuledger.formats.runtime.cdi import FILE_PREFIX, FILE_SUFFIX
+from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
+from local_node import Node
+from node.gpu_node import GpuNode
+from node_chaos.disks import Disk, lacking
+from node_chaos.plan import CARDS, LONGEST_OUTAGE_S
+from node_chaos.programs import IMPATIENT_AGENT, Programs
+from node_chaos.sight import CARD_FILES, Eyes, vendor_spec
+from node_chaos.steps import Delivery
+
+Json = dict[str, Any]
+
+NODE = "node-1"
+CDI_FILES = "/var/run/cdi"
+PLUGINS = "/var/lib/kubelet/device-plugins"
+DISKS = {"agent": (CDI_FILES, 16), "kubelet": ("/var/lib/kubelet", 64)}
+"""Name -> directory, and MiB."""
+
+STATE, STATE_ON_DISK = "/var/lib/gpuledger", f"{CDI_FILES}/state"
+"""The agent's own directory, and where it is on its disk."""
+
+RELEASE_DELAY_S = 4 * LONGEST_OUTAGE_S
+"""Where an agent was away and can't say what is left of a pod, its share ends in time. That must be when all outages
+are over, or the checker would find it, and rightly."""
+
+SETTINGS = {"release_delay_s": RELEASE_DELAY_S, "fault_quiet_s": 3.0}
+EMPTY_S = 90.0
+
+
+class NodeArena:
+    """Everything that a run needs: `with NodeArena() as arena:`."""
+
+    def __init__(self, agent: Path = IMPATIENT_AGENT) -> None:
+        """Make one that is not started, with a program that runs the agent."""
+        self._agent = agent
+        self._delivery: Delivery = "cdi"
+
+    def __enter__(self) -> Self:
+        if problem := lacking():
+            raise ControlPlaneError(f"no disk that can hang can be made here, for want of: {problem}")
+        ensure_binaries()
+        ensure_node_binaries()
+        with ExitStack() as stack:
+            plane = ControlPlane(json_storage=True, nodes=[NODE])
+            stack.callback(plane.stop)
+            plane.start()
+            self.node = stack.enter_context(Node.running(NODE, plane))
+            self.disks = {name: Disk(self.node, *place) for name, place in DISKS.items()}
+            self._mount_disks()
+            self.gpu = GpuNode(plane, self.node, CARDS, **SETTINGS)
+            stack.callback(self.gpu.cluster.close)
+            self._show_cards()
+            self.programs = Programs(self.gpu, self._agent)
+            stack.callback(self.programs.close)
+            stack.callback(self.node.stop)
+            self.admin = Admin(plane)
+            stack.callback(self.admin.close)
+            self.history = stack.enter_context(History(plane.etcd_url))
+            self.programs.hands["agent"].do(self.programs.start, "agent")
+            self.programs.wait()
+            self.gpu.wait_ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def card_uuids(self) -> tuple[str, ...]:
+        """The UUIDs of the node's cards, by their index."""
+        return tuple(card.uuid for card in self.gpu.state.cards)
+
+    def eyes(self) -> Eyes:
+        """Return eyes for the node."""
+        return Eyes(self.node, self.card_uuids, self._delivery)
+
+    def deliver_by(self, delivery: Delivery) -> None:
+        """Have an agent that lets containers know their cards in this way. To be called while there are none."""
+        if delivery == self._delivery:
+            return
+        self._delivery = delivery
+        self.gpu.change_settings(delivery=delivery)
+        self.programs.end("agent", 0.0, gently=False)
+        self.programs.wait()
+        self.gpu.wait_ready()
+
+    def files(self) -> dict[str, bytes]:
+        """Return what the agent has written for containers, and has not finished: name of a CDI file -> content.
+
+        Without CDI, the record of a directory stands for it, which has the same content.
+        """
+        found = {file.name: file for file in self.node.path(CDI_FILES).iterdir()}
+        shares = self.node.path(STATE) / "shares"
+        for file in shares.glob("*/**/*"):
+            name = file.relative_to(shares).parts[0]
+            if file.name == RECORD:
+                found[f"{FILE_PREFIX}{name}{FILE_SUFFIX}"] = file
+            elif file.suffix == UNFINISHED:
+                found[f"{FILE_PREFIX}{name}-{file.name}"] = file
+        texts = {}
+        for name, file in found.items():
+            with contextlib.suppress(OSError):  # it has just gone, or is a directory
+                texts[name] = file.read_bytes()
+        return texts
+
+    def checkpoint(self) -> bytes:
+        """Return the kubelet's record of slots, nothing if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.node.path(PLUGINS) / CHECKPOINT_FILE).read_bytes()
+        return b""
+
+    def clear(self) -> None:
+        """Remove what a run has left. Raises RuntimeError if it stays."""
+        eyes = self.eyes()
+        for pod in self.admin.pods().values():
+            self.admin.try_to("DELETE", f"{PODS}/{pod['metadata']['name']}")
+        deadline = time.monotonic() + EMPTY_S
+        while self.history.objects("pod") or self.gpu.holding() or eyes.look().containers:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the node can't be emptied: {self.gpu.holding()}, {eyes.look().containers}")
+            time.sleep(0.3)
+
+    def _mount_disks(self) -> None:
+        """Begin anew on disks of our own: who has a directory open would go on with the one below."""
+        self.node.kill_kubelet()
+        self.node.kill_containerd()
+        for disk in self.disks.values():
+            disk.mount()
+        self.node.execute("mkdir", "-p", STATE, STATE_ON_DISK)
+        self.node.execute("mount", "--bind", STATE_ON_DISK, STATE)
+        self.node.start_containerd()
+        self.node.start_kubelet()
+
+    def _show_cards(self) -> None:
+        files = self.node.path(CARD_FILES)
+        files.mkdir(exist_ok=True)
+        for uuid in self.card_uuids:
+            (files / uuid).write_text(uuid)
+        file = self.node.path(CDI_FILES) / "nvidia.json"
+        file.write_text(json.dumps(vendor_spec(self.card_uuids)))

@@ -1,0 +1,202 @@
+"""What must hold at every moment: each container that runs has the cards of its share, and nobody else's.
+
+Two witnesses are compared: the containers themselves (sight.py), and etcd's history of the ledger. The checker does its
+own arithmetic, and asks none of the programs that it judges.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.arithmetic import Ask, asks_of, holders_of
+from chaos.checker import FINDINGS_LIMIT, Finding
+from chaos.history import Change
+from node_chaos.sight import Container, Look
+
+Json = dict[str, Any]
+
+LAG_S = 5.0
+"""How late we may see a share. It was in etcd before the agent had read it, and its container started."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger and the pods at one moment, or somewhat earlier."""
+
+    shares: dict[tuple[str, str], Json]
+    """Pod UID and card UUID -> holder."""
+    cards: dict[str, Json]
+    pods: dict[str, Json]
+    """UID -> pod as it was last, also of those that are gone."""
+
+
+class NodeChecker:
+    """Takes every change of the ledger, and looks at the node."""
+
+    def __init__(self, may_forget: bool = False, may_be_away: bool = False) -> None:
+        """Make one; `may_forget`: the kubelet loses its record of who has which slots; `may_be_away`: so may the agent.
+
+        Such a kubelet does not know either, until the agent has registered, that there are such slots at all, and
+        starts containers without what they ask for, as it does with any resource that is not its own. And an agent that
+        was away when a pod was deleted by force does not see that it still runs, where the kubelet keeps no control
+        groups for pods, as here: without CDI, it then removes the directory under a container.
+        """
+        self.findings: list[Finding] = []
+        self.checks = 0
+        self.without: set[str] = set()
+        """Ids of such containers."""
+        self.may_forget, self.may_be_away = may_forget, may_be_away
+        self._gone: set[str] = set()  # UIDs of pods
+        self.seen: dict[str, tuple[float, float, Container]] = {}
+        """Container's id -> when it was seen first and last, and what it had."""
+        self._turn = threading.Lock()
+        self._shares: dict[tuple[str, str], Json] = {}
+        self._ever: set[tuple[str, str]] = set()  # pod UID and card UUID of all shares there were
+        self._cards: dict[str, Json] = {}
+        self._pods: dict[str, Json] = {}
+        self._found: set[tuple[str, str]] = set()  # rule and container's id of the findings: each is told once
+
+    # The ledger.
+
+    def take(self, change: Change) -> None:
+        """Take in a change. Called by the history's thread."""
+        with self._turn:
+            if change.kind == "card":
+                self._take_card((change.now or change.before or {})["spec"]["uuid"], change.now)
+            elif change.now is not None and change.kind == "pod":
+                self._pods[change.now["metadata"]["uid"]] = change.now
+            elif change.before is not None and change.kind == "pod":
+                self._gone.add(change.before["metadata"]["uid"])
+
+    def _take_card(self, uuid: str, card: Json | None) -> None:
+        self._shares = {key: holder for key, holder in self._shares.items() if key[1] != uuid}
+        self._cards.pop(uuid, None)
+        if card is not None:
+            self._cards[uuid] = card
+            self._shares |= {(holder["podUID"], uuid): holder for holder in holders_of(card)}
+        self._ever |= self._shares.keys()
+
+    def ledger(self) -> Ledger:
+        """Return what was so at this moment or before. To be called before a look: what it shows has happened then."""
+        with self._turn:
+            return Ledger(dict(self._shares), dict(self._cards), dict(self._pods))
+
+    # The containers.
+
+    def judge(self, ledger: Ledger, look: Look) -> None:
+        """Compare what ran at a moment with the ledger of some moment before."""
+        for container in look.containers:
+            first_s, _, before = self.seen.get(container.identity, (look.at_s, look.at_s, container))
+            if self._has_lost_its_directory(container, before):
+                self.without.add(container.identity)
+                continue
+            self.seen[container.identity] = first_s, look.at_s, container
+            pod = ledger.pods.get(container.pod_uid)
+            if pod is None:
+                old = look.at_s - first_s > LAG_S
+                self._check(not old, "a container runs whose pod was never there", container, look, "")
+                continue
+            self._judge_witnesses(container, pod, look)
+            for uuid, memory_mib, cores in container.cards:
+                self._judge_share(container, uuid, (memory_mib, cores), ledger, look, first_s)
+        self._judge_cards(ledger, look)
+        owners = Counter(container.directory for container in look.containers if container.directory)
+        for container in look.containers:
+            alone = owners[container.directory] < 2
+            self._check(alone, "a container's directory is another one's, too", container, look, container.directory)
+
+    def _has_lost_its_directory(self, container: Container, before: Container) -> bool:
+        """Tell whether a container of a pod that is gone has been told its cards, and no longer is."""
+        told_before = bool(before.cards) and bool(container.directory) and not container.cards
+        return told_before and self.may_be_away and container.pod_uid in self._gone
+
+    def _judge_witnesses(self, container: Container, pod: Json, look: Look) -> None:
+        """Check that a container has what it asks for, and that all witnesses say the same."""
+        uuids = [uuid for uuid, _, _ in container.cards]
+        same = container.mounted == container.devices == frozenset(uuids) and len(set(uuids)) == len(uuids)
+        text = f"told {uuids}, mounted {sorted(container.mounted)}, devices {sorted(container.devices)}"
+        self._check(same, "a container has other cards than it was told", container, look, text)
+        ask = next((ask for ask in asks_of(pod) if ask.container == container.name), None)
+        wanted = 0 if ask is None else ask.cards
+        if wanted and self.may_forget and not (uuids or container.directory):
+            self.without.add(container.identity)
+            return
+        text = f"it asks for {wanted} cards and has {uuids}"
+        self._check(len(uuids) == wanted, "a container has more or fewer cards than it asks for", container, look, text)
+
+    def _judge_share(
+        self, container: Container, uuid: str, had: tuple[int, int], ledger: Ledger, look: Look, first_s: float
+    ) -> None:
+        key = (container.pod_uid, uuid)
+        holder = ledger.shares.get(key)
+        if holder is None:
+            given_up = key in self._ever
+            if given_up or look.at_s - first_s > LAG_S:
+                rule = "a container runs whose share was given up" if given_up else "a container runs without a share"
+                self._check(False, rule, container, look, f"card {uuid}")
+            return
+        entered = {each["name"]: (each["memoryMiB"], each["cores"]) for each in holder["containers"]}
+        text = f"card {uuid}: it has {had}, the ledger says {entered}"
+        self._check(
+            entered.get(container.name) == had, "a container has another share than its own", container, look, text
+        )
+        ask = next(ask for ask in asks_of(ledger.pods[container.pod_uid]) if ask.container == container.name)
+        wanted = _wanted(ask, ledger.cards[uuid])
+        self._check(
+            had == wanted, "a container has another amount than it asks for", container, look, f"{had}, {wanted}"
+        )
+
+    def _judge_cards(self, ledger: Ledger, look: Look) -> None:
+        """Check that those who run at the same time do not have more of a card than it has."""
+        for uuid, card in ledger.cards.items():
+            there = [(container, had) for container in look.containers for had in container.cards if had[0] == uuid]
+            capacity = card["spec"]["capacity"]
+            for what, position in (("memoryMiB", 1), ("cores", 2)):
+                total = sum(int(had[position]) for _, had in there)
+                text = f"card {uuid}: {what} {total} of {capacity[what]}"
+                for container, _ in there[:1]:
+                    self._check(total <= capacity[what], "a card is used beyond what it has", container, look, text)
+            owners = {container.pod_uid for container, _ in there}
+            for container, _ in there:
+                holder = ledger.shares.get((container.pod_uid, uuid))
+                alone = holder is None or not holder["exclusive"] or len(owners) == 1
+                text = f"card {uuid} is used by pods {sorted(owners)}"
+                self._check(alone, "a pod that has a card for itself is not alone", container, look, text)
+
+    def _check(self, holds: bool, rule: str, container: Container, look: Look, text: str) -> None:
+        self.checks += 1
+        key = (rule, container.identity)
+        if holds or key in self._found or len(self.findings) == FINDINGS_LIMIT:
+            return
+        self._found.add(key)
+        uuids = tuple(uuid for uuid, _, _ in container.cards)
+        said = f"{self.name_of(container)}: {text}"
+        self.findings.append(Finding(rule, said, 1, look.at_s, (container.pod_uid,), uuids))
+
+    def name_of(self, container: Container) -> str:
+        """Return what to call a container, for people."""
+        pod = self._pods.get(container.pod_uid)
+        return f"{pod['metadata']['name'] if pod else container.pod_uid}/{container.name} {container.identity[:8]}"
+
+    def sightings(self) -> Iterator[tuple[float, str, str]]:
+        """Yield when each container was seen first and last, for a trace."""
+        for first_s, last_s, container in self.seen.values():
+            pod = self._pods.get(container.pod_uid)
+            subject = pod["metadata"]["name"] if pod else container.pod_uid
+            cards = ", ".join(f"{uuid} {memory} MiB {cores} %" for uuid, memory, cores in container.cards)
+            yield first_s, "node", f"seen {subject}: {container.name} {container.identity[:8]} runs with {cards}"
+            yield last_s, "node", f"seen {subject}: {container.name} {container.identity[:8]} for the last time"
+
+
+def _wanted(ask: Ask, card: Json) -> tuple[int, int]:
+    capacity = card["spec"]["capacity"]
+    return ask.memory_on(capacity), ask.cores_on(capacity)
+
+
+def running(containers: Iterable[Container]) -> dict[tuple[str, str], Container]:
+    """Return pod UID and container's name -> the container."""
+    return {(container.pod_uid, container.name): container for container in containers}
