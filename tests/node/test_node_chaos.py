@@ -23,6 +23,7 @@ FOUND = {
     5: "a kubelet that had lost its checkpoint never started containers anew that it had known",
     10: "before the agent had registered, such a kubelet started containers without their cards",
     26: "without CDI, a container lost its directory, as its pod had been deleted by force while its kubelet was away",
+    36: "without CDI, a container lost its directory, as its kubelet had lost its record and given out its slots again",
     53: "a start that waited was answered for the pod that had got its slots meanwhile",
     98: "without CDI, Allocate failed for want of room, and pods with it",
 }

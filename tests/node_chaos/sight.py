@@ -79,6 +79,8 @@ class Eyes:
             container = self._known.get(identity)
             if container is None or container.directory:
                 container = self._read(identity, pids)
+                if not lives(pids[0]):  # of one that ends, /proc shows less and less
+                    container = None
             if container is not None and any(map(lives, pids)):
                 found[identity] = container, pids
         self._known = {identity: container for identity, (container, _) in found.items()}

@@ -25,6 +25,20 @@ class Crash:
 
 
 @dataclass(frozen=True)
+class ClockJumps:
+    """Somebody sets the wall clock of a replica's machine: forwards, or back."""
+
+    by_s: float
+    slot: int = 1
+
+    def can(self, world: "World") -> bool:
+        return True
+
+    def do(self, world: "World") -> None:
+        world.slots[self.slot - 1].set_clock(self.by_s)
+
+
+@dataclass(frozen=True)
 class LeaseMoves:
     """Another replica becomes the active one. The old scheduler may go on for a while."""
 

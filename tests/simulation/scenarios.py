@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
-from simulation.acts import AgentAway, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
+from simulation.acts import AgentAway, ClockJumps, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
 from simulation.card_acts import CardComes, CardFails, CardRecovers, CardShrinks, CardVanishes
 from simulation.scenario import Act, Scenario, Wish
 
@@ -54,6 +54,15 @@ SMALL: tuple[Scenario, ...] = (
     ),
 )
 
+HOURS_S = 7_200.0
+
+CLOCKS = (
+    Scenario("a clock goes forwards", ONE_CARD, (A, B), (ForceDelete("a"), ClockJumps(HOURS_S), Crash())),
+    Scenario("a clock goes back", ONE_CARD, (A, B), (ForceDelete("a"), ClockJumps(-HOURS_S), Crash())),
+)
+
+SMALL += CLOCKS
+
 LOW, HIGH = 1, 9
 
 PREEMPTION = (
@@ -82,6 +91,18 @@ PREEMPTION = (
         (Create(Wish("h", priority=HIGH)), LeaseMoves(2), LeaseMoves(1), Crash(1)),
         replicas=2,
         follows_lease=True,
+    ),
+    Scenario(
+        "a more important pod comes, and a clock goes forwards",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (Create(Wish("h", priority=HIGH)), ClockJumps(HOURS_S)),
+    ),
+    Scenario(
+        "a more important pod comes, and a clock goes back",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (Create(Wish("h", priority=HIGH)), ClockJumps(-HOURS_S)),
     ),
 )
 
@@ -150,6 +171,7 @@ def _random_act(
     name, slot, node_name = random.choice(wishes).name, random.randint(1, replicas), random.choice(list(nodes))
     kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
     kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(node_name)]
+    kinds += [ClockJumps(random.choice((-HOURS_S, -45.0, 45.0, HOURS_S)), slot)]
     kinds += [_random_card_act(random, f"GPU-{node_name}-{random.randrange(nodes[node_name])}", list(nodes))] * 3
     if replicas > 1 and follows_lease:
         kinds += [LeaseMoves(slot)] * 3

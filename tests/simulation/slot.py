@@ -18,6 +18,7 @@ class Slot:
         self.number = number
         self.host = f"host-{number}"
         self.starts = 0
+        self.skew_s = world.scenario.skew_s(number)
         self.dead: list[OperatorProcess] = []
         self.scheduler = KubeScheduler(world, self)
         self.process = self._new_process()
@@ -26,7 +27,7 @@ class Slot:
         self.starts += 1
         name = f"operator {self.number}" + "'" * (self.starts - 1)
         host = self.host if self.world.scenario.follows_lease else None
-        return OperatorProcess(self.world, name, host, self.crash, self.world.scenario.skew_s(self.number))
+        return OperatorProcess(self.world, name, host, self.crash, self.skew_s)
 
     def crash(self, why: str = "is killed") -> None:
         """Let the operator die; it is started again."""
@@ -34,6 +35,11 @@ class Slot:
         self.process.die()
         self.dead.append(self.process)
         self.world.put_off(Restart(self), 1.0)
+
+    def set_clock(self, by_s: float) -> None:
+        """Set the wall clock of the replica's machine forwards, or back."""
+        self.skew_s += by_s
+        self.process.loop.skew_s = self.skew_s
 
     def start(self) -> None:
         """Start the operator again: it knows nothing."""

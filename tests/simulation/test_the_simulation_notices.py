@@ -272,6 +272,13 @@ BREAKS = [
         plan=(H_COMES, Rule("operator 1: sees MODIFIED card", skip=1, act=True)),
     ),
     Break(
+        "the time that no jump of a clock changes",
+        deadlines_believed,
+        "a clock goes forwards",
+        "was deleted by force and may run",
+        plan=(H_COMES, *(Rule("operator 1: sees MODIFIED card", skip=1, act=True),) * 2),
+    ),
+    Break(
         "the claim before the eviction",
         evicted_before_claimed,
         "a more important pod comes",

@@ -140,11 +140,11 @@ class ContainerStarts:
         pod = pod_identity(owner.pod)
 
         def is_over(grant: Grant) -> bool:
-            """Whether it is of a pod that must be gone: its slots, or its name, have come to another one."""
-            same_name = (grant.namespace, grant.pod) == (pod.namespace, pod.name)
-            return grant.pod_uid != pod.uid and (
-                same_name or (grant.resource == resource and bool(grant.slots & slots))
-            )
+            """Whether it is of a pod that must be gone: its name has come to another one. Its slots say nothing of it.
+
+            A kubelet that has lost its record gives them out again under a container that runs.
+            """
+            return grant.pod_uid != pod.uid and (grant.namespace, grant.pod) == (pod.namespace, pod.name)
 
         self.forget(is_over)
 

@@ -8,7 +8,6 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
-from fakes.grants import a_grant
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
 from gpuledger.agent.container_starts import PATIENCE_S, NodeWays
@@ -284,7 +283,10 @@ async def test_of_containers_that_share_their_slots_one_without_cards_does_not_h
         await node.start(pod, "main")
 
 
-async def test_the_file_of_a_slots_former_owner_goes(node: AgentNode) -> None:
+async def test_what_a_container_was_given_stays_though_a_kubelet_that_has_lost_its_record_gives_out_its_slots_again(
+    node: AgentNode,
+) -> None:
+    """It may run: whether its pod is gone, others say (departed_pods.py)."""
     node.kubelet.take_list(GPU, [("slot-0", "Healthy"), ("slot-1", "Healthy")])
     old, other = node.bind("old", {"main": [0]}), node.bind("other", {"main": [1]})
     for pod in (old, other):
@@ -296,17 +298,7 @@ async def test_the_file_of_a_slots_former_owner_goes(node: AgentNode) -> None:
     await node.admit(new)
     assert node.given(new, "main").slots == slots
     await node.start(new, "main")
-    assert {grant.pod_uid for grant in node.grants.all()} == {"uid-other", "uid-new"}
-
-
-async def test_a_slot_of_the_same_name_of_another_resource_is_another_slot(node: AgentNode) -> None:
-    """A node with cards of two vendors has a slot-0 of each."""
-    pod = node.bind("a", {"main": [0]})
-    await node.admit(pod)
-    slots = node.given(pod, "main").slots
-    node.grants.write(a_grant("slot-0-other", "living", resource="amd.com/gpu", slots=slots))
-    await node.start(pod, "main")
-    assert {grant.pod_uid for grant in node.grants.all()} == {"uid-living", "uid-a"}
+    assert {grant.pod_uid for grant in node.grants.all()} == {"uid-old", "uid-other", "uid-new"}
 
 
 async def test_the_file_of_a_pod_that_was_created_anew_goes(node: AgentNode) -> None:
