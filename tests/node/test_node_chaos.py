@@ -24,6 +24,7 @@ FOUND = {
     10: "before the agent had registered, such a kubelet started containers without their cards",
     26: "without CDI, a container lost its directory, as its pod had been deleted by force while its kubelet was away",
     36: "without CDI, a container lost its directory, as its kubelet had lost its record and given out its slots again",
+    39: "the file of a pod stayed that had run beside the next one of its name",
     53: "a start that waited was answered for the pod that had got its slots meanwhile",
     98: "without CDI, Allocate failed for want of room, and pods with it",
 }

@@ -6,6 +6,7 @@ it does not show is not gone. So the API server has to say it, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
@@ -21,7 +22,7 @@ class DepartedPods:
         self._missing: frozenset[str] = frozenset()  # UIDs of pods that the kubelet did not show at the last look
 
     async def find(self) -> frozenset[str]:
-        """Return the UIDs of pods with grants that the kubelet has not shown twice, and that have no container left.
+        """Return the UIDs of pods with grants that twice the kubelet has not shown for certain, and that are gone.
 
         Asks nobody while there are no grants, and the API server only about pods that are missing. Raises ApiError.
         """
@@ -30,7 +31,12 @@ class DepartedPods:
         if not grants:
             return frozenset()
         shown = (await self._lister.list()).pods
-        self._missing = frozenset(grant.pod_uid for grant in grants if (grant.namespace, grant.pod) not in shown)
+        pods = {(grant.namespace, grant.pod, grant.pod_uid) for grant in grants}
+        times = Counter((namespace, name) for namespace, name, _ in pods)
+        # A name that several pods have had is shown for the last of them: the others are gone.
+        self._missing = frozenset(
+            uid for namespace, name, uid in pods if (namespace, name) not in shown or times[namespace, name] > 1
+        )
         twice = self._missing & before
         if not twice:
             return frozenset()

@@ -1,8 +1,11 @@
 """A pod is gone when the kubelet has not shown it twice, and the API server says so, too."""
 
+from dataclasses import replace
+
 import pytest
 
 from fakes.agent_node import NODE, AgentNode
+from fakes.grants import a_grant
 from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.model.errors import Unreachable
 
@@ -26,6 +29,16 @@ async def test_a_pod_that_is_deleted_is_gone_at_the_second_look(node: AgentNode,
     node.api.delete_pod("a")
     assert await departed.find() == frozenset()
     assert await departed.find() == {"uid-a"}
+
+
+async def test_a_pod_whose_name_has_come_to_another_is_gone_though_the_kubelet_shows_the_name(
+    node: AgentNode, departed: DepartedPods
+) -> None:
+    """What it was given had to stay at first: its container still ran when the other one started."""
+    await running(node, "a", 0)
+    node.grants.write(replace(a_grant("slot-9-old"), pod_uid="uid-old"))
+    assert await departed.find() == frozenset()
+    assert await departed.find() == {"uid-old"}
 
 
 async def test_a_kubelet_that_starts_while_the_api_server_is_away_makes_nobody_go(
