@@ -190,6 +190,10 @@ class WaitingPods:
             self._ledger.hold(pod_uid, placement, NO_DEADLINE)
             self._earmark(waiting)
 
+    def there(self, pod_uid: str) -> None:
+        """Take in that a pod is there and has no node: if it was gone, etcd was put back to before that."""
+        self._gone.drop(pod_uid)
+
     def gone(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone, for good."""
         self.forget(pod_uid)
