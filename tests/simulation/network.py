@@ -56,7 +56,7 @@ class Client:
         """Send one request, and wait for its answer for so long."""
         operation, key = route(method, path)
         if operation is Operation.EVICT and isinstance(body, dict):
-            self._world.check_evicted(body["deleteOptions"]["preconditions"]["uid"])
+            self._world.check_evicted(self._process, body["deleteOptions"]["preconditions"]["uid"])
         field_selector = parameters.get("fieldSelector") if parameters else None
         if operation is Operation.BIND and isinstance(body, dict):
             self._world.check_sent(self._process, body)

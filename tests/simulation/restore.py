@@ -1,7 +1,8 @@
 """etcd is put back to what it was: whatever has happened since has never happened, and no program was told.
 
 That is more than any watch can show. The API server is stopped meanwhile, so what is under way to it is lost, and all
-watches end. kube-scheduler is started anew, as docs/operations.md has it; the operators have to find out by themselves.
+watches end. kube-scheduler is started anew, as docs/operations.md has it, and some time later the operators are: until
+then, or until they find out by themselves, they must do no harm with what they remember.
 Kubelets bring to an end what they have taken up and the API server does not know any more; that takes them a moment in
 which nobody counts these containers, and no program can: the checks are about what the API server has.
 """
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 BUMP = 1_000_000
 """By so much `etcdutl snapshot restore --bump-revision` has later revisions differ from all that there were."""
+
+RESTART_S = 30.0
+"""How long it takes until somebody starts the operators anew."""
 
 DOWN_S = 5.0
 """How long the API server is stopped: much less than it takes a person, and longer than a request waits for another."""
@@ -52,3 +56,9 @@ class EtcdRestored:
         for node_name in world.node_names:
             world.nodes.report_soon(node_name)
         world.give_lease(world.lease_holder)
+        world.environment.call_later(RESTART_S, self._restart, world)
+
+    def _restart(self, world: "World") -> None:
+        for slot in world.slots:
+            if slot.process.alive and slot.process.connections < world.connections:
+                slot.crash("is started anew")

@@ -191,7 +191,7 @@ def _random_act(
     name, slot, node_name = random.choice(wishes).name, random.randint(1, replicas), random.choice(list(nodes))
     kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
     kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(node_name)]
-    kinds += [EtcdRestored(random.choice((1, 2, 3, 5, 8)), random.random() < 0.8)]
+    kinds += [EtcdRestored(random.choice((1, 2, 3, 5, 8)))]
     kinds += [ClockJumps(random.choice((-HOURS_S, -45.0, 45.0, HOURS_S)), slot)]
     kinds += [_random_card_act(random, f"GPU-{node_name}-{random.randrange(nodes[node_name])}", list(nodes))] * 3
     if replicas > 1 and follows_lease:

@@ -205,9 +205,10 @@ class World:
         if process.binds.get(uid, True) is None:
             self._lie = self._lie or f"{uid} is bound though its Bind was answered with failure"
 
-    def check_evicted(self, uid: str) -> None:
-        """Check an eviction that an operator is about to ask for."""
-        self._lie = self._lie or self.checker.evicted_for_nothing(uid)
+    def check_evicted(self, process: OperatorProcess, uid: str) -> None:
+        """Check an eviction that an operator is about to ask for, unless it is of before etcd was put back."""
+        if process.connections == self.connections:
+            self._lie = self._lie or self.checker.evicted_for_nothing(uid)
 
     # Steps.
 

@@ -176,8 +176,7 @@ class PodPlacer:
         return self._chooser.look_further()
 
     def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker: what else is to be known of a pod, kube-scheduler says with its question."""
-        self._waiting.there(pod["metadata"]["uid"])
+        """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
         """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
