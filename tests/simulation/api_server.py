@@ -95,6 +95,8 @@ class Change:
     old: Json | None
     new: Json | None
     version: int
+    stored: Json | None = None
+    """What was stored before, where `old` is what watches show of it last."""
 
     @property
     def object(self) -> Json:
@@ -300,7 +302,18 @@ class ApiServer:
         gone = self.objects[kind].pop(key)
         self.version += 1
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
-        self._tell(Change(kind, key, last, None, self.version))
+        self._tell(Change(kind, key, last, None, self.version, gone))
+
+    def go_back(self, version: int, bump: int) -> None:
+        """Have what there was at a version; later versions come `bump` after that. Nobody is told."""
+        while self.history and self.history[-1].version > version:
+            change = self.history.pop()
+            before = change.stored or change.old
+            if before is None:
+                del self.objects[change.kind][change.key]
+            else:
+                self.objects[change.kind][change.key] = before
+        self.version = version + bump
 
     def _tell(self, change: Change) -> None:
         self.history.append(change)

@@ -64,6 +64,10 @@ class Checker:
         elif change.kind is Kind.NODE and change.old is not None:
             self._disturbed.add(change.key)
 
+    def forget_ends(self) -> None:
+        """Take in that pods which had been deleted are there again."""
+        self._taken.clear()
+
     # At every change.
 
     def _check_card(self, change: Change) -> None:

@@ -51,7 +51,8 @@ class KubeScheduler:
         self.active = False
         self.pods: dict[str, Json] = {}  # UID -> pod, as its watch has shown it
         self.attempts: dict[str, _Attempt] = {}  # UID -> attempt, of the pods that are to be scheduled
-        SchedulerWatch(self).start(None)
+        self._watch = SchedulerWatch(self)
+        self._watch.start(None)
 
     def start(self) -> None:
         """Schedule: this one holds the Lease."""
@@ -63,6 +64,17 @@ class KubeScheduler:
         """Schedule no more: the process ends, and a new one stands by."""
         self.active = False
         self.attempts.clear()
+
+    def end(self) -> None:
+        """End, and know nothing any more."""
+        self.attempts.clear()
+        self._watch.stop()
+        self.pods.clear()
+
+    def start_anew(self) -> None:
+        """Begin from what there is, as another process of it does."""
+        self._watch = SchedulerWatch(self)
+        self._watch.start(None)
 
     # What its watch shows.
 
@@ -136,10 +148,10 @@ class KubeScheduler:
             del self.attempts[attempt.uid]
             return
         arguments = BindArguments(attempt.uid, metadata["namespace"], metadata["name"], node_name)
-        process = self.slot.process
+        process, connections = self.slot.process, self.world.connections
 
         def answered(error: str) -> None:
-            if process.alive:
+            if process.alive and connections == self.world.connections:  # else it may have been so, and is undone
                 self.world.check_bound(arguments, error)
                 self.world.pend(BindAnswer(self, attempt, arguments.name, error))
 

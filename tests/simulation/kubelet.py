@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from simulation.api_server import Change, Kind
+from simulation.api_server import Change, Json, Kind
 from simulation.item import Item
 
 if TYPE_CHECKING:
@@ -17,12 +17,16 @@ class Kubelets:
         world.api.listeners.append(self._take)
 
     def _take(self, change: Change) -> None:
-        pod = change.new
-        if change.kind is not Kind.POD or pod is None or not pod["spec"].get("nodeName"):
+        if change.kind is Kind.POD and change.new is not None:
+            self.take_up(change.new, change.old)
+
+    def take_up(self, pod: Json, before: Json | None) -> None:
+        """Do what a pod needs that it did not need before."""
+        if not pod["spec"].get("nodeName"):
             return
         uid = pod["metadata"]["uid"]
-        was_bound = change.old is not None and bool(change.old["spec"].get("nodeName"))
-        was_ending = change.old is not None and bool(change.old["metadata"].get("deletionTimestamp"))
+        was_bound = before is not None and bool(before["spec"].get("nodeName"))
+        was_ending = before is not None and bool(before["metadata"].get("deletionTimestamp"))
         if not was_bound:
             self._world.pend(PodStarts(self._world, uid))
         if pod["metadata"].get("deletionTimestamp") and not was_ending:
@@ -55,7 +59,15 @@ class PodStarts(_OfPod):
             self.world.api.put_pod({**pod, "status": status})
 
 
-class PodEnds(_OfPod):
+class _OfLeavingPod(_OfPod):
+    __slots__ = ()
+
+    def is_void(self) -> bool:
+        pod = self.world.pod_of(self.uid)
+        return pod is None or not pod["metadata"].get("deletionTimestamp")
+
+
+class PodEnds(_OfLeavingPod):
     """A pod that is being deleted has ended; after that its object goes."""
 
     __slots__ = ()
@@ -70,7 +82,7 @@ class PodEnds(_OfPod):
             self.world.pend(PodGoes(self.world, self.uid))
 
 
-class PodGoes(_OfPod):
+class PodGoes(_OfLeavingPod):
     """The object of a pod goes, after the pod has ended."""
 
     __slots__ = ()

@@ -56,7 +56,7 @@ class Client:
         """Send one request, and wait for its answer for so long."""
         operation, key = route(method, path)
         if operation is Operation.EVICT and isinstance(body, dict):
-            self._world.check_evicted(body["deleteOptions"]["preconditions"]["uid"])
+            self._world.check_evicted(self._process, body["deleteOptions"]["preconditions"]["uid"])
         field_selector = parameters.get("fieldSelector") if parameters else None
         if operation is Operation.BIND and isinstance(body, dict):
             self._world.check_sent(self._process, body)
@@ -93,7 +93,7 @@ class Client:
 class Request(Item):
     """A request on its way to the API server."""
 
-    __slots__ = ("body", "field_selector", "future", "key", "operation", "process", "refusals")
+    __slots__ = ("body", "connection", "field_selector", "future", "key", "operation", "process", "refusals")
 
     def __init__(
         self,
@@ -112,6 +112,7 @@ class Request(Item):
         self.field_selector = field_selector
         self.future = process.loop.create_future()
         self.refusals = (429, 500) if operation in _READS else _WRITES_REFUSED
+        self.connection = world.connections
 
     def what(self) -> str:
         late = "" if self.is_awaited() else " (nobody waits for it any more)"
@@ -129,6 +130,10 @@ class Request(Item):
         """Tell whether a client is there to hear the answer."""
         return self.process.alive and not self.future.done()
 
+    def is_lost(self) -> bool:
+        """Tell whether the API server has been stopped since it was sent, or still is."""
+        return self.connection != self.world.connections or self.world.clock.now_s < self.world.down_until_s
+
     def give_up(self) -> None:
         """Stop waiting; the request goes on."""
         if not self.future.done():
@@ -145,7 +150,7 @@ class Request(Item):
     def happen(self, way: int) -> None:
         if way in (1, 2):
             self.world.put_off(self, SOON_S if way == 1 else LATE_S)
-        elif way == 4:
+        elif way == 4 or self.is_lost():
             self._answer(None, Unreachable(f"{self.operation} {self.key}: connection reset"))
         elif way > 4:
             if self.operation is Operation.ANNOTATE:

@@ -44,6 +44,8 @@ class OperatorProcess:
         self.watches: list[Watch] = []
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""
+        self.connections = world.connections
+        """How often these had all ended before it was started."""
         self.view = NodesSeen()
         """What it has been shown of the nodes."""
         self._world = world

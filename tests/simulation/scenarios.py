@@ -5,6 +5,7 @@ from random import Random
 
 from simulation.acts import AgentAway, ClockJumps, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
 from simulation.card_acts import CardComes, CardFails, CardRecovers, CardShrinks, CardVanishes
+from simulation.restore import EtcdRestored
 from simulation.scenario import Act, Scenario, Wish
 
 HALF_MIB, MOST_MIB = 8_000, 10_000
@@ -138,6 +139,25 @@ CARDS = (
 
 SMALL += CARDS
 
+RESTORED = (
+    Scenario("etcd is restored", ONE_CARD, (A, B), (EtcdRestored(2), Delete("a"), Crash())),
+    Scenario("etcd is restored under two operators", TWO_CARDS, (A, Wish("b")), (EtcdRestored(3), ForceDelete("a")), 2),
+    Scenario(
+        "etcd is restored while others leave",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (Create(Wish("h", priority=HIGH)), EtcdRestored(4)),
+    ),
+    Scenario(
+        "etcd is restored, and revisions come again",
+        ONE_CARD,
+        (A, B),
+        (EtcdRestored(2, bumped=False), Delete("a")),
+    ),
+)
+
+SMALL += RESTORED
+
 BY_NAME = {scenario.name: scenario for scenario in SMALL}
 
 RANDOM = "random"
@@ -171,6 +191,7 @@ def _random_act(
     name, slot, node_name = random.choice(wishes).name, random.randint(1, replicas), random.choice(list(nodes))
     kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
     kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(node_name)]
+    kinds += [EtcdRestored(random.choice((1, 2, 3, 5, 8)))]
     kinds += [ClockJumps(random.choice((-HOURS_S, -45.0, 45.0, HOURS_S)), slot)]
     kinds += [_random_card_act(random, f"GPU-{node_name}-{random.randrange(nodes[node_name])}", list(nodes))] * 3
     if replicas > 1 and follows_lease:

@@ -173,6 +173,13 @@ def bound_without_a_question(patch: Patch) -> None:
     patch.setattr(BindPermission, "_is_asked", lambda self: True)
 
 
+def looked_at_once(patch: Patch) -> None:
+    async def had_to_wait(_: BindPermission) -> bool:
+        return False
+
+    patch.setattr(BindPermission, "had_to_wait", had_to_wait)
+
+
 def failed_before_it_is_known(patch: Patch) -> None:
     async def until_known(self: BindPermission, task: object) -> None:
         """Take what is not known for failed."""
@@ -255,6 +262,13 @@ BREAKS = [
             Rule("scheduler 1: writes status", way=2),
             FILTER_AFTER_BINDING,
         ),
+    ),
+    Break(
+        "another look after a wait",
+        looked_at_once,
+        "etcd is restored",
+        NOTHING,
+        plan=(Rule("scheduler 1: writes status", act=True),),
     ),
     Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
     Break(

@@ -94,6 +94,10 @@ class World:
         self._rests = False
         self._lie = ""  # what an operator has said that is not so
         self.lease_holder = 1
+        self.down_until_s = 0.0
+        """Until when the API server answers nobody."""
+        self.connections = 0
+        """How often all connections to the API server have ended: what is under way on one of before is lost."""
         self.wake_refused = False
         """Whether the API server has refused to change an annotation."""
         self.write_refused = False
@@ -123,6 +127,7 @@ class World:
         for slot in self.slots:
             if not self.scenario.follows_lease or slot.number == self.lease_holder:
                 slot.scheduler.start()
+        self.first_version = self.api.version
         for wish in self.scenario.wishes:
             self.create(wish)
         self.steps = 0
@@ -156,6 +161,11 @@ class World:
         self.wishes[uid] = wish
         self._uids[uid] = f"default/{wish.name}"
         self.api.put_pod(wish.pod(uid, len(self.wishes)))
+
+    def know_pods_again(self) -> None:
+        """Take in that there are other pods than before."""
+        self._uids = {pod["metadata"]["uid"]: key for key, pod in self.api.pods.items()}
+        self._has_news = True
 
     def drop_pod(self, pod: Json) -> None:
         """Let a pod be gone."""
@@ -195,9 +205,10 @@ class World:
         if process.binds.get(uid, True) is None:
             self._lie = self._lie or f"{uid} is bound though its Bind was answered with failure"
 
-    def check_evicted(self, uid: str) -> None:
-        """Check an eviction that an operator is about to ask for."""
-        self._lie = self._lie or self.checker.evicted_for_nothing(uid)
+    def check_evicted(self, process: OperatorProcess, uid: str) -> None:
+        """Check an eviction that an operator is about to ask for, unless it is of before etcd was put back."""
+        if process.connections == self.connections:
+            self._lie = self._lie or self.checker.evicted_for_nothing(uid)
 
     # Steps.
 

@@ -71,11 +71,13 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         is_ready=lambda: workflows.observer.synced,
         scheduler=SchedulerHealth(settings.scheduler_livez_url),
     )
+    kopf_lists = KopfLists()
+    workflows.journal.reader.on_older.append(kopf_lists.again.set)  # a comparison with full lists finds out the rest
     return Operator(
         client=client,
         settings=settings,
         workflows=workflows,
-        kopf_lists=KopfLists(),
+        kopf_lists=kopf_lists,
         view_source=view_source,
         garbage=Garbage(metrics.garbage_seconds.observe),
         server=server,

@@ -204,9 +204,6 @@ class ClusterObserver:
             self._wait_no_more_shown.note(uid)
             return
         self._observe_pending(pod)
-        if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
-            self._maybe_refused.discard(uid)
-            self._remember(pod)
 
     def pending_listing(self) -> Callable[[set[str]], None]:
         """Note who waits; return what forgets those of them that are not in the list read since."""
@@ -219,8 +216,14 @@ class ClusterObserver:
         return listed
 
     def _observe_pending(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        if self._waiting.there(uid):
+            self._maybe_refused.add(uid)
         for tracker in self._pending_trackers:
             tracker.observe_pending(pod)
+        if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
+            self._maybe_refused.discard(uid)
+            self._remember(pod)
 
     def _wait_no_more(self, pod_uid: str) -> None:
         self._maybe_refused.discard(pod_uid)
@@ -252,10 +255,9 @@ class ClusterObserver:
         listed(uids)
 
     def _take_over_pending(self, pod: Json) -> None:
+        """Let those wait, too, that were tried: who failed last may have written over a scheduler's refusal."""
         self._observe_pending(pod)
-        if was_tried(pod):  # whoever failed last may have written over the refusal of a scheduler that sleeps on it
-            self._remember(pod)
-        else:  # it may have been refused already, and the scheduler has not written it down yet
+        if not was_tried(pod):  # it may have been refused already, and the scheduler has not written it down yet
             self._maybe_refused.add(pod["metadata"]["uid"])
 
     def _remember(self, pod: Json) -> None:

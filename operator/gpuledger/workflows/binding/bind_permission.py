@@ -58,6 +58,13 @@ class BindPermission:
         self._is_expected = is_expected
         self._news.set()
 
+    async def had_to_wait(self) -> bool:
+        """Wait until a Binding may be sent; tell whether that was not so at once. Raises NobodyAsks."""
+        if self._is_asked():
+            return False
+        await self._until_asked()
+        return True
+
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
         """Wait until a Binding may be sent; what is done inside sends it, and finds out what has become of it.

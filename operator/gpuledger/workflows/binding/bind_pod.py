@@ -121,7 +121,8 @@ class PodBinder:
         pod, version = seen.pod, seen.resource_version
         entered: list[Entered] = []
         for attempt in range(BINDING_ATTEMPTS):
-            async with self._place(placement):
+            entered = await self._enter(pod, placement, entered)
+            while await permission.had_to_wait():  # for so long that etcd may have been put back to before that
                 entered = await self._enter(pod, placement, entered)
             unbound.update([step.attempt for step in entered if step.took_over <= unbound])
             async with permission.sending():
@@ -153,10 +154,11 @@ class PodBinder:
         Raises the first error when every card has answered.
         """
         holders = [Holder(pod, share) for share in placement.shares]
-        if not before:
-            return await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
-        again = zip(holders, before, strict=True)
-        return await all_of([self._enter_again(holder, entered) for holder, entered in again])
+        async with self._place(placement):
+            if not before:
+                return await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+            again = zip(holders, before, strict=True)
+            return await all_of([self._enter_again(holder, entered) for holder, entered in again])
 
     async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
         if not before.may_arrive_late and await self._journal.still_has(replace(holder, attempt=before.attempt)):

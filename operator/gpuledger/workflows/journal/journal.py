@@ -22,6 +22,7 @@ from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerErro
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
+from gpuledger.workflows.journal.card_reader import CardReader, OlderThanKnown
 from gpuledger.workflows.journal.entries import (
     Add,
     Change,
@@ -100,6 +101,7 @@ class Journal:
         self._gather_s = gather_s
         self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
         self.counts = JournalCounts()
+        self.reader = CardReader(ledger, store)
         self.on_lost = Listeners[[str]]()
         """Called with a node's name when the API server does not have one of its cards that memory knows."""
 
@@ -126,16 +128,18 @@ class Journal:
         """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
 
         Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
+        Raises OlderThanKnown.
         """
         entry = self._ledger.entry(holder.share.uuid)
         if entry is None:
             return False
         try:
             async with self._turns, asyncio.timeout(WRITE_TIMEOUT_S):
-                stored = stored_card(await self._store.allocation(entry.card.object_name))
+                stored = await self.reader.read(entry)
+        except OlderThanKnown:
+            raise
         except (ApiError, TimeoutError):
             return False
-        self._ledger.load(stored)
         present = next((other for other in stored.holders or () if other.pod.uid == holder.pod.uid), None)
         return present is not None and (present.attempt, present.state) == (holder.attempt, HolderState.ALLOCATED)
 
@@ -204,7 +208,7 @@ class Journal:
         writer = self._writers.get(uuid)
         if writer is None:
             writer = self._writers[uuid] = _CardWriter(
-                uuid, self._ledger, self._store, self._turns, self.counts, self.on_lost, gather_s
+                uuid, self._ledger, self._store, self.reader, self._turns, self.counts, self.on_lost, gather_s
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
@@ -224,6 +228,7 @@ class _CardWriter:
         uuid: str,
         ledger: Ledger,
         store: KubeStore,
+        reader: CardReader,
         turns: asyncio.Semaphore,
         counts: JournalCounts,
         on_lost: Listeners[[str]],
@@ -234,6 +239,7 @@ class _CardWriter:
         self.task: asyncio.Task[None] | None = None
         self._ledger = ledger
         self._store = store
+        self._reader = reader
         self._turns = turns
         self._counts = counts
         self._on_lost = on_lost
@@ -347,7 +353,7 @@ class _CardWriter:
             return True
         version = card.resource_version
         try:
-            self._ledger.load(stored_card(await self._store.allocation(card.card.object_name)))
+            await self._reader.read(card)
         except NotFound:
             self._lost(card.card.node_name, version)
         except ApiError as error:

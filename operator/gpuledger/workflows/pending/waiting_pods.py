@@ -190,6 +190,12 @@ class WaitingPods:
             self._ledger.hold(pod_uid, placement, NO_DEADLINE)
             self._earmark(waiting)
 
+    def there(self, pod_uid: str) -> bool:
+        """Take in that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
+        was_gone = pod_uid in self._gone
+        self._gone.drop(pod_uid)
+        return was_gone
+
     def gone(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone, for good."""
         self.forget(pod_uid)

@@ -15,6 +15,7 @@ from fakes.virtual_time import now_s, settle
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import Denied, DoesNotFit, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState
+from gpuledger.workflows.journal.card_reader import OlderThanKnown
 from gpuledger.workflows.journal.journal import WRITES_AT_ONCE
 
 CARD = a_card()
@@ -116,6 +117,23 @@ async def test_what_is_so_already_costs_no_write(api: ApiServer) -> None:
     await parts.journal.remove(CARD.uuid, "nobody")
     await parts.journal.describe(CARD.uuid, "Ready", "")
     assert api.patches() == []
+
+
+async def test_a_card_that_is_older_than_it_was_is_not_relied_on(api: ApiServer) -> None:
+    """Etcd was put back: what memory has of the card never happened."""
+    api.put_card(CARD)
+    parts = an_operator(api)
+    old = api.cards[CARD.object_name]
+    entered = await parts.journal.add(a_holder("a", a_share(CARD)), 10.0)
+    holder = replace(a_holder("a", a_share(CARD)), attempt=entered.attempt)
+    assert await parts.journal.still_has(holder)
+
+    told: list[str] = []
+    parts.journal.reader.on_older.append(lambda: told.append("older"))
+    api.cards[CARD.object_name] = old
+    with pytest.raises(OlderThanKnown, match="was put back to an older state"):
+        await parts.journal.still_has(holder)
+    assert told == ["older"]
 
 
 async def test_another_share_of_the_same_pod_is_refused(api: ApiServer) -> None:

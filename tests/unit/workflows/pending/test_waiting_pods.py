@@ -433,6 +433,20 @@ async def test_a_pod_that_is_gone_leaves_nothing_behind(
     assert called(api) == before
 
 
+async def test_a_pod_that_was_gone_and_is_there_again_waits_as_before(api: ApiServer, parts: OperatorParts) -> None:
+    """Etcd was put back to before it went. kube-scheduler has written down that it has tried it."""
+    put_refused_pod(api, "a")
+    wait_for_room(parts, "a")
+    pod = api.pods["default", "a"]
+    api.delete_pod("a")
+    await parts.idle()
+    api.put_pod(pod)
+    await parts.idle()
+    assert parts.waiting.waiting() == {"uid-a"}
+    await free(parts, CARD)
+    assert kept(parts) == ["a"]
+
+
 async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_when_it_does(
     parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
