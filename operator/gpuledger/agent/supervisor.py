@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gpuledger.model.backoff import Backoff
 
@@ -24,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
-"""A child that has written nothing for so long hangs."""
+"""A child that has written nothing for so long hangs, unless it has waited for a CPU for most of that."""
+
+LONGEST_STARVED_S = 20.0
+"""How long a child may be silent that waits for a CPU. When it is killed, the kubelet rejects the pods that come."""
 
 START_S = 60.0
 """How long it may take to the first byte."""
@@ -105,13 +109,16 @@ class Supervisor:
     def _listen(self, pipe: int) -> None:
         """Return when the child closes its pipe, falls silent, or takes too long to stop."""
         deadline_s = time.monotonic() + START_S
-        stopping = False
+        stopping, heard_s, starved_s = False, time.monotonic(), waited_for_cpu_s(self._child)
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
             ready, _, _ = select.select([pipe, self._woken], [], [], left_s)
             # Who stood still himself looks first what was written meanwhile.
             if not left_s and (stopping or pipe not in ready):
-                break
+                since_s, starved_s = starved_s, waited_for_cpu_s(self._child)
+                if stopping or not self._is_starved(starved_s - since_s, heard_s):
+                    break
+                deadline_s = time.monotonic() + self._silence_s
             self._reap()
             if self._woken in ready:
                 os.read(self._woken, 4096)
@@ -121,9 +128,14 @@ class Supervisor:
                 if not os.read(pipe, 4096):
                     return
                 if not stopping:
-                    deadline_s = time.monotonic() + self._silence_s
+                    heard_s, starved_s = time.monotonic(), waited_for_cpu_s(self._child)
+                    deadline_s = heard_s + self._silence_s
         logger.error("the serving process %s: it is killed", "does not stop" if stopping else "has fallen silent")
         self._signal(signal.SIGKILL)
+
+    def _is_starved(self, waited_s: float, heard_s: float) -> bool:
+        """Tell whether a silent child only lacks a CPU, and is not silent for too long for that."""
+        return waited_s > self._silence_s / 2 and time.monotonic() < heard_s + LONGEST_STARVED_S
 
     def _end_child(self) -> int:
         """Return the child's exit status; one that has closed its pipe has a moment left to end."""
@@ -175,3 +187,14 @@ def _become_child(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def waited_for_cpu_s(pid: int) -> float:
+    """Return for how long the main thread of a process was ready to run and had no CPU, in all; 0 if nobody knows.
+
+    Source: the second number of /proc/PID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst of Linux).
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -57,6 +57,10 @@ def serve(pipe: int) -> int:
         subprocess.Popen(["sh", "-c", 'sleep 0.3 & echo $! > "$0"', str(directory / "orphan")]).wait()
     unfinished.rename(directory / str(os.getpid()))
     beats = directory / "beats"
+    if kind in ("starves", "pauses"):
+        os.write(pipe, b".")
+        time.sleep(4 * float(sys.argv[4]))
+        (directory / "back").write_text("")
     while not stop or kind == "ignores":
         with contextlib.suppress(BlockingIOError):
             os.write(pipe, b".")
@@ -79,6 +83,8 @@ if __name__ == "__main__":
     supervisor.FIRST_PAUSE_S = float(sys.argv[3])
     if sys.argv[1] == "beats for a parent that stands still":
         supervisor.time = LongPauses(Path(sys.argv[2]) / "beats")  # type: ignore[assignment, attr-defined]
+    if sys.argv[1] == "starves":
+        supervisor.waited_for_cpu_s = lambda pid: time.monotonic()  # type: ignore[assignment]
     if sys.argv[1] == "orphans":  # as process 1 of a container does by nature
         import ctypes
 

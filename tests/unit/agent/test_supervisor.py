@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpuledger
+from gpuledger.agent.supervisor import waited_for_cpu_s
 
 SCRIPT = Path(__file__).parent / "supervised.py"
 SILENCE_S = 0.5
@@ -176,6 +177,27 @@ def test_a_child_that_fails_at_once_is_not_started_over_and_over(begin: Callable
     begins_s = found.start_times_s()
     pauses_s = [later_s - earlier_s for earlier_s, later_s in pairwise(begins_s)]
     assert all(took_s >= least_s for took_s, least_s in zip(pauses_s, (0.1, 0.2, 0.4), strict=False)), pauses_s
+
+
+def test_a_child_that_is_silent_because_it_has_no_cpu_lives(begin: Callable[..., Supervised], tmp_path: Path) -> None:
+    found = begin("starves")
+    pid = found.child()
+    found.wait_for((tmp_path / "back").exists)
+    assert found.child() == pid
+    assert lives(pid)
+
+
+def test_a_child_that_is_silent_and_has_a_cpu_is_killed(begin: Callable[..., Supervised], tmp_path: Path) -> None:
+    found = begin("pauses")
+    pid = found.child()
+    found.wait_for(lambda: not lives(pid))
+    assert not (tmp_path / "back").exists()
+
+
+def test_the_time_for_which_a_process_has_waited_for_a_cpu_only_grows() -> None:
+    before_s = waited_for_cpu_s(os.getpid())
+    assert 0 <= before_s <= waited_for_cpu_s(os.getpid())
+    assert waited_for_cpu_s(2**22 + 1) == 0.0
 
 
 def test_who_was_left_to_process_1_is_reaped(begin: Callable[..., Supervised], tmp_path: Path) -> None:
