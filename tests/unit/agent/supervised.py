@@ -84,7 +84,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "beats for a parent that stands still":
         supervisor.time = LongPauses(Path(sys.argv[2]) / "beats")  # type: ignore[assignment, attr-defined]
     if sys.argv[1] == "starves":
-        supervisor.waited_for_cpu_s = lambda pid: time.monotonic()  # type: ignore[assignment]
+        supervisor.waited_for_cpu_s = lambda pid: time.monotonic()
     if sys.argv[1] == "orphans":  # as process 1 of a container does by nature
         import ctypes
 
