@@ -7,7 +7,7 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
-from cluster.cluster import ALLOCATIONS, Connection, RequestFailed
+from cluster.cluster import ALLOCATIONS, MERGE_PATCH, Connection, RequestFailed
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
@@ -20,7 +20,6 @@ TIMEOUT_S = 5.0
 """Of one attempt. While etcd is away the API server says nothing."""
 
 PAGE = 500
-MERGE_PATCH = "application/merge-patch+json"
 AWAY = (OSError, http.client.HTTPException, ValueError)
 """What a request raises while the API server is killed. A ValueError: half an answer."""
 

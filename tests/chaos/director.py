@@ -45,7 +45,6 @@ from faults.requests import watching
 
 Json = dict[str, Any]
 
-LOOK_AFTER_S = 1.0
 SAME_NAME_PAUSE_S = 0.1
 
 
@@ -84,12 +83,7 @@ class Director:
 
     def direct(self, steps: tuple[Step, ...], seconds: float) -> None:
         """Do the steps, and what follows from them within this time; then wait until all of it is done."""
-        begin_s = time.monotonic()
-        for step in steps:
-            self._timeline.at(begin_s + step.at_s, partial(self._perform, step))
-        for second in range(1, int(seconds / LOOK_AFTER_S)):
-            self._timeline.at(begin_s + second * LOOK_AFTER_S, self._look_after)
-        self._timeline.run(until_s=begin_s + seconds)
+        self._timeline.play(steps, self._perform, self._look_after, seconds)
         self.wait()
 
     def wait(self) -> None:

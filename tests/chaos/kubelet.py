@@ -13,11 +13,10 @@ from chaos.arithmetic import has_ended, has_started, is_bound
 from chaos.history import Change
 from chaos.pods import END_AFTER, RUN, START_AFTER
 from chaos.timeline import Timeline
+from cluster.cluster import STRATEGIC_PATCH
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
-
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 class KubeletPlayer:

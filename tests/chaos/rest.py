@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaos.arithmetic import (
@@ -21,10 +22,36 @@ from chaos.arithmetic import (
 )
 from chaos.checker import Finding
 from chaos.hostile_user import is_hostile
+from chaos.outcome import Outcome
 
 Json = dict[str, Any]
 
+Look = Callable[[], list[Finding]]
+
 NOT_BOUND = "the pod is not bound"
+
+
+def come_to_rest(
+    outcome: Outcome[Any], look: Look, pause: Callable[[], None], patience_s: float, longest_s: float
+) -> None:
+    """Look until nothing is out of order; what still is after some time is a finding.
+
+    `patience_s` begins anew whenever something is put right, until `longest_s` are over. Between looks: `pause`.
+    """
+    begin_s = progress_s = time.monotonic()
+    before: set[tuple[str, ...]] = set()
+    while True:
+        found, now_s = look(), time.monotonic()
+        outcome.looks.append((now_s, found))
+        subjects = {(finding.rule, *finding.pods, *finding.cards) for finding in found}
+        if before - subjects:
+            progress_s = now_s
+        before = subjects
+        if not found or now_s - progress_s > patience_s or now_s - begin_s > longest_s:
+            break
+        pause()
+    outcome.rest_s = time.monotonic() - begin_s
+    outcome.findings += found
 
 
 def unsettled(

@@ -22,7 +22,7 @@ from chaos.kubelet import KubeletPlayer
 from chaos.outcome import Outcome
 from chaos.pair import Hands, Pair
 from chaos.plan import Plan
-from chaos.rest import miscounted, unsettled
+from chaos.rest import come_to_rest, miscounted, unsettled
 from chaos.world import World
 from hostile.catalogue import NAMESPACE as HOSTILE
 
@@ -150,23 +150,14 @@ class _Run:
         outcome.chaos_s = time.monotonic() - outcome.begin_s
 
     def _rest(self, pairs: Mapping[int, Pair]) -> None:
-        """Wait until nothing is out of order; what still is after some time is a finding."""
-        begin_s = progress_s = time.monotonic()
-        before: set[tuple[str, ...]] = set()
-        while True:
-            found, now_s = self._unsettled(pairs), time.monotonic()
-            self._outcome.looks.append((now_s, found))
-            subjects = {(finding.rule, *finding.pods, *finding.cards) for finding in found}
-            if before - subjects:
-                progress_s = now_s
-            before = subjects
-            if not found or now_s - progress_s > REST_S or now_s - begin_s > LONGEST_REST_S:
-                break
+        """Wait until nothing is out of order."""
+
+        def pause() -> None:
             for pair in pairs.values():
                 pair.look_after()
             time.sleep(LOOK_S)
-        self._outcome.rest_s = time.monotonic() - begin_s
-        self._outcome.findings += found
+
+        come_to_rest(self._outcome, lambda: self._unsettled(pairs), pause, REST_S, LONGEST_REST_S)
 
     def _unsettled(self, pairs: Mapping[int, Pair]) -> list[Finding]:
         history = self._arena.history

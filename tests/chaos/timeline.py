@@ -6,9 +6,14 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from chaos.steps import Step
 
 Task = Callable[[], None]
+
+LOOK_AFTER_S = 1.0
 
 
 class Timeline:
@@ -36,6 +41,15 @@ class Timeline:
         """Do each task at its time, until then or until it is closed. What is due later is not done."""
         while (task := self._next(until_s)) is not None:
             task()
+
+    def play(self, steps: Iterable[Step], do: Callable[[Step], None], look_after: Task, seconds: float) -> None:
+        """Do the steps of a plan at their times, and look after the programs once a second, for so long."""
+        begin_s = time.monotonic()
+        for step in steps:
+            self.at(begin_s + step.at_s, partial(do, step))
+        for second in range(1, int(seconds / LOOK_AFTER_S)):
+            self.at(begin_s + second * LOOK_AFTER_S, look_after)
+        self.run(until_s=begin_s + seconds)
 
     def _next(self, until_s: float) -> Task | None:
         with self._changed:

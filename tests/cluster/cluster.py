@@ -33,6 +33,7 @@ DEVICES = "gpuledger.dev/devices"
 ALLOCATIONS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
+MERGE_PATCH, STRATEGIC_PATCH = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 DEADLINE_S = 60.0
 """How long anything may take on a slow, busy machine. Never how long it should take."""
@@ -181,7 +182,7 @@ class Cluster:
 
     def patch(self, path: str, change: object) -> Json:
         """Send a merge patch."""
-        return self.request("PATCH", path, change, "application/merge-patch+json")
+        return self.request("PATCH", path, change, MERGE_PATCH)
 
     # Nodes and cards.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.cluster import Connection, pod
+from cluster.cluster import MERGE_PATCH, Connection, pod
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
 
 DRY = "?dryRun=All"
-MERGE = "application/merge-patch+json"
 
 
 def as_user(plane: ControlPlane, name: str, **extra: str) -> Connection:
@@ -28,7 +27,7 @@ def create(connection: Connection, body: Json, namespace: str = "default") -> Js
 
 def change(connection: Connection, path: str, patch: Json) -> Json:
     """Change an object in a dry run; return it as it would be stored."""
-    return connection.request("PATCH", path + DRY, patch, MERGE)
+    return connection.request("PATCH", path + DRY, patch, MERGE_PATCH)
 
 
 def bare(limits: Mapping[str, object], **fields: object) -> Json:

@@ -23,6 +23,7 @@ from cluster.cluster import (
     DEADLINE_S,
     DEVICES,
     MEMORY,
+    MERGE_PATCH,
     NODES,
     PODS,
     Cluster,
@@ -32,7 +33,7 @@ from cluster.cluster import (
     devices,
     pod,
 )
-from cluster.dry_runs import DRY, MERGE, as_user, bare, change, create
+from cluster.dry_runs import DRY, as_user, bare, change, create
 from cluster.kubernetes import FILLS_IN, apply_policies, needs_filling_in
 from control_plane import ControlPlane
 from fakes.admission_cases import (
@@ -142,7 +143,7 @@ def waiting(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def told(cluster: Cluster, ours: Connection, waiting: str) -> str:
     """Return the path of a pod that has been told its cards by our account."""
-    ours.request("PATCH", waiting, {"metadata": {"annotations": {DEVICES: FORGED}}}, MERGE)
+    ours.request("PATCH", waiting, {"metadata": {"annotations": {DEVICES: FORGED}}}, MERGE_PATCH)
     return waiting
 
 

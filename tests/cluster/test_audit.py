@@ -21,6 +21,7 @@ from cluster.cluster import (
     DEADLINE_S,
     DEVICES,
     MEMORY,
+    MERGE_PATCH,
     PERCENT,
     PODS,
     Cluster,
@@ -515,7 +516,7 @@ def come_and_go(cluster: Cluster, ended: threading.Event, created: list[str], de
                 path = f"{PODS}/{found['metadata']['name']}"
                 if position % 4 == 0:
                     succeeded = {"status": {"phase": "Succeeded"}}
-                    connection.request("PATCH", f"{path}/status", succeeded, "application/merge-patch+json")
+                    connection.request("PATCH", f"{path}/status", succeeded, MERGE_PATCH)
                 connection.request("DELETE", path, {"gracePeriodSeconds": 0})
                 deleted.append(path)
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cluster import ALLOCATIONS, Connection, RequestFailed
+from cluster.cluster import ALLOCATIONS, MERGE_PATCH, Connection, RequestFailed
 from control_plane import ControlPlane
 
 Json = dict[str, Any]
@@ -113,7 +113,7 @@ class Card:
         self._connection.request("PATCH", f"{self.path}/status", list(operations), "application/json-patch+json")
 
     def patch_spec(self, **spec: Any) -> None:
-        self._connection.request("PATCH", self.path, {"spec": spec}, "application/merge-patch+json")
+        self._connection.request("PATCH", self.path, {"spec": spec}, MERGE_PATCH)
 
     def replace(self, card: Json, endpoint: str = "") -> None:
         self._connection.request("PUT", self.path + endpoint, card)

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
-from control_plane import ControlPlane
+from cluster.moved_over import moved_over
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
-from installation import MANIFESTS, NO_KUBELET, Installation
 
 Json = dict[str, Any]
 VGPU, VGPU_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
@@ -25,10 +24,9 @@ BURST_DEADLINE_S = 180.0
 
 
 @pytest.fixture(scope="module")
-def moved_over() -> Iterator[Cluster]:
+def adopting() -> Iterator[Cluster]:
     """Yield a cluster whose operator serves the names of the other schedulers, and adopts their pods."""
-    with_names = {
-        **NO_KUBELET,
+    settings = {
         "extra_scheduler_names": ["volcano", "hami-scheduler"],
         "adopt_pods": True,
         "plugin_timeout_s": PLUGIN_TIMEOUT_S,
@@ -36,24 +34,15 @@ def moved_over() -> Iterator[Cluster]:
         "release_delay_s": 1,
         "longest_release_s": 2,
     }
-    plane = ControlPlane()
-    plane.start()
-    try:
-        installation = Installation(plane, with_names)
-        installation.start()
-        plane.kubectl("apply", "-k", str(MANIFESTS / "over-hami"))
-        cluster = Cluster(plane, installation)
+    with moved_over(settings) as cluster:
         yield cluster
-        cluster.close()
-    finally:
-        plane.stop()
 
 
 @pytest.fixture
-def cluster(moved_over: Cluster) -> Iterator[Cluster]:
+def cluster(adopting: Cluster) -> Iterator[Cluster]:
     """Yield a cluster without nodes and pods, and leave it so."""
-    yield moved_over
-    moved_over.clear()
+    yield adopting
+    adopting.clear()
 
 
 class Plugged:

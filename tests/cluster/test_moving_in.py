@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
-from control_plane import ControlPlane
+from cluster.moved_over import moved_over
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
-from installation import MANIFESTS, NO_KUBELET, Installation
+from installation import MANIFESTS
 
 Json = dict[str, Any]
 NODE, CARD = "hami-1", "GPU-hami-1-0"
@@ -20,29 +20,19 @@ NO_CARD = "no card without pods that are not in the ledger"
 PRESET = yaml.safe_load((MANIFESTS / "chart" / "presets" / "over-hami.yaml").read_text())["settings"]
 
 
-def started(**settings: object) -> Iterator[Cluster]:
-    plane = ControlPlane()
-    plane.start()
-    try:
-        quick = {"tell_waiting_after_s": 1.0, "release_delay_s": 2.0, "plugin_timeout_s": 2.0}
-        installation = Installation(plane, {**NO_KUBELET, **PRESET, **quick, **settings})
-        installation.start()
-        plane.kubectl("apply", "-k", str(MANIFESTS / "over-hami"))
-        cluster = Cluster(plane, installation)
-        yield cluster
-        cluster.close()
-    finally:
-        plane.stop()
+QUICK = {"tell_waiting_after_s": 1.0, "release_delay_s": 2.0, "plugin_timeout_s": 2.0}
 
 
 @pytest.fixture(scope="module")
 def by_a_person() -> Iterator[Cluster]:
-    yield from started(adopt_pods=False)
+    with moved_over({**PRESET, **QUICK, "adopt_pods": False}) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
 def by_the_operator() -> Iterator[Cluster]:
-    yield from started()
+    with moved_over({**PRESET, **QUICK}) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

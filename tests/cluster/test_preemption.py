@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from cluster.cluster import CORES, COUNT, DEADLINE_S, PERCENT, Cluster, container, uuids
+from cluster.cluster import CORES, COUNT, DEADLINE_S, MERGE_PATCH, PERCENT, Cluster, container, uuids
 from control_plane import ControlPlane
 from effort import times
 from faults.kinds import Hold, HoldEvents
@@ -460,7 +460,7 @@ def test_the_cpu_for_a_pod_is_kept_while_a_card_is_being_freed_for_it(cluster: P
 
     def touch(value: str) -> None:
         change = {"metadata": {"labels": {"touched": value}}}
-        cluster.request("PATCH", "/api/v1/namespaces/default/pods/high", change, "application/merge-patch+json")
+        cluster.request("PATCH", "/api/v1/namespaces/default/pods/high", change, MERGE_PATCH)
 
     cluster.add_nodes(1, gpus=1)
     cluster.kubelet.stubborn.add("low")

@@ -13,8 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PODS, Cluster, pod
-from cluster.dry_runs import MERGE
+from cluster.cluster import COUNT, DEADLINE_S, MEMORY, MERGE_PATCH, PODS, Cluster, pod
 from control_plane import ControlPlane
 from effort import times
 from faults.kinds import HoldEvents
@@ -83,7 +82,7 @@ def free_one(cluster: WatchedCluster, order: str, name: str) -> tuple[str, float
     for _, armed in held:
         armed.wait()
     ended = {"status": {"phase": "Succeeded"}}  # as its kubelet says, before it deletes it
-    cluster.request("PATCH", f"{PODS}/{name}/status", ended, MERGE)
+    cluster.request("PATCH", f"{PODS}/{name}/status", ended, MERGE_PATCH)
     cluster.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
     if order == "scheduler first":
         cluster.wait(lambda: cluster.metric(FILTERS) > filters, "kube-scheduler has asked for the share")

@@ -12,6 +12,7 @@ from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.words import Words
 from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Assignment
@@ -88,3 +89,18 @@ def placed(limits: Mapping[str, object], node: Json, said: Words = WORDS) -> Ass
     request = request_of(a_pod_object(containers=[a_container("main", limits)]), said)
     room = ledger_of([node], said).node_room(node["metadata"]["name"])
     return choose_cards(request.shape, room, Preference.BINPACK)
+
+
+def hamis_item(card: Card) -> dict[str, Any]:
+    """Return a card as HAMi's plugin writes it in JSON, with what is zero or false, which it leaves out."""
+    return {
+        "id": card.uuid,
+        "index": card.index,
+        "count": card.capacity.number,
+        "devmem": card.capacity.memory_mib,
+        "devcore": card.capacity.cores,
+        "type": card.model,
+        "numa": card.numa_node,
+        "mode": card.mode,
+        "health": card.healthy,
+    }

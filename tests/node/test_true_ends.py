@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cluster import PODS
+from cluster.cluster import PODS, STRATEGIC_PATCH
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 
-STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 STUBBORN = "trap '' TERM; while true; do sleep 1; done"
 WATCHED_S = 12.0
 """How long a card is seen to stay with a pod that still runs: longer than `release_delay_s` and its second of grace."""
@@ -103,7 +102,7 @@ def test_a_pod_whose_kubelet_stands_still_keeps_its_card_though_it_is_called_fai
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
     status = {"status": {"phase": "Failed", "conditions": [condition]}}
     with without(stubborn.node.kill_kubelet, stubborn.node.start_kubelet):
-        stubborn.cluster.request("PATCH", f"{PODS}/last/status", status, content_type=STRATEGIC_MERGE)
+        stubborn.cluster.request("PATCH", f"{PODS}/last/status", status, content_type=STRATEGIC_PATCH)
         watch_that_it_waits(stubborn, pid)
         delete_by_force(stubborn)
         watch_that_it_waits(stubborn, pid)

@@ -42,7 +42,6 @@ from node_chaos.steps import (
     Stop,
 )
 
-LOOK_AFTER_S = 1.0
 SAME_NAME_PAUSE_S = 0.3
 FAULT = 79
 """An Xid: the card has fallen off the bus."""
@@ -78,12 +77,7 @@ class Director:
 
     def direct(self, steps: tuple[Step, ...], seconds: float) -> None:
         """Do the steps within this time; then wait until all of it is done, and undone what is to be undone."""
-        begin_s = time.monotonic()
-        for step in steps:
-            self._timeline.at(begin_s + step.at_s, partial(self._perform, step))
-        for second in range(1, int(seconds / LOOK_AFTER_S)):
-            self._timeline.at(begin_s + second * LOOK_AFTER_S, self._programs.look_after)
-        self._timeline.run(until_s=begin_s + seconds)
+        self._timeline.play(steps, self._perform, self._programs.look_after, seconds)
         for hands in self._workers.all():
             hands.wait()
         self._programs.wait()

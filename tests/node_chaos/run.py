@@ -13,7 +13,7 @@ from chaos.checker import Checker, Finding
 from chaos.history import Change
 from chaos.outcome import Outcome
 from chaos.report import WORKLOAD
-from chaos.rest import miscounted, unsettled
+from chaos.rest import come_to_rest, miscounted, unsettled
 from chaos.run import bad_lines
 from node_chaos.arena import NodeArena
 from node_chaos.checker import NodeChecker
@@ -136,22 +136,13 @@ class _Run:
             self._outcome.counts["pods bound"] += 1
 
     def _rest(self, watchman: Watchman) -> None:
-        """Wait until nothing is out of order; what still is after some time is a finding."""
-        begin_s = progress_s = time.monotonic()
-        before: set[tuple[str, ...]] = set()
-        while True:
+        """Wait until nothing is out of order."""
+
+        def look() -> list[Finding]:
             self._programs.look_after()
-            found, now_s = self._unsettled(watchman.last), time.monotonic()
-            self._outcome.looks.append((now_s, found))
-            subjects = {(finding.rule, *finding.pods, *finding.cards) for finding in found}
-            if before - subjects:
-                progress_s = now_s
-            before = subjects
-            if not found or now_s - progress_s > REST_S or now_s - begin_s > LONGEST_REST_S:
-                break
-            time.sleep(PAUSE_S)
-        self._outcome.rest_s = time.monotonic() - begin_s
-        self._outcome.findings += found
+            return self._unsettled(watchman.last)
+
+        come_to_rest(self._outcome, look, lambda: time.sleep(PAUSE_S), REST_S, LONGEST_REST_S)
 
     def _unsettled(self, look: Look) -> list[Finding]:
         history, arena = self._arena.history, self._arena

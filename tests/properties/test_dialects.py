@@ -9,7 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from builders import a_card
-from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, an_annotated_pod, inventory_of, words
+from fakes.dialects import (
+    HAMI,
+    VOLCANO,
+    VOLCANO_COUNT,
+    a_foreign_node,
+    an_annotated_pod,
+    hamis_item,
+    inventory_of,
+    words,
+)
 from fakes.objects import GPU, WORDS, a_container
 from gpuledger.command_line.inspect import as_json, has_problems, inspect_text
 from gpuledger.command_line.inspect_tables import as_tables
@@ -72,17 +81,7 @@ def read(annotation: str, text: str) -> Inventory:
 def test_cards_survive_hamis_json(cards: list[Card]) -> None:
     items = []
     for card in cards:
-        whole = {
-            "id": card.uuid,
-            "index": card.index,
-            "count": card.capacity.number,
-            "devmem": card.capacity.memory_mib,
-            "devcore": card.capacity.cores,
-            "type": card.model,
-            "numa": card.numa_node,
-            "mode": card.mode,
-            "health": card.healthy,
-        }
+        whole = hamis_item(card)
         items.append({name: their_word(value) for name, value in whole.items() if value})
     assert read(HAMI, orjson.dumps(items).decode()) == Inventory(tuple(cards))
 

@@ -18,6 +18,7 @@ from benchmark.site import Json, Site
 from faults.kinds import Delay
 from faults.proxy import Proxy
 from faults.requests import Match
+from gpuledger.kube_api.writes import STRATEGIC_PATCH
 
 ROOMY_NODES = 3
 DELAY_S = 0.2
@@ -60,7 +61,7 @@ async def _node_updates(site: Site) -> AsyncIterator[None]:
     async def update(name: str) -> None:
         await asyncio.sleep(DELAY_S)
         path = f"/api/v1/nodes/{name}/status"
-        await site.admin.request("PATCH", path, _alive(), content_type="application/strategic-merge-patch+json")
+        await site.admin.request("PATCH", path, _alive(), content_type=STRATEGIC_PATCH)
 
     async def go_on() -> None:
         async with asyncio.TaskGroup() as group:

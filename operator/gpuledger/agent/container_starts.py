@@ -196,7 +196,7 @@ class ContainerStarts:
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
         """Remove what is over, with everything that belongs to it; but nothing under a container that may run."""
-        running = frozenset(self._may_run())
+        running = self._may_run()
 
         def is_left(grant: Grant) -> bool:
             return grant.pod_uid not in running and is_over(grant)

@@ -18,6 +18,7 @@ from typing import Any
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.formats.objects.pod import has_started, is_finished
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.writes import MERGE_PATCH
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
@@ -129,8 +130,8 @@ async def register_node(client: KubeClient, node: FakeNode, count_resources: Seq
         # not try it again when the slots come (docs/limits.md).
         await client.request("POST", "/api/v1/nodes", {**body, **status})
     except Conflict:
-        await client.request("PATCH", path, body, content_type="application/merge-patch+json")
-        await client.request("PATCH", f"{path}/status", status, content_type="application/merge-patch+json")
+        await client.request("PATCH", path, body, content_type=MERGE_PATCH)
+        await client.request("PATCH", f"{path}/status", status, content_type=MERGE_PATCH)
 
 
 class FakeKubelet:
@@ -189,9 +190,7 @@ class FakeKubelet:
             "containerStatuses": containers,
             "conditions": [*scheduled, condition],
         }
-        await self._client.request(
-            "PATCH", f"{path}/status", {"status": status}, content_type="application/merge-patch+json"
-        )
+        await self._client.request("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)
 
 
 def _is_long_lived(pod: Json) -> bool:

@@ -67,10 +67,11 @@ class Supervisor:
             status = self._one_child()
             if self._stop_asked:
                 break
-            pause_s = backoff.next_s()
             if time.monotonic() > begin_s + STEADY_S:
                 backoff.reset()
                 pause_s = STEADY_PAUSE_S
+            else:
+                pause_s = backoff.next_s()
             logger.error("the agent's serving process has ended with status %d; the next one in %g s", status, pause_s)
             self._pause(pause_s)
         return 0

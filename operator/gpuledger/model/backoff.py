@@ -11,11 +11,6 @@ class Backoff:
         self._longest_s = longest_s
         self._pause_s = first_s
 
-    @property
-    def pause_s(self) -> float:
-        """How long the next pause is."""
-        return self._pause_s
-
     def next_s(self) -> float:
         """Return how long to wait now; the next pause is twice as long."""
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, self._longest_s)

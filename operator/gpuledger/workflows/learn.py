@@ -5,7 +5,6 @@ A help for preferences only. It is learned anew after a start, from the pods tha
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 from gpuledger.formats.objects.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput
+from gpuledger.model.latest import Latest
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import part_of_card
 from gpuledger.placement.choose import Chooser
@@ -31,7 +31,7 @@ class Learner:
         self._ledger = ledger
         self._chooser = chooser
         self._read_request = read_request
-        self._came: OrderedDict[str, None] = OrderedDict()  # UIDs of pods that have counted, oldest first
+        self._came: Latest[None] = Latest(PODS_REMEMBERED)  # UIDs of pods that have counted
         self._running: dict[str, float] = {}  # UID of a bound pod -> its cards
 
     def forget_pending(self, pod_uid: str) -> None:
@@ -46,9 +46,7 @@ class Learner:
         uid = pod["metadata"]["uid"]
         if uid in self._came:
             return
-        self._came[uid] = None
-        if len(self._came) > PODS_REMEMBERED:
-            self._came.popitem(last=False)
+        self._came.note(uid, None)
         with suppress(BadInput):
             request = self._read_request(pod)
             if request is not None:

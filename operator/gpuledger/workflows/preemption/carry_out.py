@@ -249,10 +249,7 @@ class PreemptionCarrier:
         since_s = self._not_taken.get(pod_uid)
         if since_s is None:
             return False
-        wait_s = since_s + IN_VAIN_S - asyncio.get_running_loop().time()
-        if wait_s > 0:
-            self._look_again(pod_uid, wait_s)
-        else:
+        if self._is_in_vain(pod_uid, since_s):
             self.give_up(pod_uid, f"kube-scheduler does not take it to node {node_name}, where its cards are reserved")
         return True
 
@@ -340,12 +337,14 @@ class PreemptionCarrier:
         if all(self._could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
-        now_s = asyncio.get_running_loop().time()
-        since_s = self._in_vain.setdefault(pod_uid, now_s)
-        if now_s < since_s + IN_VAIN_S:
-            self._look_again(pod_uid, since_s + IN_VAIN_S - now_s)
-            return False
-        return True
+        return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, asyncio.get_running_loop().time()))
+
+    def _is_in_vain(self, pod_uid: str, since_s: float) -> bool:
+        """Tell whether what has stood in a pod's way since then has done so for long; if not yet, look again then."""
+        wait_s = since_s + IN_VAIN_S - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            self._look_again(pod_uid, wait_s)
+        return wait_s <= 0
 
     def _could_come(self, card: Card, claim: Claim) -> bool:
         """Tell whether a claim fits once all have left who are told to, or leave anyway, or may lose what they have."""

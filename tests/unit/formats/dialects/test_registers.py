@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from builders import cards_of
-from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, inventory_of, words
+from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, hamis_item, inventory_of, words
 from fakes.objects import GPU, WORDS
 from gpuledger.formats.dialects.registers import MAX_CARDS, SCORES_ANNOTATION, read_scores
 from gpuledger.formats.dialects.words import Words
@@ -50,17 +50,7 @@ def volcano(text: str, said: Words = WORDS) -> Inventory:
 
 def item(card: Card, **fields: Any) -> dict[str, Any]:
     """Return a card as HAMi's plugin writes it: what is zero or false is left out."""
-    whole = {
-        "id": card.uuid,
-        "index": card.index,
-        "count": card.capacity.number,
-        "devmem": card.capacity.memory_mib,
-        "devcore": card.capacity.cores,
-        "type": card.model,
-        "numa": card.numa_node,
-        "mode": card.mode,
-        "health": card.healthy,
-    }
+    whole = hamis_item(card)
     return {name: value for name, value in (whole | fields).items() if value}
 
 

@@ -30,15 +30,6 @@ READ_POD, READ_CARD = Operation.READ_POD, Operation.READ_CARD
 BOTH = {GPU: "2"}
 
 
-@pytest.fixture
-async def parts(api: ApiServer) -> OperatorParts:
-    """Return an operator over one node with two cards; pod `a` wants 4000 MiB of a card."""
-    for card in CARDS:
-        api.put_card(card)
-    api.put_pod(a_pod_object("a"))
-    return an_operator(api)
-
-
 def start(step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(step)
 

@@ -44,15 +44,6 @@ def devices_of(api: ApiServer, name: str) -> Any:
     return orjson.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])
 
 
-@pytest.fixture
-async def parts(api: ApiServer) -> OperatorParts:
-    """Return an operator over one node with two cards; pod `a` wants 4000 MiB of a card."""
-    for card in CARDS:
-        api.put_card(card)
-    api.put_pod(a_pod_object("a"))
-    return an_operator(api)
-
-
 # Filter.
 
 
