@@ -27,7 +27,8 @@ from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Shar
 from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.release import departures, release_pod
+from gpuledger.workflows import deadlines
+from gpuledger.workflows.release import departures
 from gpuledger.workflows.repair import audit
 from gpuledger.workflows.repair.audit import Auditor, Report
 
@@ -193,7 +194,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
     with (
         patch.object(audit, "datetime", LoopDatetime),
-        patch.object(release_pod, "datetime", LoopDatetime),
+        patch.object(deadlines, "datetime", LoopDatetime),
         patch.object(departures, "datetime", LoopDatetime),
         asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
     ):

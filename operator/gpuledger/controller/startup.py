@@ -28,7 +28,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
-from gpuledger.model.errors import Unreachable
+from gpuledger.model.errors import Conflict, Unreachable
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.tasks.pauses import rest
@@ -128,7 +128,7 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
             return
-        except Unreachable as error:
+        except (Unreachable, Conflict) as error:  # no answer, or a list that has expired between two of its pages
             logger.warning("the ledger can't be read yet, trying again: %s", error)
             await asyncio.sleep(START_PAUSE_S)
 

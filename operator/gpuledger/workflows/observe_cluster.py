@@ -121,6 +121,7 @@ class ClusterObserver:
         self._takes_over = False
         self._nodes_shown = _ShownMeanwhile()  # names
         self._pods_shown = _ShownMeanwhile()  # UIDs of bound pods
+        self._cards_shown = _ShownMeanwhile()  # UUIDs
         self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
         self.cards_read = False
         """Whether the cards have been taken in once: before, nodes say nothing."""
@@ -155,24 +156,26 @@ class ClusterObserver:
 
     def _take_allocation(self, allocation: Json, gone: bool) -> None:
         stored = stored_card(allocation)
-        uuid, node_name = stored.card.uuid, stored.card.node_name
+        uuid = stored.card.uuid
         if gone:
             self._ledger.unload(uuid, stored.resource_version)
             self._inventory.gone(stored.card)  # in any case: a write may have found out before the watch
             return
         self._ledger.load(stored)
+        self._cards_shown.note(uuid)
+        if self.synced:
+            self._notice(uuid)
+
+    def _notice(self, uuid: str) -> None:
         entry = self._ledger.entry(uuid)
-        if not self.synced or entry is None:
-            return
-        if not entry.stored:
-            self._inventory.recheck(node_name)  # it is there after all, or comes back at this moment
+        if entry is not None and not entry.stored:
+            self._inventory.recheck(entry.card.node_name)  # it is there after all, or comes back at this moment
+        if entry is None or not entry.stored:
             return
         self._releaser.notice(entry)
         self._preemption.notice(entry)
         self._inventory.notice(entry)
         self._adopter.notice(entry)
-        if not entry.reported and not entry.holders:
-            self._inventory.recheck(node_name)  # the last holder of a card that is gone has left
 
     def pod(self, pod: Json, gone: bool) -> None:
         """Take in a bound pod; of another scheduler's only that it may use cards is our business."""
@@ -281,8 +284,11 @@ class ClusterObserver:
             self._starts.cards_read()
         self.cards_read = True
         await self._resync_nodes()
-        await self._resync_pods()
+        with self._cards_shown.since_now() as cards:
+            await self._resync_pods()
         self.synced = True
+        for uuid in cards:  # who holds them was not among those that were looked for
+            self._notice(uuid)
         await self._list_pending(take_pending)
         self.on_compared()
 

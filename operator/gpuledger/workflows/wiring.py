@@ -15,6 +15,7 @@ from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
@@ -98,6 +99,7 @@ def connect(
     )
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
     agents, lives = AgentPods(), PodLives()
+    deadlines = Deadlines(settings.preemption_timeout_s)
     ends, starts = PodEnds(agents), LateStarts(ledger, store, settings.start_timeout_s)
     waiting = WaitingPods(ledger=ledger, chooser=chooser, store=store, counts=counts, is_active=is_active)
     releaser = PodReleaser(
@@ -107,6 +109,7 @@ def connect(
         counts=counts,
         read_request=placement.request,
         departures=Departures(ends, release_times),
+        deadlines=deadlines,
         is_active=is_active,
         trail=trail,
     )
@@ -140,6 +143,7 @@ def connect(
         teller=events,
         counts=counts,
         despite_budgets=settings.preempt_despite_budgets,
+        deadlines=deadlines,
         is_binding=placer.is_binding,
         is_active=is_active,
         trail=trail,

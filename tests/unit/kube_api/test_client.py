@@ -1,7 +1,9 @@
 """What the API server answers becomes one of our errors."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,7 +13,7 @@ from kubernetes_asyncio.client import Configuration
 
 from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
-from gpuledger.kube_api.pages import PAGE_BYTES
+from gpuledger.kube_api.pages import PAGE_BYTES, pages_of
 from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 
 
@@ -88,6 +90,28 @@ async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missi
     assert [item["n"] for page in pages for item in page] == list(range(len(sizes)))
     assert max(sum(len(item["text"]) for item in page) for page in pages) <= PAGE_BYTES
     assert len(asked) < 25, "pages grow again where objects are short"
+
+
+async def test_a_list_that_expires_between_two_pages_ends_with_that_error_and_does_not_go_on_from_another_moment() -> (
+    None
+):
+    """The answer to an expired token has a token of its own, with which the rest would be of another moment."""
+    asked: list[str] = []
+
+    async def request(
+        method: str, path: str, *, parameters: Mapping[str, str], longest_bytes: int | None
+    ) -> dict[str, Any]:
+        asked.append(parameters.get("continue", ""))
+        if parameters.get("continue"):
+            raise Conflict("GET /api/v1/pods: 410: the provided continue parameter is too old", 410)
+        return {"metadata": {"resourceVersion": "7", "continue": "next"}, "items": [{"metadata": {"name": "a"}}]}
+
+    pages = pages_of(request, "/api/v1/pods")
+    assert [item["metadata"]["name"] for item in (await anext(pages))["items"]] == ["a"]
+    with pytest.raises(Conflict, match="too old") as error:
+        await anext(pages)
+    assert error.value.status == 410
+    assert asked == ["", "next"]
 
 
 async def test_an_object_that_is_too_long_even_alone_is_an_error() -> None:

@@ -176,6 +176,14 @@ async def test_a_list_that_breaks_off_tells_nothing_and_is_read_anew() -> None:
     assert follower.listings == [{"uid-a", "uid-b"}]
 
 
+async def test_what_only_the_pages_before_a_list_expired_have_shown_is_in_no_list() -> None:
+    """It is gone by the second list, and no event will say so."""
+    server, follower = await follow_for(5.0, page(7, found("a", 3), token="next"), TOO_OLD, page(9, found("b", 8)))
+    assert server.asked == [("list", ""), ("list", "next"), ("list", ""), ("watch", "9")]
+    assert follower.shown == [("a", False), ("b", False)]
+    assert follower.listings == [{"uid-b"}]
+
+
 @pytest.mark.parametrize("error", [Unreachable("away"), Unreachable("later", 503), Denied("forbidden", 403)])
 async def test_an_error_pauses_and_loses_nothing(error: ApiError) -> None:
     server, _ = await follow_for(10.0, error, page(7), error, error, [event("ADDED", found("a", 8))])

@@ -9,8 +9,9 @@ import pytest
 from fakes import api_server
 from fakes.api_server import ApiServer
 from fakes.virtual_time import LOOP_FACTORIES, LoopDatetime, VirtualTimeLoop
-from gpuledger.workflows.preemption import carry_out, claim_room, pod_lives
-from gpuledger.workflows.release import departures, release_pod
+from gpuledger.workflows import deadlines
+from gpuledger.workflows.preemption import claim_room, pod_lives
+from gpuledger.workflows.release import departures
 
 
 def pytest_asyncio_loop_factories(
@@ -31,6 +32,6 @@ async def no_callback_fails() -> AsyncIterator[None]:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     """Return an API server without objects."""
-    for reads_wall_clock in (api_server, carry_out, claim_room, departures, pod_lives, release_pod):
+    for reads_wall_clock in (api_server, claim_room, deadlines, departures, pod_lives):
         monkeypatch.setattr(reads_wall_clock, "datetime", LoopDatetime)
     return ApiServer()

@@ -16,7 +16,8 @@ from fakes.virtual_time import LoopDatetime
 from gpuledger.command_line.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workflows.release import departures, release_pod
+from gpuledger.workflows import deadlines
+from gpuledger.workflows.release import departures
 from gpuledger.workflows.repair import audit
 from gpuledger.workflows.repair.audit import Auditor, Report
 
@@ -90,7 +91,7 @@ class Traffic:
 
 @pytest.mark.parametrize("seed", fresh_seeds("audit in traffic", times(1, 20)))
 async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    for module in (audit, departures, release_pod):
+    for module in (audit, deadlines, departures):
         monkeypatch.setattr(module, "datetime", LoopDatetime)
     api = SlowApiServer(random.Random(seed))  # noqa: S311 - nothing secret
     for node in NODES:

@@ -244,6 +244,22 @@ def refused(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "status": {**pod["status"], "conditions": [condition]}}
 
 
+async def test_a_holder_that_is_shown_while_pods_are_listed_at_the_start_is_looked_at_soon(api: ApiServer) -> None:
+    """A write that was given up has arrived: its pod is gone, and nobody waits for it."""
+    api.put_card(CARD)
+    listed = asyncio.Event()
+    api.queue(Operation.LIST_PODS, hold_answer(listed))
+    parts = OperatorParts(api)
+    starting = asyncio.create_task(parts.observer.resync())
+    await settle()
+    api.put_card(CARD, replace(a_holder("b", a_share(CARD)), pod=Pod("uid-b", "default", "b")))
+    parts.observer.allocation(api.cards[CARD.object_name], gone=False)
+    listed.set()
+    await starting
+    await asyncio.sleep(SUSPECT_DELAY_S + KEPT_S + 2)
+    assert api.holders_of(CARD) == []
+
+
 async def test_who_takes_over_remembers_the_pods_that_others_have_refused_and_no_more(
     api: ApiServer, parts: OperatorParts
 ) -> None:

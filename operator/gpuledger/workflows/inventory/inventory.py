@@ -62,6 +62,7 @@ class InventoryKeeper:
         self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
+        self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
         self._patience = Patience()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
@@ -83,6 +84,8 @@ class InventoryKeeper:
     def forget(self, node_name: str) -> None:
         """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
+        if not self._all_seen:
+            self._gone_early.add(node_name)
         given_up = self._give_up_claims(node_name)
         self._told.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
@@ -113,8 +116,12 @@ class InventoryKeeper:
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
         if not entry.holders:
             self._mark_claimant(entry.card)
-        card = self._cards.get(entry.card.node_name, {}).get(entry.card.uuid, entry.card)
-        if card != entry.card or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
+        reported = self._cards.get(entry.card.node_name)
+        if reported is not None:
+            self._note_card(entry, reported.get(entry.card.uuid))
+        is_left = not entry.reported and not entry.holders  # its last holder has left, or another operator has made it
+        is_other = (reported or {}).get(entry.card.uuid, entry.card) != entry.card
+        if is_left or is_other or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
             self._patience.call(entry.card.node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
@@ -139,8 +146,11 @@ class InventoryKeeper:
         """Take in that every Node was shown once: who was not is gone."""
         if not self._all_seen:
             self._all_seen = True
+            self._gone_early.clear()
             for uuid in list(self._left_out):
                 self._offer_to_others(uuid)
+            for node_name in set(self._ledger.node_names()) - self._facts.keys():
+                self.recheck(node_name)
 
     def known_nodes(self) -> set[str]:
         """Return the nodes that exist, as far as is known."""
@@ -210,17 +220,28 @@ class InventoryKeeper:
 
     def _note_reported(self, node_name: str) -> None:
         """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""
-        if node_name in self._facts and node_name not in self._cards:
-            return  # its register was never readable
+        if self._is_unread(node_name):
+            return
         cards = self._cards.get(node_name, {})
         for entry in self._ledger.entries_of_node(node_name):
-            card = cards.get(entry.card.uuid)
-            self._ledger.set_reported(entry.card.uuid, card is not None, card is not None and not card.healthy)
+            self._note_card(entry, cards.get(entry.card.uuid))
+
+    def _is_unread(self, node_name: str) -> bool:
+        """Tell whether nothing is known of a node's cards: its register was never readable, or it was not shown yet."""
+        was_shown = self._all_seen or node_name in self._gone_early
+        return node_name not in self._cards and (node_name in self._facts or not was_shown)
+
+    def _note_card(self, entry: CardEntry, reported: Card | None) -> None:
+        self._ledger.set_reported(entry.card.uuid, reported is not None, reported is not None and not reported.healthy)
 
     async def _sync(self, node_name: str) -> None:
         """Write what differs between a node's cards and the ledger."""
-        if node_name in self._facts and node_name not in self._cards:
+        if self._is_unread(node_name):
             return
+        if any(map(self._is_held_elsewhere, self._cards.get(node_name, {}).values())):
+            self._read(
+                self._facts[node_name]
+            )  # somebody has got it in its former node, and it stays there until it is free
         cards = self._cards.get(node_name, {})
         refused: Invalid | None = None
         for card in cards.values():
@@ -237,6 +258,10 @@ class InventoryKeeper:
                 await self._journal.describe(entry.card.uuid, phase, reason)
         if refused:
             raise refused  # tried again later: what stands in the way can go away
+
+    def _is_held_elsewhere(self, card: Card) -> bool:
+        entry = self._ledger.entry(card.uuid)
+        return entry is not None and bool(entry.holders) and entry.card.node_name != card.node_name
 
     async def _write_card(self, card: Card) -> None:
         entry = self._ledger.entry(card.uuid)

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -25,13 +24,14 @@ from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.evict import Evictor
 from gpuledger.workflows.preemption.nominate import Nominator
-from gpuledger.workflows.preemption.pod_lives import PodLives, unix_s
+from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.together import all_of
 
@@ -75,6 +75,7 @@ class PreemptionCarrier:
         teller: EventRecorder,
         counts: Counts,
         despite_budgets: bool,
+        deadlines: Deadlines,
         is_binding: Callable[[str], bool],
         is_active: Callable[[], bool] = lambda: True,
         trail: Trail | None = None,
@@ -89,6 +90,7 @@ class PreemptionCarrier:
         self._teller = teller
         self._counts = counts
         self._evictor = Evictor(ledger, store, lives, teller, counts, self.trail, despite_budgets)
+        self._deadlines = deadlines
         self._is_binding = is_binding
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
@@ -227,7 +229,7 @@ class PreemptionCarrier:
         if why:
             await self._give_back(pod_uid, claims, reserved, why)
             return
-        self._look_again(pod_uid, max(0.0, _seconds_left(holders)) + 1.0)
+        self._look_again(pod_uid, max(0.0, self._seconds_left(holders)) + 1.0)
         if pod_uid not in self._not_taken:
             await self.nominator.keep(holders[0].pod)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
@@ -243,6 +245,9 @@ class PreemptionCarrier:
             self._look_again(pod_uid, REFUSED_PAUSE_S)
         if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
             self._call(pod_uid)
+
+    def _seconds_left(self, holders: Sequence[Holder]) -> float:
+        return min(self._deadlines.seconds_left(holder) for holder in holders if holder.deadline)
 
     def _is_left_out(self, pod_uid: str, node_name: str) -> bool:
         """Tell whether kube-scheduler has left out the node of a pod's room; some time after that, give the room up."""
@@ -265,7 +270,7 @@ class PreemptionCarrier:
             return "the pod is bound or gone"
         if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
             return "a card that it was to have is gone"
-        if _seconds_left(holders) <= 0:
+        if self._seconds_left(holders) <= 0:
             return "those that were to leave are still there, or the pod has not come to its cards in time"
         return ""
 
@@ -383,8 +388,3 @@ def _is_releasing(entry: CardEntry, claim: Claim) -> bool:
     """Tell whether a victim's share stays on a card though the pod is gone."""
     victims = (entry.holders[uid] for uid in claim.victims if uid in entry.holders)
     return any(victim.state is HolderState.RELEASING for victim in victims)
-
-
-def _seconds_left(holders: Sequence[Holder]) -> float:
-    now_s = datetime.now(UTC).timestamp()
-    return min(unix_s(holder.deadline) for holder in holders if holder.deadline) - now_s

@@ -167,7 +167,7 @@ class Preemption:
     def take_over(self) -> None:
         """Go on with what an earlier operator has begun: those who wait are known by now."""
         self._carrier.take_over()
-        self.wanted.set()
+        self._want_if_anybody_may()
 
     def notice(self, card: CardEntry) -> None:
         """Take in a card as it is stored now."""

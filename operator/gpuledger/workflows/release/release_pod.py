@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -36,6 +35,7 @@ from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures
@@ -74,6 +74,7 @@ class PodReleaser:
         counts: Counts,
         read_request: Callable[[Json], PodRequest | None],
         departures: Departures,
+        deadlines: Deadlines,
         is_active: Callable[[], bool] = lambda: True,
         trail: Trail | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class PodReleaser:
         self._counts = counts
         self._read_request = read_request
         self._departures = departures
+        self._deadlines = deadlines
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
@@ -155,7 +157,11 @@ class PodReleaser:
             if uid not in self._timers and not self._is_in_order(uid, holder):
                 self._look_again(uid, SUSPECT_DELAY_S)
             elif holder.state is HolderState.RESERVED and uid not in self._timers:
-                self._look_again(uid, _seconds_to(holder) + SUSPECT_DELAY_S)
+                self._look_again(uid, self._seconds_to(holder) + SUSPECT_DELAY_S)
+
+    def _seconds_to(self, holder: Holder) -> float:
+        """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
+        return max(0.0, self._deadlines.seconds_left(holder)) if holder.state is HolderState.RESERVED else 0.0
 
     def _note_bound(self, pod_uid: str, cards: AbstractSet[str]) -> None:
         self._bound.setdefault(pod_uid, _Bound()).cards |= cards
@@ -166,7 +172,7 @@ class PodReleaser:
             self._bound[pod_uid] = _Bound(ended=True)
 
     def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
-        if pod_uid in self._binding or _seconds_to(holder) > 0:
+        if pod_uid in self._binding or self._seconds_to(holder) > 0:
             return True
         bound = self._bound.get(pod_uid)
         if bound is None or bound.ended or pod_uid in self._departures:
@@ -232,7 +238,7 @@ class PodReleaser:
         """
         marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
         if found is not None and not bound_node(found) and not is_being_deleted(found):
-            if all(_seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
+            if all(self._seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
                 return  # others have left these cards for it: until its time is over, they are its own
             await self._mark(self._holders(pod.uid))
             marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
@@ -342,13 +348,6 @@ class PodReleaser:
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
-
-
-def _seconds_to(holder: Holder) -> float:
-    """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
-    if holder.state is not HolderState.RESERVED or not holder.deadline:
-        return 0.0
-    return max(0.0, (datetime.fromisoformat(holder.deadline) - datetime.now(UTC)).total_seconds())
 
 
 def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:

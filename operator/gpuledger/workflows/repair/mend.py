@@ -18,6 +18,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder
 from gpuledger.model.world import PodFacts, World
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import Word, word_of
@@ -64,7 +65,9 @@ class Mender:
             self._ledger.load(seen.stored)
         self._journal = Journal(self._ledger, store)
         departures = Departures(_Said(world), release)
-        self._releaser = PodReleaser(self._ledger, self._journal, store, Counts(), read_request, departures)
+        self._releaser = PodReleaser(
+            self._ledger, self._journal, store, Counts(), read_request, departures, Deadlines()
+        )
 
     async def mend(self, found: Sequence[Finding]) -> list[Finding]:
         """Mend the findings that have an action; return those of them that were mended."""

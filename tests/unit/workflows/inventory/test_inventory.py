@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from builders import a_card, a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Fault, Json, Operation, lose_answer
+from fakes.api_server import ApiServer, Fault, Json, Operation, hold_request, lose_answer
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
@@ -314,6 +314,55 @@ async def test_a_card_that_a_late_write_takes_to_the_node_in_which_it_was_comes_
     await api.store.replace_allocation_spec(CARD.object_name, new_allocation(COPY))
     await parts.idle()
     assert api.card(CARD).card == CARD
+
+
+async def test_a_card_that_somebody_gets_in_its_former_node_just_before_it_moves_is_not_asked_for_again_and_again(
+    api: ApiServer,
+) -> None:
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    arrive = asyncio.Event()
+    for operation in (Operation.REPLACE_CARD, Operation.DELETE_CARD):
+        api.queue(operation, hold_request(arrive))
+    show(parts, a_node_object("node-a", [SECOND]), a_node_object("node-b", [COPY]))
+    await settle()
+    await parts.add("a", a_share(CARD))
+    arrive.set()
+    parts.watch()
+    await asyncio.sleep(300.0)
+    assert len(api.called(Operation.REPLACE_CARD)) <= len(CARDS) + 2
+    await parts.journal.remove(CARD.uuid, "a")
+    await parts.idle()
+    assert api.card(CARD).card == COPY
+
+
+async def test_a_card_that_another_operator_has_made_takes_no_pods_as_long_as_its_node_does_not_report_it(
+    api: ApiServer,
+) -> None:
+    """The other one has not seen yet that the node has lost the card."""
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    await report(parts, SECOND)
+    api.put_card(CARD)
+    parts.watch()
+    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
+    await parts.idle()
+    assert CARD.object_name not in api.cards
+
+
+async def test_a_free_card_stays_when_another_one_goes_before_their_node_was_shown(api: ApiServer) -> None:
+    """The operator has started and reads lists; meanwhile a watch shows that somebody has deleted a card."""
+    for card in CARDS:
+        api.put_card(card)
+    parts = OperatorParts(api)
+    parts.read_cards()
+    api.delete_card(CARD)
+    parts.observer.allocation(api.changes[-1].object, gone=True)
+    await parts.inventory.worker.idle()
+    assert list(api.cards) == [SECOND.object_name]
+    await parts.observer.resync()
+    await parts.idle()
+    assert api.cards == {}, "no node has them"
 
 
 async def test_a_card_whose_object_is_deleted_while_it_is_in_its_former_node_comes_back(api: ApiServer) -> None:
@@ -653,7 +702,8 @@ async def test_a_cordoned_card_that_comes_and_goes_stays_cordoned_until_its_node
     assert phase_of(api, CARD)[0] == "Cordoned"
     await report(parts, SECOND)
     cordon(api, CARD, None)
-    await parts.idle()
+    parts.watch()
+    await asyncio.sleep(5.0)  # it has changed several times in a moment
     assert list(api.cards) == [SECOND.object_name]
     await report(parts, *CARDS)
     cordon(api, CARD, "again")

@@ -936,6 +936,27 @@ async def test_a_later_kube_scheduler_is_told_who_has_to_leave(api: ApiServer) -
     assert len(answered["node-a"]) == 2
 
 
+@pytest.mark.parametrize("who", ["native", "off"])
+async def test_who_has_just_started_evicts_nobody_where_that_is_not_the_operators_business(
+    api: ApiServer, who: str
+) -> None:
+    """A pod is refused before the first look of the loop that decides on preemptions."""
+    api.put_pod(low(CARDS[0]))
+    api.put_card(CARDS[0], Holder(pod_identity(low(CARDS[0])), whole_share(CARDS[0]), attempt="first"))
+    api.put_node(a_node_object("node-a", CARDS[:1]))
+    parts = OperatorParts(api, evicts=False)
+    parts.workflows.who_preempts.scheduler = who == "native"
+    parts.read_cards()
+    await parts.observer.take_over()
+    loop = asyncio.create_task(startup._preempt(parts.as_operator()))
+    api.put_pod(refused("high"))
+    assert not await ask(parts, "high")
+    await pass_time(parts, 10 * SETTLE_S)
+    assert evicted(api) == []
+    loop.cancel()
+    await parts.preemption.stop()
+
+
 async def an_operator_over(api: ApiServer, cards: Sequence[Card]) -> OperatorParts:
     """Return an operator without its loops, over a node with these cards, which are free."""
     api.put_node(a_node_object("node-a", cards))
