@@ -12,9 +12,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.journal.journal import JournalCounts
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

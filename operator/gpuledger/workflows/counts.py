@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from gpuledger.model.listeners import Listeners
+
 
 @dataclass(slots=True)
 class Counts:
@@ -31,3 +33,16 @@ class Counts:
     preemptions: Counter[str] = field(default_factory=Counter)
     """Outcome of a preemption (begun, done, given-up, forbidden) -> how often."""
     evictions: int = 0
+
+
+@dataclass(slots=True)
+class JournalCounts:
+    """What the journal has done so far."""
+
+    patches: int = 0
+    entries: int = 0
+    refusals: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
+    on_write: Listeners[[float, int]] = field(default_factory=Listeners)
+    """Called after each write, however it ended, with its seconds and the number of its entries."""

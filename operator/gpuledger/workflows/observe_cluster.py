@@ -26,11 +26,13 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, WentBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
+from gpuledger.model.stored_card import StoredCard
 from gpuledger.workflows.apart import apart
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.journal.went_back import check_age
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -45,17 +47,6 @@ Json = dict[str, Any]
 
 NEEDED_PAUSE_S = 1.0
 """Between the end of a watch and the comparison that follows: several watches may have ended at once."""
-
-
-def _check_age(metadata: Json, known_version: int) -> None:
-    """Raise WentBack for a card in a list that is older than it was before that list was asked for."""
-    version = int(metadata["resourceVersion"])
-    if version < known_version:
-        raise WentBack(
-            f"GPUAllocation {metadata['name']} has version {version}, and had {known_version}: the API server's data "
-            "was put back to an older state. What is remembered never happened there, so this program ends; started "
-            "anew, it reads what there is"
-        )
 
 
 class _ShownMeanwhile:
@@ -152,10 +143,9 @@ class ClusterObserver:
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
         with apart("allocation", allocation, self._counts):
-            self._take_allocation(allocation, gone)
+            self._take_card(stored_card(allocation), gone)
 
-    def _take_allocation(self, allocation: Json, gone: bool) -> None:
-        stored = stored_card(allocation)
+    def _take_card(self, stored: StoredCard, gone: bool) -> None:
         uuid = stored.card.uuid
         if gone:
             self._ledger.unload(uuid, stored.resource_version)
@@ -313,8 +303,9 @@ class ClusterObserver:
         async for page in self._reader.allocations():
             for allocation in page:
                 with apart("allocation", allocation, self._counts):
-                    _check_age(allocation["metadata"], known.pop(allocation["spec"]["uuid"], 0))
-                    self._take_allocation(allocation, gone=False)
+                    stored = stored_card(allocation)
+                    check_age(stored, known.pop(stored.card.uuid, 0), self._ledger.entry(stored.card.uuid))
+                    self._take_card(stored, gone=False)
         for uuid, resource_version in known.items():
             entry = self._ledger.entry(uuid)
             if entry is not None and self._ledger.unload(uuid, resource_version):

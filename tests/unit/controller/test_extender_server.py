@@ -21,9 +21,8 @@ from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.journal.journal import JournalCounts
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
 

@@ -174,6 +174,18 @@ async def test_who_finds_a_card_older_than_it_was_ends(api: ApiServer, parts: Op
         await parts.observer.resync_every(300.0, needed)
 
 
+async def test_who_finds_a_card_with_other_holders_in_the_version_that_it_knows_ends(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Etcd was restored, and its versions have come so far again."""
+    copy = api.cards[CARD.object_name]
+    await parts.journal.remove(CARD.uuid, "uid-a")
+    version = str(parts.entry(CARD).resource_version)
+    api.cards[CARD.object_name] = {**copy, "metadata": {**copy["metadata"], "resourceVersion": version}}
+    with pytest.raises(WentBack, match=f"has version {version}, and had {version} with other holders"):
+        await parts.observer.resync()
+
+
 async def test_a_card_that_changes_while_it_is_listed_is_not_older_than_it_was(
     api: ApiServer, parts: OperatorParts
 ) -> None:

@@ -20,9 +20,9 @@ from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
 from gpuledger.controller.telemetry.process_metrics import NumberOf, ProcessMetrics, Told
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.journal.journal import GROUP_LIMIT, JournalCounts
+from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
 

@@ -13,9 +13,8 @@ import gpuledger
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.journal.journal import JournalCounts
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
 

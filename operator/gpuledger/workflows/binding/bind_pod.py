@@ -121,10 +121,12 @@ class PodBinder:
         pod, version = seen.pod, seen.resource_version
         entered: list[Entered] = []
         for attempt in range(BINDING_ATTEMPTS):
-            entered = await self._enter(pod, placement, entered)
-            while await permission.had_to_wait():  # for so long that etcd may have been put back to before that
+            was_long = True
+            while was_long:  # so long that etcd may have been put back: the pod as it was, and without its shares
                 entered = await self._enter(pod, placement, entered)
-            unbound.update([step.attempt for step in entered if step.took_over <= unbound])
+                unbound.update([step.attempt for step in entered if step.took_over <= unbound])
+                was_cut_off = len(entered) > 1 and any(step.may_arrive_late for step in entered)
+                was_long = await permission.had_to_wait() or was_cut_off
             async with permission.sending():
                 self._turns.check_cards(placement)
                 try:

@@ -112,21 +112,26 @@ class InventoryKeeper:
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
-        if entry.card.node_name in self._left_out.get(entry.card.uuid, ()):
+        node_name = entry.card.node_name
+        reported = self._cards.get(node_name, {}).get(entry.card.uuid)
+        if not self._is_unread(node_name):  # it may be new, from an operator that has not seen it go
+            self._note_card(entry, reported)
+        if node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
         if not entry.holders:
             self._mark_claimant(entry.card)
-        reported = self._cards.get(entry.card.node_name)
-        if reported is not None:
-            self._note_card(entry, reported.get(entry.card.uuid))
         is_left = not entry.reported and not entry.holders  # its last holder has left, or another operator has made it
-        is_other = (reported or {}).get(entry.card.uuid, entry.card) != entry.card
+        is_other = reported is not None and reported != entry.card
         if is_left or is_other or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
-            self._patience.call(entry.card.node_name, self.worker.mark)
+            self._patience.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
-        """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew."""
-        self.recheck(card.node_name)
+        """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew.
+
+        At once; if that goes on, later and later, as in `notice`.
+        """
+        if card.uuid in self._cards.get(card.node_name, {}):
+            self._patience.call(card.node_name, self.worker.mark)
         self._mark_claimant(card)
 
     def _mark_claimant(self, card: Card) -> None:
@@ -239,9 +244,7 @@ class InventoryKeeper:
         if self._is_unread(node_name):
             return
         if any(map(self._is_held_elsewhere, self._cards.get(node_name, {}).values())):
-            self._read(
-                self._facts[node_name]
-            )  # somebody has got it in its former node, and it stays there until it is free
+            self._read(self._facts[node_name])  # such a card stays in its former node until it is free
         cards = self._cards.get(node_name, {})
         refused: Invalid | None = None
         for card in cards.values():

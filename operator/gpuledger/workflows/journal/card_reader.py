@@ -6,9 +6,10 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.errors import Unreachable
+from gpuledger.model.errors import Unreachable, WentBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.workflows.journal.went_back import check_age
 
 
 class OlderThanKnown(Unreachable):
@@ -28,11 +29,10 @@ class CardReader:
         """Return a card as it is now, and bring memory up to date. Raises OlderThanKnown, NotFound or Unreachable."""
         known = card.resource_version  # a watch may show a newer one before the answer comes
         stored = stored_card(await self._store.allocation(card.card.object_name))
-        if stored.resource_version < known:
+        try:
+            check_age(stored, known, card)
+        except WentBack as error:
             self.on_older()
-            raise OlderThanKnown(
-                f"card {card.card.uuid} has version {stored.resource_version}, and had {known}: the API server's data "
-                "was put back to an older state"
-            )
+            raise OlderThanKnown(str(error)) from None
         self._ledger.load(stored)
         return stored

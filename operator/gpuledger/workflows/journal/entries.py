@@ -34,6 +34,10 @@ class Entry(ABC):
     def subject(self) -> str:
         """What the entry is about: a pod's UID, or the card itself."""
 
+    def unanswered(self, error: GpuledgerError) -> None:
+        """Note that the API server has not said what has become of a patch, of this entry or of one before it."""
+        self.may_arrive_late = True
+
     def succeed(self) -> None:
         """Tell the waiter that the API server has it."""
         if not self.settled.done():
@@ -69,11 +73,15 @@ class Add(Entry):
 
 @dataclass(eq=False)
 class Remove(Entry):
-    """Take a pod off the card."""
+    """Take a pod off the card. Not tried again without an answer: etcd may be an older one after that, with the pod."""
 
     pod_uid: str = field(kw_only=True)
     only: Holder | None = field(default=None, kw_only=True)
     """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it anew."""
+
+    def unanswered(self, error: GpuledgerError) -> None:
+        """Have the waiter look at the pod again."""
+        self.fail(error)
 
     def applies_to(self, present: Holder | None) -> bool:
         """Tell whether there is something to remove."""
@@ -370,3 +378,15 @@ def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
 
 def _status(field_name: str, value: object) -> Json:
     return {"op": "add", "path": f"/status/{field_name}", "value": value}
+
+
+def adds_something(entry: Entry) -> bool:
+    """Tell whether an entry needs room on the card, and can't be had when the card is gone."""
+    match entry:
+        case Add():
+            return True
+        case ShowConflict():
+            return entry.misfit is not None
+        case SetClaim():
+            return entry.claim is not None
+    return False

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
@@ -22,6 +21,7 @@ from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerErro
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
+from gpuledger.workflows.counts import JournalCounts
 from gpuledger.workflows.journal.card_reader import CardReader, OlderThanKnown
 from gpuledger.workflows.journal.entries import (
     Add,
@@ -31,6 +31,7 @@ from gpuledger.workflows.journal.entries import (
     Remove,
     SetClaim,
     ShowConflict,
+    adds_something,
     open_entries,
     patch_of,
 )
@@ -61,19 +62,6 @@ ATTEMPT_BYTES = 8
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """Pause after an error of the API server: doubled each time."""
-
-
-@dataclass(slots=True)
-class JournalCounts:
-    """What the journal has done so far."""
-
-    patches: int = 0
-    entries: int = 0
-    refusals: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
-    on_write: Listeners[[float, int]] = field(default_factory=Listeners)
-    """Called after each write, however it ended, with its seconds and the number of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +132,11 @@ class Journal:
         return present is not None and (present.attempt, present.state) == (holder.attempt, HolderState.ALLOCATED)
 
     async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
-        """Take a pod off a card; tried until the API server has done it. Done when it is not there.
+        """Take a pod off a card. Done when it is not there.
 
-        With a holder, only that one, as it is: not in another state, nor entered by another attempt.
+        With a holder, only that one, as it is: not in another state, nor entered by another attempt. Raises ApiError
+        where the API server has not answered, to this or another write of the card: the pod is to be read again then.
+        It may have been put back, with etcd, to when it still ran.
         """
         entry = Remove(pod_uid=pod_uid, only=only)
         self._submit(uuid, entry)
@@ -280,7 +270,7 @@ class _CardWriter:
     async def _step(self, group: list[Entry]) -> list[Entry]:
         """Write once for the entries that need it; return those that may not be settled yet."""
         group = [entry for entry in group if not entry.settled.done()]
-        if group and self._stale and not await self._read_again():
+        if group and self._stale and not await self._read_again(group):
             return group
         card = self._ledger.entry(self.uuid)
         if card is None or not card.stored:
@@ -289,13 +279,13 @@ class _CardWriter:
         group = open_entries(card, group)
         if any(entry.refusals for entry in group):
             # One by one, each in its turn, so that a bad entry takes no neighbour with it.
-            await self._write(group[:1])
+            await self._write(group[:1], group[1:])
             return group[1:] + group[:1]
         if group:
             await self._write(group)
         return group
 
-    async def _write(self, entries: list[Entry]) -> None:
+    async def _write(self, entries: list[Entry], others: Sequence[Entry] = ()) -> None:
         card = self._ledger.entry(self.uuid)
         if card is None:
             return
@@ -314,9 +304,7 @@ class _CardWriter:
         except (Conflict, Unreachable) as error:
             self._counts.failures["conflict" if isinstance(error, Conflict) else "unreachable"] += 1
             self._stale = True
-            for entry in entries:
-                entry.may_arrive_late = True
-            self._note_pause(error)
+            self._unanswered([*entries, *others], error)
         except ApiError as error:  # who gives up a share can't be told to give up on that
             self._counts.failures["error"] += 1
             logger.error("card %s: %s", self.uuid, error)
@@ -346,7 +334,7 @@ class _CardWriter:
                 logger.warning("card %s: the API server refuses an entry: %s", self.uuid, error)
                 entry.fail(error)
 
-    async def _read_again(self) -> bool:
+    async def _read_again(self, group: Sequence[Entry]) -> bool:
         """Bring memory up to date, and tell whether that worked; also shows whether a lost write was carried out."""
         card = self._ledger.entry(self.uuid)
         if card is None:
@@ -357,10 +345,15 @@ class _CardWriter:
         except NotFound:
             self._lost(card.card.node_name, version)
         except ApiError as error:
-            self._note_pause(error)
+            self._unanswered(group, error)
             return False
         self._stale = False
         return True
+
+    def _unanswered(self, group: Sequence[Entry], error: ApiError) -> None:
+        for entry in (*group, *self.waiting):
+            entry.unanswered(error)
+        self._note_pause(error)
 
     def _lost(self, node_name: str, version: int) -> None:
         """Note that the API server does not have the card that memory knew in this version, and have that looked at."""
@@ -373,7 +366,7 @@ class _CardWriter:
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:
-            if _adds_something(entry):
+            if adds_something(entry):
                 entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
                 continue
             card = self._ledger.entry(self.uuid)
@@ -383,14 +376,3 @@ class _CardWriter:
             elif isinstance(entry, Change) and present and entry.applies_to(present):
                 self._ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
             entry.succeed()
-
-
-def _adds_something(entry: Entry) -> bool:
-    match entry:
-        case Add():
-            return True
-        case ShowConflict():
-            return entry.misfit is not None
-        case SetClaim():
-            return entry.claim is not None
-    return False

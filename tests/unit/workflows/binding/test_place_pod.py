@@ -406,6 +406,19 @@ async def test_a_bind_whose_time_is_over_sends_no_binding_until_it_is_asked_agai
     assert api.holders_of(CARD) == ["uid-a"]
 
 
+async def test_a_bind_that_had_to_wait_sends_no_binding_for_a_share_that_etcd_has_lost_meanwhile(
+    api: ApiServer, hasty: OperatorParts
+) -> None:
+    """The pod is as it was: nothing in its Binding would tell."""
+    copy = api.cards[CARD.object_name]
+    await bind_in_vain(api, hasty)
+    api.cards[CARD.object_name] = copy
+    assert hasty.filter("a", "node-a").node_names == ["node-a"]
+    with pytest.raises(BindFailed):
+        await hasty.bind("a", "node-a")
+    assert api.called(BIND) == []
+
+
 async def test_a_bind_that_nobody_asks_for_again_gives_its_shares_back(api: ApiServer, hasty: OperatorParts) -> None:
     await bind_in_vain(api, hasty)
     await asyncio.sleep(ASKED_AGAIN_S - 1)

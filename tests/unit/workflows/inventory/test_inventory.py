@@ -258,6 +258,50 @@ async def test_a_card_whose_node_was_not_shown_yet_is_left_to_it_until_all_were_
     assert api.card(CARD).card == (CARD if first_is_there else COPY)
 
 
+async def test_a_card_that_another_operator_makes_anew_takes_no_pods_if_its_node_was_seen_without_it(
+    api: ApiServer,
+) -> None:
+    """Or sick: the other one has an older view of the node."""
+    parts = await a_cluster(api, replace(CARD, healthy=False))
+    await parts.observer.resync()
+    for card in CARDS:
+        api.put_card(card)
+    for allocation in api.cards.values():
+        parts.observer.allocation(allocation, gone=False)
+    assert not parts.ledger.node_room("node-a").can_give([CARD.uuid])
+    assert not parts.ledger.node_room("node-a").can_give([SECOND.uuid])
+
+
+async def test_a_card_that_another_operator_deletes_again_and_again_is_made_anew_later_and_later(
+    api: ApiServer,
+) -> None:
+    """The other one sees the node differently, for minutes after a restore of etcd."""
+    parts = await a_cluster(api)
+    await parts.observer.resync()
+    made = len(api.called(Operation.CREATE_CARD))
+    for _ in range(600):
+        if CARD.object_name in api.cards:
+            parts.observer.allocation(api.cards.pop(CARD.object_name), gone=True)
+        await asyncio.sleep(0.1)
+    assert 5 <= len(api.called(Operation.CREATE_CARD)) - made <= 8
+
+
+async def test_a_card_is_not_deleted_before_its_node_was_shown(api: ApiServer) -> None:
+    """The operator has started, and sees another card of the node go before it has read the nodes."""
+    for card in CARDS:
+        api.put_card(card)
+    api.put_node(a_node_object("node-a", [SECOND]))
+    parts = OperatorParts(api)
+    parts.read_cards()
+    parts.inventory.gone(CARD)
+    await parts.inventory.worker.idle()
+    assert Operation.DELETE_CARD not in api.writes()
+    assert parts.ledger.node_room("node-a").rooms
+    await parts.observer.resync()
+    await parts.idle()
+    assert list(api.cards) == [SECOND.object_name]
+
+
 @pytest.mark.parametrize("held", [False, True])
 async def test_of_two_nodes_that_report_a_new_card_at_once_one_has_it_whatever_they_report_later(
     api: ApiServer, held: bool

@@ -399,11 +399,43 @@ async def test_a_removal_of_what_is_releasing_that_arrives_late_leaves_a_newer_a
     parts = an_operator(api)
     late = asyncio.Event()
     api.queue(WRITE, deliver_late(late))
+    with pytest.raises(Unreachable):
+        await parts.journal.remove(CARD.uuid, "a", releasing(holder))
     await parts.journal.remove(CARD.uuid, "a", releasing(holder))
     await parts.journal.add(holder, 10.0)
     late.set()
     await settle()
     assert api.holders_of(CARD) == ["a"]
+
+
+async def test_a_removal_without_an_answer_is_not_sent_again_before_somebody_has_looked_at_the_pod(
+    api: ApiServer,
+) -> None:
+    """Nor is one that waits behind a write without an answer: etcd may be put back to when the pods still ran."""
+    a, b = (a_holder(uid, a_share(CARD, 8_000)) for uid in "ab")
+    api.put_card(CARD, a, b)
+    parts = an_operator(api)
+    api.queue(WRITE, lose_request())
+    first = asyncio.create_task(parts.journal.remove(CARD.uuid, "a"))
+    await asyncio.sleep(0)
+    results = await asyncio.gather(first, parts.journal.remove(CARD.uuid, "b"), return_exceptions=True)
+    assert [type(result) for result in results] == [Unreachable, Unreachable]
+    assert api.holders_of(CARD) == ["a", "b"]
+
+
+async def test_nobody_relies_on_a_share_that_is_not_on_the_card_as_it_is_read_though_a_watch_has_shown_it(
+    api: ApiServer,
+) -> None:
+    """Its write had no answer, and etcd was put back."""
+    api.put_card(CARD)
+    parts, copy = an_operator(api), api.cards[CARD.object_name]
+    api.queue(WRITE, lose_answer())
+    adding = asyncio.create_task(parts.journal.add(a_holder("a", a_share(CARD)), 3.0))
+    await settle()
+    assert parts.ledger.load(api.card(CARD))
+    api.cards[CARD.object_name] = copy
+    with pytest.raises(Unreachable):
+        await adding
 
 
 async def test_a_removal_of_an_older_attempt_leaves_a_newer_one_alone_in_whatever_state(api: ApiServer) -> None:

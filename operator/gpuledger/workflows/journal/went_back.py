@@ -1,0 +1,29 @@
+"""How it shows that the API server's data was put back to an older state, as after a restore of etcd."""
+
+from __future__ import annotations
+
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.errors import WentBack
+from gpuledger.model.stored_card import StoredCard
+
+
+def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -> None:
+    """Raise WentBack for a card in a list that is older than it was before that list was asked for.
+
+    Its versions may repeat, too: then it is not as it was known in the same one.
+    """
+    version = stored.resource_version
+    is_another = entry is not None and version == entry.resource_version and _has_others(entry, stored)
+    if version < known_version or is_another:
+        raise WentBack(
+            f"GPUAllocation {stored.card.object_name} has version {version}, and had {known_version}"
+            f"{' with other holders' if is_another else ''}: the API server's data "
+            "was put back to an older state. What is remembered never happened there, so this program ends; started "
+            "anew, it reads what there is"
+        )
+
+
+def _has_others(entry: CardEntry, stored: StoredCard) -> bool:
+    """Tell whether a card has other holders than it was known to have; it has none before its first status."""
+    known = stored.holders is None or {holder.pod.uid: holder for holder in stored.holders} == entry.holders
+    return entry.stored and not known
