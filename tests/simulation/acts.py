@@ -25,20 +25,6 @@ class Crash:
 
 
 @dataclass(frozen=True)
-class ClockJumps:
-    """Somebody sets the wall clock of a replica's machine: forwards, or back."""
-
-    by_s: float
-    slot: int = 1
-
-    def can(self, world: "World") -> bool:
-        return True
-
-    def do(self, world: "World") -> None:
-        world.slots[self.slot - 1].set_clock(self.by_s)
-
-
-@dataclass(frozen=True)
 class LeaseMoves:
     """Another replica becomes the active one. The old scheduler may go on for a while."""
 
@@ -48,10 +34,15 @@ class LeaseMoves:
         return world.lease_holder != self.slot
 
     def do(self, world: "World") -> None:
-        old = world.slots[world.lease_holder - 1]
-        world.pend(SchedulerStops(old))
+        lease_moves(world, self.slot)
         world.give_lease(self.slot)
-        world.slots[self.slot - 1].scheduler.start()
+
+
+def lease_moves(world: "World", to_slot: int) -> None:
+    """Let another scheduler begin, and the one that has had the Lease notice that later."""
+    world.pend(SchedulerStops(world.slots[world.lease_holder - 1]))
+    world.lease_holder = to_slot
+    world.slots[to_slot - 1].scheduler.start()
 
 
 class SchedulerStops(Item):
@@ -158,3 +149,33 @@ class AgentAway:
 
     def do(self, world: "World") -> None:
         world.nodes.toggle_agent(self.node_name)
+
+
+@dataclass(frozen=True)
+class ClockJumps:
+    """Somebody sets the wall clock of a replica's machine, forwards or back."""
+
+    slot: int
+    by_s: float
+
+    def can(self, world: "World") -> bool:
+        return True
+
+    def do(self, world: "World") -> None:
+        slot = world.slots[self.slot - 1]
+        world.clocks_agree = False
+        slot.skew_s += self.by_s
+        slot.process.loop.skew_s = slot.skew_s
+
+
+@dataclass(frozen=True)
+class BudgetAllows:
+    """A PodDisruptionBudget that covers all pods allows so many evictions from now on."""
+
+    evictions: int
+
+    def can(self, world: "World") -> bool:
+        return True
+
+    def do(self, world: "World") -> None:
+        world.api.allow_evictions(self.evictions)

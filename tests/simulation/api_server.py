@@ -15,11 +15,15 @@ from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.model.card import Card
-from gpuledger.model.errors import Conflict, Invalid, NotFound
+from gpuledger.model.errors import Conflict, Invalid, NotFound, Unreachable
 from simulation.card_checks import broken_rule
 from simulation.json_patch import PatchFailed, apply_patch
 
 Json = dict[str, Any]
+
+
+BUDGET = "default/all"
+"""The key of the one PodDisruptionBudget there can be, which covers all pods."""
 
 
 class Kind(StrEnum):
@@ -29,6 +33,7 @@ class Kind(StrEnum):
     POD = "pod"
     CARD = "card"
     LEASE = "lease"
+    BUDGET = "budget"
 
 
 class Operation(StrEnum):
@@ -49,7 +54,9 @@ class Operation(StrEnum):
     BIND = "bind pod"
     CREATE_EVENT = "create event"
     LIST_BUDGETS = "list budgets"
+    LIST_SELECTED_PODS = "list pods of budget"
     EVICT = "evict pod"
+    DELETE_POD = "delete pod"
 
 
 _POD = r"/api/v1/namespaces/([^/]+/)pods/([^/]+)"
@@ -70,8 +77,10 @@ _ROUTES = tuple(
         ("PATCH", rf"{_POD}/status", Operation.CHANGE_STATUS),
         ("POST", rf"{_POD}/binding", Operation.BIND),
         ("POST", rf"{_POD}/eviction", Operation.EVICT),
+        ("DELETE", _POD, Operation.DELETE_POD),
         ("POST", r"/api/v1/namespaces/[^/]+/events", Operation.CREATE_EVENT),
         ("GET", r"/apis/policy/v1/namespaces/[^/]+/poddisruptionbudgets", Operation.LIST_BUDGETS),
+        ("GET", r"/api/v1/namespaces/[^/]+/pods", Operation.LIST_SELECTED_PODS),
     )
 )
 
@@ -95,8 +104,6 @@ class Change:
     old: Json | None
     new: Json | None
     version: int
-    stored: Json | None = None
-    """What was stored before, where `old` is what watches show of it last."""
 
     @property
     def object(self) -> Json:
@@ -145,6 +152,13 @@ class ApiServer:
         self.history: list[Change] = []
         self.listeners: list[Callable[[Change], None]] = []
         self.version = 100
+        self.oldest = 0
+        """Watches that go on from before this version are refused: what has happened since then is forgotten."""
+        self.starts = 0
+        """How often it was started anew. What was under way to it before never arrives."""
+        self.is_down = False
+        """It is stopped: it answers nothing, and shows nothing."""
+        self._undo: list[tuple[int, Kind, str, Json | None]] = []  # version, kind, key, and the object before it
         self.leaves_at: Callable[[], str] = lambda: "2030-01-01T00:00:00Z"
         """When a pod must have ended that is told to leave now."""
         self.refuses_rules = True
@@ -179,9 +193,7 @@ class ApiServer:
                 return self._delete_card(self._found(Kind.CARD, key), body["preconditions"]["resourceVersion"])
             case Operation.CREATE_EVENT:
                 return {}
-            case Operation.LIST_BUDGETS:
-                return {"items": [], "metadata": {"resourceVersion": str(self.version)}}
-        return self.listing(_LISTED[operation], selector_of(field_selector))
+        return self.listing(LISTED[operation], selector_of(field_selector))
 
     def _change_pod(self, operation: Operation, pod: Json, body: Json) -> Json:
         changes = {
@@ -255,8 +267,29 @@ class ApiServer:
         if not is_bound(pod):  # nobody has to end it
             self.drop(Kind.POD, f"{metadata['namespace']}/{metadata['name']}")
         elif not metadata.get("deletionTimestamp"):
+            self._count_eviction()
             self.put_pod({**pod, "metadata": {**metadata, "deletionTimestamp": self.leaves_at()}})
         return {}
+
+    def evictions_allowed(self) -> int | None:
+        """Return how many evictions the budget allows that covers all pods, None if there is no budget."""
+        budget = self.objects[Kind.BUDGET].get(BUDGET)
+        return None if budget is None else int(budget["status"]["disruptionsAllowed"])
+
+    def allow_evictions(self, number: int) -> None:
+        """Have the budget of all pods allow so many evictions."""
+        namespace, _, name = BUDGET.partition("/")
+        metadata = {"namespace": namespace, "name": name, "uid": "uid-budget"}
+        budget = {"metadata": metadata, "spec": {"selector": {}}, "status": {"disruptionsAllowed": number}}
+        self.put(Kind.BUDGET, BUDGET, budget)
+
+    def _count_eviction(self) -> None:
+        allowed = self.evictions_allowed()
+        if allowed is None:
+            return
+        if allowed <= 0:
+            raise Unreachable("429: cannot evict pod as it would violate the pod's disruption budget", 429)
+        self.allow_evictions(allowed - 1)
 
     def _annotate(self, pod: Json, change: Json) -> Json:
         metadata, wanted = pod["metadata"], change["metadata"]
@@ -294,6 +327,7 @@ class ApiServer:
         self.version += 1
         stored = {**new, "metadata": {**new["metadata"], "resourceVersion": str(self.version)}}
         self.objects[kind][key] = stored
+        self._undo.append((self.version, kind, key, old))
         self._tell(Change(kind, key, old, stored, self.version))
         return stored
 
@@ -301,37 +335,46 @@ class ApiServer:
         """Let an object be gone. What watches show of it last carries the version of its end."""
         gone = self.objects[kind].pop(key)
         self.version += 1
+        self._undo.append((self.version, kind, key, gone))
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
-        self._tell(Change(kind, key, last, None, self.version, gone))
+        self._tell(Change(kind, key, last, None, self.version))
 
-    def go_back(self, version: int, bump: int) -> None:
-        """Have what there was at a version; later versions come `bump` after that. Nobody is told."""
-        while self.history and self.history[-1].version > version:
-            change = self.history.pop()
-            before = change.stored or change.old
+    @property
+    def changes(self) -> int:
+        """How many changes there have been, without those that were undone."""
+        return len(self._undo)
+
+    def as_of(self, kind: Kind, changes_ago: int) -> tuple[dict[str, Json], int]:
+        """Return the objects of a kind as they were before so many of the latest changes, and the version of then."""
+        objects, ago = dict(self.objects[kind]), min(changes_ago, len(self._undo) - 1)
+        for _, changed, key, before in reversed(self._undo[len(self._undo) - ago :]):
+            if changed is kind and before is None:
+                del objects[key]
+            elif changed is kind and before is not None:
+                objects[key] = before
+        return objects, self._undo[len(self._undo) - ago - 1][0]
+
+    def restore(self, changes: int, jump: int) -> None:
+        """Undo the last so many changes, and tell nobody: etcd was put back to an older copy of its data.
+
+        Versions go on from there, and come a second time; or, after a jump, from a later one than there has ever been.
+        """
+        for _ in range(changes):
+            _, kind, key, before = self._undo.pop()
             if before is None:
-                del self.objects[change.kind][change.key]
+                del self.objects[kind][key]
             else:
-                self.objects[change.kind][change.key] = before
-        self.version = version + bump
+                self.objects[kind][key] = before
+        last = self._undo[-1][0]
+        self.history = [change for change in self.history if change.version <= last]
+        self.version = self.version + jump if jump else last
+        self.oldest = self.version if jump else self.oldest
+        self.starts += 1
 
     def _tell(self, change: Change) -> None:
         self.history.append(change)
         for listener in self.listeners:
             listener(change)
-
-
-def watch_event(change: Change, selector: Selector) -> tuple[str, Json] | None:
-    """Return what a watch with a selector shows of a change: type and object, None if nothing.
-
-    An object that leaves the selector arrives as DELETED, as it was before, with the version of the change.
-    """
-    was = change.old is not None and selector(change.old)
-    if change.new is not None and selector(change.new):
-        return ("MODIFIED" if was else "ADDED"), change.new
-    if not was or change.old is None:
-        return None
-    return "DELETED", {**change.old, "metadata": {**change.old["metadata"], "resourceVersion": str(change.version)}}
 
 
 def _same(new: Json, old: Json) -> bool:
@@ -342,9 +385,11 @@ def _same(new: Json, old: Json) -> bool:
     return all(mine.get(k) == theirs.get(k) for k in mine.keys() | theirs.keys() if k != "resourceVersion")
 
 
-_LISTED = {
+LISTED = {
     Operation.LIST_NODES: Kind.NODE,
     Operation.LIST_CARDS: Kind.CARD,
     Operation.LIST_PODS: Kind.POD,
     Operation.LIST_LEASES: Kind.LEASE,
+    Operation.LIST_BUDGETS: Kind.BUDGET,
+    Operation.LIST_SELECTED_PODS: Kind.POD,
 }

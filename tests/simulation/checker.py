@@ -4,13 +4,14 @@ Nothing here asks the program how it counts: sums, the annotation and who fits a
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fakes.virtual_time import EPOCH
 from simulation.api_server import Change, Json, Kind
 from simulation.kube_scheduler import FLUSH_S
-from simulation.operator_process import OperatorProcess
+from simulation.operator_process import SETTINGS, OperatorProcess
 from simulation.readings import (
     amount_asked,
     amounts_of,
@@ -40,6 +41,13 @@ PROMPT_S = 60.0
 UNWOKEN_S = PROMPT_S + FLUSH_S
 """The same where the API server has refused to let a pod be woken: then kube-scheduler's own rhythm is what is left."""
 
+UNASKED_S = PROMPT_S + 2 * FLUSH_S
+"""The same where kube-scheduler preempts, and what it has asked for, or was told, is lost: that is given up after its
+next question, and the one after that leads on."""
+
+MANY_EVICTIONS = 4
+"""So many are enough for any pod."""
+
 
 class Violation(Exception):  # noqa: N818 - reads as what it is
     """Something that must not happen has happened."""
@@ -53,6 +61,8 @@ class Checker:
         self._since_s: dict[str, float] = {}  # UID of a pod that waits although there is room for it -> since when
         self._versions: dict[tuple[str, str], int] = {}  # operator and card UUID -> version that it has seen
         self._taken: dict[tuple[str, str], float] = {}  # card, UID of a pod deleted by force once bound -> when
+        self._kept_s: dict[tuple[str, str], float] = {}  # card, UID of a pod for which room is kept on it -> since when
+        self._begun_twice: set[str] = set()  # UIDs of pods to which more was promised than they ask for
         self._disturbed: set[str] = set()  # nodes whose agent was away
         world.api.listeners.append(self._take)
 
@@ -64,9 +74,10 @@ class Checker:
         elif change.kind is Kind.NODE and change.old is not None:
             self._disturbed.add(change.key)
 
-    def forget_ends(self) -> None:
-        """Take in that pods which had been deleted are there again."""
-        self._taken.clear()
+    def restored(self) -> None:
+        """Take in that etcd has older data: what was undone has never happened."""
+        self._taken = {(uuid, uid): at_s for (uuid, uid), at_s in self._taken.items() if not self._world.pod_of(uid)}
+        self._disturbed |= set(self._world.node_names)
 
     # At every change.
 
@@ -92,6 +103,8 @@ class Checker:
             raise Violation(f"card {change.key} was deleted though its node reports it")
 
     def _check_who_left(self, change: Change, card: Json) -> None:
+        for entry in (*claims_of(card), *(holder for holder in holders_of(card) if holder["state"] == "reserved")):
+            self._kept_s.setdefault((change.key, entry["podUID"]), self._world.clock.now_s)
         before = {holder["podUID"]: holder for holder in holders_of(change.old)}
         after = {holder["podUID"]: holder for holder in holders_of(card)}
         for uid, holder in before.items():
@@ -110,7 +123,7 @@ class Checker:
         """
         pod = self._world.pod_of(uid)
         disturbed = self._world.write_refused or card["spec"]["nodeName"] in self._disturbed
-        if pod is None or pod["spec"].get("nodeName") or self._now() >= deadline or disturbed:
+        if pod is None or pod["spec"].get("nodeName") or self._is_over(uid, card, deadline) or disturbed:
             return
         more_important = [other for other in self._waiting() if other["spec"]["priority"] > pod["spec"]["priority"]]
         if self._is_promised_all(uid, card) and not more_important:
@@ -118,18 +131,33 @@ class Checker:
                 f"{uid} waits, and what others have left for it of card {card['spec']['uuid']} is taken back"
             )
 
+    def _is_over(self, uid: str, card: Json, deadline: str) -> bool:
+        """Tell whether room was kept for long enough; a clock that is not right can only make it longer."""
+        if self._world.clocks_agree:
+            return self._now() >= deadline
+        since_s = self._kept_s.get((card["metadata"]["name"], uid), 0.0)
+        return self._world.clock.now_s >= since_s + SETTINGS.preemption_timeout_s - 0.001
+
     def _is_promised_all(self, uid: str, this: Json) -> bool:
         """Tell whether a pod is promised all the cards that it asks for on this card's node, and on no other.
 
-        Two operators that were active at once may each have begun a preemption for it, and one of them is enough.
+        Two operators that were active at once may each have begun a preemption for it, and one of them is enough. If
+        one gives up, it can take back what the other has entered, and the pod begins anew: where both have begun on
+        one node, and where two kube-schedulers ask that are active all the time, which no installation has.
         """
+        scenario = self._world.scenario
+        if scenario.preemption == "native" and scenario.replicas > 1 and not scenario.follows_lease:
+            return False
         promised = Counter({this["spec"]["nodeName"]: 1})
         for card in self._world.api.cards.values():
             entries = [*(holder for holder in holders_of(card) if holder["state"] == "reserved"), *claims_of(card)]
             if card["spec"]["uuid"] != this["spec"]["uuid"] and any(entry["podUID"] == uid for entry in entries):
                 promised[card["spec"]["nodeName"]] += 1
-        all_on = {node_name for node_name, number in promised.items() if number >= self._world.wishes[uid].cards}
-        return all_on == {this["spec"]["nodeName"]}
+        wanted, node_name = self._world.wishes[uid].cards, this["spec"]["nodeName"]
+        all_on = {name for name, number in promised.items() if number >= wanted}
+        if promised[node_name] > wanted:
+            self._begun_twice.add(uid)
+        return all_on == {node_name} and uid not in self._begun_twice
 
     def _check_may_leave(self, uid: str, card: Json) -> None:
         uuid, pod = card["spec"]["uuid"], self._world.pod_of(uid)
@@ -197,6 +225,20 @@ class Checker:
             return ""
         return f"{uid} is told to leave, and no more important pod has claimed a place of it"
 
+    def told_before_claimed(self, uid: str, victims: Mapping[str, Sequence[str]]) -> str:
+        """Return what is wrong with an answer that has kube-scheduler evict pods for another one.
+
+        Of two operators, one can have withdrawn the claim of the other.
+        """
+        if self._world.scenario.replicas > 1 or self._world.pod_of(uid) is None:
+            return ""
+        for node_name in (name for name, uids in victims.items() if uids):
+            cards = [card for card in self._world.api.cards.values() if card["spec"]["nodeName"] == node_name]
+            kept = [entry for card in cards for entry in (*claims_of(card), *holders_of(card))]
+            if all(entry["podUID"] != uid for entry in kept):
+                return f"pods are to leave node {node_name} for {uid}, and nothing is kept for it there"
+        return ""
+
     def _held(self, uid: str) -> dict[str, tuple[Json, Json]]:
         """Return what a pod holds: card UUID -> card and holder."""
         return {
@@ -234,6 +276,7 @@ class Checker:
         waiting = {uid for uid in with_room if not self._is_put_off(uid)}
         self._since_s = {uid: self._since_s.get(uid, now_s) for uid in sorted(waiting)}
         limit_s = UNWOKEN_S if self._world.wake_refused else PROMPT_S
+        limit_s = UNASKED_S if self._world.scenario.preemption == "native" else limit_s
         for uid, since_s in self._since_s.items():
             if now_s > since_s + limit_s:
                 raise Violation(f"pod {uid} has waited for {now_s - since_s:.0f} s, and there is room for it")
@@ -254,9 +297,10 @@ class Checker:
     def check_leaks(self) -> None:
         """Check, some time after the last thing went wrong, that no share is left over.
 
-        What is kept for a pod for which others have just left is another matter, until its time is over.
+        What is kept for a pod for which others have just left is another matter, until its time is over. Where a clock
+        was wrong, nothing can be concluded from that time: it is enough that in the end nothing is kept.
         """
-        left = self._unmet_holders(kept_until=self._now())
+        left = self._unmet_holders(kept_until=self._now() if self._world.clocks_agree else "")
         if left:
             raise Violation("a share is left over: " + "; ".join(left))
 
@@ -273,9 +317,11 @@ class Checker:
             claims = [claim for claim in claims_of(card) if claim["deadline"] < kept_until]
             found += [f"{claim['podUID']} claims card {uuid}" for claim in claims]
             for holder in holders_of(card):
+                uid = holder["podUID"]
                 if holder["state"] == "reserved" and holder["deadline"] > kept_until:
                     continue
-                uid = holder["podUID"]
+                if any(slot.process.alive and slot.process.is_binding(uid) for slot in self._world.slots):
+                    continue  # nothing is on its way for a moment; it is another matter that this has to end
                 pod = self._world.pod_of(uid)
                 if pod is None or not lives_bound(pod):
                     found.append(f"{uid} holds card {uuid}, and is not a living bound pod")
@@ -291,13 +337,20 @@ class Checker:
             uid = pod["metadata"]["uid"]
             if pod["metadata"].get("deletionTimestamp"):
                 found.append(f"pod {uid} does not go")
-            elif lives_bound(pod) and self._held(uid).keys() != devices(pod).keys():
+            elif lives_bound(pod) and self._lacks(pod):
                 found.append(f"pod {uid} is bound, and does not hold what its annotation names")
         found += [f"pod {uid} waits, and others could make room for it" for uid in self._waiting_for_lesser_ones()]
         return found + [f"pod {uid} waits, and there is room for it" for uid in self._waiting_with_room()]
 
+    def _lacks(self, pod: Json) -> bool:
+        """Tell whether a bound pod does not hold what it was told of, for no reason that there could be."""
+        return self._held(pod["metadata"]["uid"]).keys() != devices(pod).keys()
+
     def _waiting_for_lesser_ones(self) -> list[str]:
-        """Return who waits though it would fit if pods of lower priority had left."""
+        """Return who waits though it would fit if pods of lower priority had left, and no budget protects these."""
+        allowed = self._world.api.evictions_allowed()
+        if allowed is not None and allowed < MANY_EVICTIONS:
+            return []
         wishes = {pod["metadata"]["uid"]: self._world.wishes[pod["metadata"]["uid"]] for pod in self._waiting()}
         return [uid for uid, wish in wishes.items() if self._fits(wish, stay_from=wish.priority)]
 

@@ -32,6 +32,8 @@ KINDS: tuple[frozenset[str], ...] = (
     frozenset({Operation.BIND, Operation.WRITE_STATUS, Operation.ANNOTATE}),
     frozenset({Operation.READ_POD, Operation.READ_CARD}),
     frozenset({"watch"}),
+    frozenset({Operation.EVICT, Operation.LIST_BUDGETS, Operation.LIST_SELECTED_PODS, "preempt"}),
+    frozenset({Operation.LIST_LEASES, "watch"}),
 )
 """What a mood may be about: an empty set is everything."""
 
@@ -140,6 +142,15 @@ class Mood:
             swap_rate=random.choice((0.0, 0.0, 0.1, 0.5)),
             act_rate=random.choice((0.0, 0.02, 0.1, 0.3)),
         )
+
+
+BREAKING = Mood(frozenset({"watch"}), (2,), 5, 0.3, act_rate=0.2, swap_rate=0.1)
+"""Watches break, and begin anew."""
+
+EXPIRING = Mood(
+    frozenset({Operation.LIST_PODS, Operation.LIST_NODES, Operation.LIST_CARDS}), (4,), 5, 0.3, act_rate=0.2
+)
+"""Lists expire between two pages."""
 
 
 class Moody:

@@ -1,11 +1,20 @@
 """Safeguards against what happens to nodes, cards, the API server and its clients, and how each is taken away."""
 
+from datetime import UTC
+from typing import Any
+
+from fakes.virtual_time import LoopDatetime
+from gpuledger.model.share import Holder
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
+from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from simulation import api_server
+from gpuledger.workflows.observe_cluster import ClusterObserver
+from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.pod_lives import unix_s
+from gpuledger.workflows.preemption.preempt import Preemption
+from simulation import api_server, card_checks
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch
-from simulation.card_checks import broken_rule
 from simulation.explorers import Mood, Rule
 
 ACTIVE = Mood(swap_rate=0.3, act_rate=0.3)
@@ -30,13 +39,43 @@ def deleted_in_any_version(patch: Patch) -> None:
 
 def moved_with_holders(patch: Patch) -> None:
     """Either alone is enough: that the operator leaves a card that is held where it is, and the rule of the CRD."""
-    rules = broken_rule
+    rules = card_checks.broken_rule
 
     def but_one(new: Json, old: Json | None) -> str | None:
         return rules(new, old and {**old, "spec": {**old["spec"], "nodeName": new["spec"]["nodeName"]}})
 
     patch.setattr(api_server, "broken_rule", but_one)
     patch.setattr(InventoryKeeper, "_other_owner", lambda self, card: None)
+
+
+def wall_clock_believed(patch: Patch) -> None:
+    def seconds_left(self: Deadlines, holder: Holder) -> float:
+        return unix_s(holder.deadline) - LoopDatetime.now(UTC).timestamp() if holder.deadline else 0.0
+
+    patch.setattr(Deadlines, "seconds_left", seconds_left)
+
+
+def deleted_despite_budgets(patch: Patch) -> None:
+    init: Any = Evictor.__init__
+
+    def ruthless(self: Evictor, *arguments: Any) -> None:
+        init(self, *arguments[:-1], True)
+
+    patch.setattr(Evictor, "__init__", ruthless)
+
+
+def told_before_claimed(patch: Patch) -> None:
+    async def claim(self: Preemption, *arguments: object) -> None:
+        """Claim nothing."""
+
+    patch.setattr(Preemption, "_claim", claim)
+
+
+def never_compared(patch: Patch) -> None:
+    async def resync(self: ClusterObserver) -> None:
+        """Find nothing that watches have missed."""
+
+    patch.setattr(ClusterObserver, "resync", resync)
 
 
 A_RUNS = Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True)
@@ -51,5 +90,33 @@ FAULT_BREAKS = [
         "a card moves",
         "on two nodes",
         plan=(A_RUNS, Rule("operator 1: sees MODIFIED card gpu-node-a-0", skip=3, act=True)),
+    ),
+    Break(
+        "the time that is counted by the loop",
+        wall_clock_believed,
+        "a clock jumps while others leave",
+        "is taken back",
+        plan=(Rule("operator 1: write status of card gpu-node-a-0 (adds uid-h)", act=True),),
+    ),
+    Break(
+        "the word of a budget",
+        deleted_despite_budgets,
+        "a budget protects who is to leave",
+        "deletes a pod",
+        plan=(Rule("operator 1: evict pod", act=True),),
+    ),
+    Break(
+        "the claim before kube-scheduler is told of victims",
+        told_before_claimed,
+        "kube-scheduler preempts",
+        "nothing is kept for it there",
+        plan=(Rule("nothing"),),
+    ),
+    Break(
+        "the comparison when a watch has begun anew",
+        never_compared,
+        "a name returns",
+        "is not a living bound pod",
+        plan=(A_RUNS, Rule("operator 1: sees DELETED pod a", way=3)),
     ),
 ]

@@ -4,7 +4,6 @@ What it does when nothing happens matters too: a refused pod sleeps until someth
 at, or five minutes.
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuledger.formats.scheduler.extender import BindArguments
@@ -12,6 +11,8 @@ from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.operator_process import SETTINGS
+from simulation.scheduler_preempts import PreemptQuestion
+from simulation.scheduling import Attempt, Step
 from simulation.watches import Watch
 
 if TYPE_CHECKING:
@@ -22,23 +23,10 @@ HTTP_TIMEOUT_S = SETTINGS.extender_timeout_s
 FLUSH_S = 300.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 10.0)
 
+SCHEDULED = "PodScheduled"
+
 VOLUMES_S = 40.0
 """How long the volumes of a pod take that is slow to be bound: longer than a hold lasts."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """Where a pod is in its way through the scheduler. A later attempt replaces it."""
-
-    uid: str
-    number: int
-    """Of attempts before, failed or refused."""
-    rested: bool = False
-    """It has waited for the end of its back-off."""
-    asleep: bool = False
-    """Refused by all nodes: waits until something changes."""
-    backing_off: bool = False
-    told: str = field(default="")
 
 
 class KubeScheduler:
@@ -50,9 +38,14 @@ class KubeScheduler:
         self.name = f"scheduler {slot.number}"
         self.active = False
         self.pods: dict[str, Json] = {}  # UID -> pod, as its watch has shown it
-        self.attempts: dict[str, _Attempt] = {}  # UID -> attempt, of the pods that are to be scheduled
-        self._watch = SchedulerWatch(self)
-        self._watch.start(None)
+        self.attempts: dict[str, Attempt] = {}  # UID -> attempt, of the pods that are to be scheduled
+        self.watch = SchedulerWatch(self)
+        self.watch.start(None)
+
+    def end(self) -> None:
+        """End the process; another one takes its place."""
+        self.stop()
+        self.watch.stop()
 
     def start(self) -> None:
         """Schedule: this one holds the Lease."""
@@ -64,17 +57,6 @@ class KubeScheduler:
         """Schedule no more: the process ends, and a new one stands by."""
         self.active = False
         self.attempts.clear()
-
-    def end(self) -> None:
-        """End, and know nothing any more."""
-        self.attempts.clear()
-        self._watch.stop()
-        self.pods.clear()
-
-    def start_anew(self) -> None:
-        """Begin from what there is, as another process of it does."""
-        self._watch = SchedulerWatch(self)
-        self._watch.start(None)
 
     # What its watch shows.
 
@@ -94,7 +76,7 @@ class KubeScheduler:
                 del self.attempts[uid]
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 self._room_may_be_free()
-        elif before is None or (self._sleeps(uid) and _has_changed(before, pod)):
+        elif before is None or before["spec"].get("nodeName") or (self._sleeps(uid) and _has_changed(before, pod)):
             self._enqueue(uid)
 
     def _room_may_be_free(self) -> None:
@@ -112,11 +94,11 @@ class KubeScheduler:
             self.attempts.pop(uid, None)
             return
         before = self.attempts.get(uid)
-        attempt = _Attempt(uid, before.number if before else 0, told=before.told if before else "")
+        attempt = Attempt(uid, before.number if before else 0, told=before.told if before else "")
         self.attempts[uid] = attempt
         self.world.pend(FilterQuestion(self, attempt))
 
-    def filter(self, attempt: _Attempt, node_names: list[str]) -> None:
+    def filter(self, attempt: Attempt, node_names: list[str]) -> None:
         """Ask where a pod can go, and go on from there.
 
         Nodes that the scheduler itself has left out come back after a while, and it tries the pod again then.
@@ -130,29 +112,33 @@ class KubeScheduler:
         except GpuledgerError as error:
             self.failed(attempt, "SchedulerError", str(error))
             return
-        if found:
-            self.world.note(f"    answer: {', '.join(found)}")
-            self.world.pend(BindQuestion(self, attempt, found[0]))
+        names = list(found.node_names)
+        if names:
+            self.world.note(f"    answer: {', '.join(names)}")
+            self.world.pend(BindQuestion(self, attempt, names[0]))
         else:
             self.world.note("    answer: no node")
             attempt.asleep = True
             attempt.number += 1
             self._tell(attempt, "Unschedulable", "no node")
+            if found.short_of_room and self.world.scenario.preemption == "native":
+                self.world.pend(PreemptQuestion(self, attempt, pod, tuple(sorted(found.short_of_room))))
             wait_s = FLUSH_S if len(node_names) == len(self.world.node_names) else LATE_S
             self.world.environment.call_later(wait_s, self._again, attempt)
 
-    def bind(self, attempt: _Attempt, node_name: str) -> None:
+    def bind(self, attempt: Attempt, node_name: str) -> None:
         """Ask to bind a pod, and wait for the answer for so long."""
         metadata = self.pods[attempt.uid]["metadata"] if attempt.uid in self.pods else None
         if metadata is None:
             del self.attempts[attempt.uid]
             return
         arguments = BindArguments(attempt.uid, metadata["namespace"], metadata["name"], node_name)
-        process, connections = self.slot.process, self.world.connections
+        process, starts = self.slot.process, self.world.api.starts
 
         def answered(error: str) -> None:
-            if process.alive and connections == self.world.connections:  # else it may have been so, and is undone
-                self.world.check_bound(arguments, error)
+            if process.alive:
+                if starts == self.world.api.starts:  # else it may have been so, and is undone
+                    self.world.check_bound(arguments, error)
                 self.world.pend(BindAnswer(self, attempt, arguments.name, error))
 
         try:
@@ -162,22 +148,22 @@ class KubeScheduler:
             return
         self.world.environment.call_later(HTTP_TIMEOUT_S, self._timed_out, attempt)
 
-    def _waits_for(self, attempt: _Attempt) -> bool:
+    def _waits_for(self, attempt: Attempt) -> bool:
         return self.active and self.attempts.get(attempt.uid) is attempt and not attempt.backing_off
 
-    def _timed_out(self, attempt: _Attempt) -> None:
+    def _timed_out(self, attempt: Attempt) -> None:
         if self._waits_for(attempt):
             self.world.note(f"{self.name}: Bind of {attempt.uid}: no answer in time")
             self.failed(attempt, "SchedulerError", "timeout")
 
-    def answered(self, attempt: _Attempt, error: str) -> None:
+    def answered(self, attempt: Attempt, error: str) -> None:
         """Take in the answer to a Bind."""
         if error:
             self.failed(attempt, "SchedulerError", error)
         else:
             del self.attempts[attempt.uid]
 
-    def failed(self, attempt: _Attempt, reason: str, message: str) -> None:
+    def failed(self, attempt: Attempt, reason: str, message: str) -> None:
         """Try again, after a while that grows."""
         self.world.note(f"    {self.name} failed: {message}")
         attempt.backing_off = True
@@ -185,14 +171,20 @@ class KubeScheduler:
         attempt.number += 1
         self.world.environment.call_later(back_off_s(attempt.number), self._again, attempt)
 
-    def _again(self, attempt: _Attempt) -> None:
+    def _again(self, attempt: Attempt) -> None:
         if self.attempts.get(attempt.uid) is attempt:
             self._enqueue(attempt.uid)
 
-    def _tell(self, attempt: _Attempt, reason: str, message: str) -> None:
-        """Write into the pod's status why it waits, if that is news; this changes its resourceVersion."""
-        if attempt.told != f"{reason}: {message}":
-            attempt.told = f"{reason}: {message}"
+    def _tell(self, attempt: Attempt, reason: str, message: str) -> None:
+        """Write into the pod's status why it waits, if it says something else, as far as the watch has shown.
+
+        This changes its resourceVersion. What is on its way already is not written a second time.
+        """
+        pod, text = self.pods.get(attempt.uid), f"{reason}: {message}"
+        conditions = pod["status"].get("conditions") or () if pod else ()
+        says = [f"{found.get('reason')}: {found.get('message')}" for found in conditions if found["type"] == SCHEDULED]
+        if attempt.told != text or (says and says != [text]):
+            attempt.told = text
             self.world.pend(StatusPatch(self, attempt.uid, reason, message))
 
 
@@ -208,36 +200,38 @@ def _has_changed(before: Json, pod: Json) -> bool:
 
 
 class SchedulerWatch(Watch):
-    """The scheduler's watch of all pods, which never breaks: what that means is kube-scheduler's business."""
+    """The scheduler's watch of all pods. It breaks only when the API server ends.
 
-    __slots__ = ("_scheduler",)
+    Then it goes on from the version that it has seen last. If that is one that the API server has yet to reach, nothing
+    is shown until then; if it is too old, everything is listed again, and what is not in the list is gone.
+    """
+
+    __slots__ = ("_scheduler", "_seen")
 
     def __init__(self, scheduler: KubeScheduler) -> None:
         super().__init__(scheduler.world, scheduler.name, Kind.POD, everything)
         self._scheduler = scheduler
+        self._seen = scheduler.world.api.version
 
     def ways(self) -> int:
         return 3
 
     def show(self, kind: str, found: Json) -> None:
+        self._seen = max(self._seen, int(found["metadata"]["resourceVersion"]))
         self._scheduler.show(kind, found)
 
-
-class _Step(Item):
-    """A step of an attempt, void when a later attempt has begun."""
-
-    __slots__ = ("attempt", "scheduler")
-
-    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt) -> None:
-        super().__init__(scheduler.world)
-        self.scheduler = scheduler
-        self.attempt = attempt
-
-    def is_void(self) -> bool:
-        return self.scheduler.attempts.get(self.attempt.uid) is not self.attempt
+    def break_off(self) -> None:
+        self.queue.clear()
+        if self._seen >= self.world.api.oldest:
+            self._after = self._seen
+            return
+        listed = self._listed()
+        uids = {found["metadata"]["uid"] for _, found in listed}
+        self.queue.extend(("DELETED", pod) for uid, pod in self._scheduler.pods.items() if uid not in uids)
+        self.queue.extend(listed)
 
 
-class FilterQuestion(_Step):
+class FilterQuestion(Step):
     """A Filter that the scheduler is about to send: for all nodes, or for one that its own plugins have left.
 
     A pod that was woken has to wait for the end of its back-off, unless nothing else is to be done.
@@ -277,12 +271,12 @@ class FilterQuestion(_Step):
             self.scheduler.filter(self.attempt, [self.world.node_names[way - 2]])
 
 
-class BindQuestion(_Step):
+class BindQuestion(Step):
     """A Bind that the scheduler is about to send, if all that comes before has gone well."""
 
     __slots__ = ("node_name",)
 
-    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt, node_name: str) -> None:
+    def __init__(self, scheduler: KubeScheduler, attempt: Attempt, node_name: str) -> None:
         super().__init__(scheduler, attempt)
         self.node_name = node_name
 
@@ -304,12 +298,12 @@ class BindQuestion(_Step):
             self.world.put_off(self, SOON_S if way == 1 else VOLUMES_S)
 
 
-class BindAnswer(_Step):
+class BindAnswer(Step):
     """The answer to a Bind, on its way to the scheduler."""
 
     __slots__ = ("error", "pod_name")
 
-    def __init__(self, scheduler: KubeScheduler, attempt: _Attempt, pod_name: str, error: str) -> None:
+    def __init__(self, scheduler: KubeScheduler, attempt: Attempt, pod_name: str, error: str) -> None:
         super().__init__(scheduler, attempt)
         self.pod_name = pod_name
         self.error = error
@@ -333,7 +327,7 @@ class BindAnswer(_Step):
 class StatusPatch(Item):
     """What the scheduler writes into a pod's status."""
 
-    __slots__ = ("message", "name", "reason", "uid")
+    __slots__ = ("message", "name", "reason", "starts", "uid")
 
     def __init__(self, scheduler: KubeScheduler, uid: str, reason: str, message: str) -> None:
         super().__init__(scheduler.world)
@@ -341,6 +335,10 @@ class StatusPatch(Item):
         self.uid = uid
         self.reason = reason
         self.message = message
+        self.starts = scheduler.world.api.starts
+
+    def is_void(self) -> bool:
+        return self.starts != self.world.api.starts
 
     def what(self) -> str:
         return f"{self.name}: writes status of {self.uid}: {self.reason}"
@@ -348,5 +346,5 @@ class StatusPatch(Item):
     def do(self) -> None:
         pod = self.world.pod_of(self.uid)
         if pod is not None:
-            condition = {"type": "PodScheduled", "status": "False", "reason": self.reason, "message": self.message}
+            condition = {"type": SCHEDULED, "status": "False", "reason": self.reason, "message": self.message}
             self.world.api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})

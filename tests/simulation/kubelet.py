@@ -32,6 +32,15 @@ class Kubelets:
         if pod["metadata"].get("deletionTimestamp") and not was_ending:
             self._world.pend(PodEnds(self._world, uid))
 
+    def list_again(self) -> None:
+        """Look at all bound pods anew: etcd was restored. Whoever is not among them is ended, and nobody sees that."""
+        for pod in self._world.api.pods.values():
+            uid = pod["metadata"]["uid"]
+            if pod["spec"].get("nodeName") and pod["metadata"].get("deletionTimestamp"):
+                self._world.pend(PodEnds(self._world, uid))
+            elif pod["spec"].get("nodeName"):
+                self._world.pend(PodStarts(self._world, uid))
+
 
 class _OfPod(Item):
     __slots__ = ("uid",)
@@ -41,7 +50,8 @@ class _OfPod(Item):
         self.uid = uid
 
     def is_void(self) -> bool:
-        return self.world.pod_of(self.uid) is None
+        pod = self.world.pod_of(self.uid)
+        return pod is None or not pod["spec"].get("nodeName")  # its Binding can be undone
 
 
 class PodStarts(_OfPod):
@@ -59,15 +69,7 @@ class PodStarts(_OfPod):
             self.world.api.put_pod({**pod, "status": status})
 
 
-class _OfLeavingPod(_OfPod):
-    __slots__ = ()
-
-    def is_void(self) -> bool:
-        pod = self.world.pod_of(self.uid)
-        return pod is None or not pod["metadata"].get("deletionTimestamp")
-
-
-class PodEnds(_OfLeavingPod):
+class PodEnds(_OfPod):
     """A pod that is being deleted has ended; after that its object goes."""
 
     __slots__ = ()
@@ -82,10 +84,14 @@ class PodEnds(_OfLeavingPod):
             self.world.pend(PodGoes(self.world, self.uid))
 
 
-class PodGoes(_OfLeavingPod):
+class PodGoes(_OfPod):
     """The object of a pod goes, after the pod has ended."""
 
     __slots__ = ()
+
+    def is_void(self) -> bool:
+        pod = self.world.pod_of(self.uid)
+        return pod is None or not pod["metadata"].get("deletionTimestamp")  # that, too, can be undone
 
     def what(self) -> str:
         return f"kubelet: removes {self.uid}"

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S
+from gpuledger.kube_api.pages import pages_of
 from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, Unreachable
-from simulation.api_server import Kind, Operation, route, selector_of
+from simulation.api_server import LISTED, Kind, Operation, route, selector_of
 from simulation.item import LATE_S, SOON, SOON_S, Item
+from simulation.lists import expired, token_of
 from simulation.watches import PlainWatch
 
 if TYPE_CHECKING:
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _LISTS = (Operation.LIST_NODES, Operation.LIST_CARDS, Operation.LIST_PODS, Operation.LIST_LEASES)
-_READS = (*_LISTS, Operation.LIST_BUDGETS, Operation.READ_CARD, Operation.READ_POD)
+_READS = (*_LISTS, Operation.LIST_BUDGETS, Operation.LIST_SELECTED_PODS, Operation.READ_CARD, Operation.READ_POD)
 
 _REFUSALS: dict[int, Callable[[], ApiError]] = {
     429: lambda: Unreachable("429: too many requests", 429, 1.0),
     500: lambda: Unreachable("500: internal error", 500),
     409: lambda: Conflict("409: the object has been modified", 409),
+    410: expired,
     422: lambda: Invalid("422: a policy does not like it", 422),
     403: lambda: Denied("403: a policy forbids it", 403),
 }
@@ -57,10 +60,13 @@ class Client:
         operation, key = route(method, path)
         if operation is Operation.EVICT and isinstance(body, dict):
             self._world.check_evicted(self._process, body["deleteOptions"]["preconditions"]["uid"])
+        if operation is Operation.DELETE_POD:
+            self._world.tell_lie(f"{self._process.name} deletes a pod, whatever its budgets say")
         field_selector = parameters.get("fieldSelector") if parameters else None
         if operation is Operation.BIND and isinstance(body, dict):
             self._world.check_sent(self._process, body)
-        request = Request(self._world, self._process, operation, key, body, field_selector)
+        token = token_of(parameters)
+        request = Request(self._world, self._process, operation, key, body, field_selector, token)
         timer = self._process.loop.call_later(timeout_s, request.give_up)
         self._world.pend(request)
         try:
@@ -70,8 +76,9 @@ class Client:
         return answer
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
-        """Yield a list as one page."""
-        yield (await self.request("GET", path, parameters=parameters))["items"]
+        """Yield the items of a list, page by page."""
+        async for page in pages_of(self.request, path, parameters):
+            yield page["items"]
 
     @asynccontextmanager
     async def stream(
@@ -81,9 +88,14 @@ class Client:
         operation, _ = route("GET", path)
         kind = Kind.LEASE if operation is Operation.LIST_LEASES else Kind.POD
         selector = selector_of(parameters.get("fieldSelector"))
+        version = int(parameters["resourceVersion"])
+        if self._world.api.is_down:
+            raise Unreachable("connection refused")
+        if version < self._world.api.oldest:
+            raise Conflict(f"410: too old resource version: {version}", 410)
         watch = PlainWatch(self._world, self._process, kind, selector)
         self._process.watches.append(watch)
-        watch.start(int(parameters["resourceVersion"]))
+        watch.start(version)
         try:
             yield watch
         finally:
@@ -93,7 +105,7 @@ class Client:
 class Request(Item):
     """A request on its way to the API server."""
 
-    __slots__ = ("body", "connection", "field_selector", "future", "key", "operation", "process", "refusals")
+    __slots__ = ("body", "field_selector", "future", "key", "operation", "process", "refusals", "starts", "token")
 
     def __init__(
         self,
@@ -103,21 +115,24 @@ class Request(Item):
         key: str,
         body: Any,
         field_selector: str | None,
+        token: str = "",
     ) -> None:
         super().__init__(world)
+        self.token = token
         self.process = process
         self.operation = operation
         self.key = key
         self.body = body
         self.field_selector = field_selector
         self.future = process.loop.create_future()
-        self.refusals = (429, 500) if operation in _READS else _WRITES_REFUSED
-        self.connection = world.connections
+        self.starts = world.api.starts
+        self.refusals = ((410, 429, 500) if token else (429, 500)) if operation in _READS else _WRITES_REFUSED
 
     def what(self) -> str:
         late = "" if self.is_awaited() else " (nobody waits for it any more)"
         about = _changes(self.body) if self.operation is Operation.WRITE_STATUS else ""
-        return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{about}{late}"
+        page = ", the next page" if self.token else ""
+        return f"{self.process.name}: {self.operation} {self.key or self.field_selector or ''}{page}{about}{late}"
 
     @property
     def group(self) -> str:
@@ -129,10 +144,6 @@ class Request(Item):
     def is_awaited(self) -> bool:
         """Tell whether a client is there to hear the answer."""
         return self.process.alive and not self.future.done()
-
-    def is_lost(self) -> bool:
-        """Tell whether the API server has been stopped since it was sent, or still is."""
-        return self.connection != self.world.connections or self.world.clock.now_s < self.world.down_until_s
 
     def give_up(self) -> None:
         """Stop waiting; the request goes on."""
@@ -150,7 +161,7 @@ class Request(Item):
     def happen(self, way: int) -> None:
         if way in (1, 2):
             self.world.put_off(self, SOON_S if way == 1 else LATE_S)
-        elif way == 4 or self.is_lost():
+        elif way == 4:
             self._answer(None, Unreachable(f"{self.operation} {self.key}: connection reset"))
         elif way > 4:
             if self.operation is Operation.ANNOTATE:
@@ -163,8 +174,14 @@ class Request(Item):
 
     def do(self) -> None:
         api, answer, error = self.world.api, None, None
+        if self.starts != api.starts or api.is_down:
+            self._answer(None, Unreachable(f"{self.operation} {self.key}: connection reset"))
+            return
         try:
-            answer = api.carry_out(self.operation, self.key, self.body, self.field_selector)
+            if not self.token:
+                answer = api.carry_out(self.operation, self.key, self.body, self.field_selector)
+            if self.operation in LISTED:
+                answer = self.world.lists.page(self.token, answer)
         except ApiError as refusal:
             error = refusal
             self.world.note(f"    refused: {refusal}")

@@ -1,16 +1,18 @@
 """One operator: the real workflows, connected by the real start-up code, over a simulated network."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
 from gpuledger.controller.wiring import Operator, build_operator
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
+from gpuledger.workflows.binding.place_pod import FilterResult
 from simulation.api_server import Json, Kind, everything, is_bound
 from simulation.network import Client
 from simulation.nodes import NodesSeen
@@ -44,13 +46,14 @@ class OperatorProcess:
         self.watches: list[Watch] = []
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""
-        self.connections = world.connections
-        """How often these had all ended before it was started."""
         self.view = NodesSeen()
         """What it has been shown of the nodes."""
+        self.restores = world.api.starts
+        """How often etcd had been restored when it was started."""
         self._world = world
         self._ended = ended
-        self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), SETTINGS, host)
+        settings = replace(SETTINGS, preemption=world.scenario.preemption)
+        self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), settings, host)
         self.loop.call(self._start, host)
 
     def _start(self, host: str | None) -> None:
@@ -102,6 +105,10 @@ class OperatorProcess:
         """Tell whether a pod has to wait because it could not be bound several times."""
         return self.operator.workflows.placer._failures.put_off_s(uid) > 0
 
+    def is_binding(self, uid: str) -> bool:
+        """Tell whether a pod is being bound."""
+        return self.operator.workflows.placer.is_binding(uid)
+
     def is_active(self) -> bool:
         """Tell whether the operator takes itself for the one that writes."""
         return self.operator.workflows.leadership.is_active()
@@ -122,10 +129,23 @@ class OperatorProcess:
 
     # The extender, without HTTP.
 
-    def filter(self, pod: Json, node_names: list[str]) -> list[str]:
+    def filter(self, pod: Json, node_names: list[str]) -> FilterResult:
         """Answer a Filter. Raises GpuledgerError for an answer with an error."""
         self._check_ready()
-        return list(self.loop.call(self.operator.workflows.placer.filter, FilterArguments(pod, node_names)).node_names)
+        return self.loop.call(self.operator.workflows.placer.filter, FilterArguments(pod, node_names))
+
+    def preempt(self, arguments: PreemptArguments, answer: Callable[[Mapping[str, Sequence[str]]], None]) -> None:
+        """Begin to look for victims; its answer says whom kube-scheduler has to evict on which node.
+
+        Raises GpuledgerError if it can't even begin.
+        """
+        self._check_ready()
+        self.loop.call(self.loop.create_task, self._preempt(arguments, answer))
+
+    async def _preempt(
+        self, arguments: PreemptArguments, answer: Callable[[Mapping[str, Sequence[str]]], None]
+    ) -> None:
+        answer(await self.operator.workflows.preemption.preempt(arguments))
 
     def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]) -> None:
         """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""

@@ -136,6 +136,7 @@ class Runner:
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """As of an operator's process."""
         self.view = NodesSeen()
+        self.restores = world.api.starts
         self.loop = new_loop(world.clock)
         self.loop.call(self._read)
 
@@ -151,6 +152,10 @@ class Runner:
     def ledger(self) -> Ledger:
         """What it takes for the truth."""
         return self.parts.ledger
+
+    def is_binding(self, uid: str) -> bool:
+        """Tell whether it is binding a pod."""
+        return self.parts.placer.is_binding(uid)
 
     def die(self) -> None:
         """Stop at once."""

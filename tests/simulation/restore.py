@@ -1,64 +1,98 @@
-"""etcd is put back to what it was: whatever has happened since has never happened, and no program was told.
+"""etcd is restored from an older copy of its data, and everybody has to go on from there.
 
-That is more than any watch can show. The API server is stopped meanwhile, so what is under way to it is lost, and all
-watches end. kube-scheduler is started anew, as docs/operations.md has it, and some time later the operators are: until
-then, or until they find out by themselves, they must do no harm with what they remember.
-Kubelets bring to an end what they have taken up and the API server does not know any more; that takes them a moment in
-which nobody counts these containers, and no program can: the checks are about what the API server has.
+What Kubernetes does then, and what is simulated of it:
+
+- The API server is stopped meanwhile, for longer than anything that was under way to it lasts; answers that it has sent
+  still can arrive. All watches end. Whoever goes on from a version of the time that was undone is shown nothing until
+  the API server has reached that version again; after `--bump-revision` and `--mark-compacted`, versions jump, and a
+  version of before is too old: everything is listed again.
+- Kubelets list their pods. Those whose Binding or creation was undone are ended by that, and until then they run on, on
+  cards that the ledger may give to others: nobody can know of it, so it is not looked at here. What such a kubelet says
+  of a pod without a node is refused (admission plugin NodeRestriction). Pods that are back are started again; a kubelet
+  that was about to end a pod does so.
+- Nodes report again what is true of them.
+- People start operator and kube-scheduler anew, as docs/operations.md says, sooner or later. An active operator ends by
+  itself before, if it finds a card that is older than it was. kube-scheduler does not, and leaves pods alone that it
+  has seen bound in the time that was undone.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuledger.formats.objects.lease import LEASE_NAME, holder_host
+from simulation.acts import lease_moves
+from simulation.api_server import Kind
+from simulation.item import Item
+
 if TYPE_CHECKING:
+    from simulation.slot import Slot
     from simulation.world import World
 
-BUMP = 1_000_000
-"""By so much `etcdutl snapshot restore --bump-revision` has later revisions differ from all that there were."""
-
-RESTART_S = 30.0
-"""How long it takes until somebody starts the operators anew."""
+JUMP = 1_000_000
+"""As `etcdutl snapshot restore --bump-revision` has it."""
 
 DOWN_S = 5.0
-"""How long the API server is stopped: much less than it takes a person, and longer than a request waits for another."""
+"""How long the API server is stopped: much less than it takes people, and longer than a write waits for its answer."""
+
+PEOPLE_S = 5.0
+"""How long people take at least, after that, until they start what has to be started anew."""
 
 
 @dataclass(frozen=True)
 class EtcdRestored:
-    """The data goes back by so many revisions. Later ones are above all that there were, or, not `bumped`, the same."""
+    """The last so many changes are undone."""
 
-    back: int
-    bumped: bool = True
+    changes: int
+    jumps: bool = False
+    """Whether versions go on from a later one than there has ever been, instead of coming a second time."""
 
     def can(self, world: "World") -> bool:
-        return world.api.version - self.back >= world.first_version
+        return world.api.changes >= world.first_change + self.changes and not world.api.is_down
 
     def do(self, world: "World") -> None:
-        world.api.go_back(world.api.version - self.back, BUMP if self.bumped else 0)
-        world.down_until_s = world.clock.now_s + DOWN_S
-        world.connections += 1
+        world.api.restore(self.changes, JUMP if self.jumps else 0)
+        world.api.is_down = True
+        world.restored()
         for slot in world.slots:
-            slot.scheduler.end()
-            for watch in slot.process.watches:
+            for watch in (*slot.process.watches, slot.scheduler.watch):
                 watch.queue.clear()
-        world.know_pods_again()
-        world.checker.forget_ends()
         world.environment.call_later(DOWN_S, self._start, world)
 
     def _start(self, world: "World") -> None:
+        world.api.is_down = False
         for slot in world.slots:
-            slot.scheduler.start_anew()
-            for watch in list(slot.process.watches):
+            for watch in (*slot.process.watches, slot.scheduler.watch):
                 if not watch.closed:
-                    watch.break_off()
-        for pod in world.api.pods.values():
-            world.kubelets.take_up(pod, None)
+                    watch.end()
+            world.put_off(StartedAnew(slot), PEOPLE_S)
+        _follow_lease(world)
+        world.kubelets.list_again()
         for node_name in world.node_names:
             world.nodes.report_soon(node_name)
-        world.give_lease(world.lease_holder)
-        world.environment.call_later(RESTART_S, self._restart, world)
 
-    def _restart(self, world: "World") -> None:
-        for slot in world.slots:
-            if slot.process.alive and slot.process.connections < world.connections:
-                slot.crash("is started anew")
+
+def _follow_lease(world: "World") -> None:
+    """Let the scheduler go on that had the Lease when the copy was made."""
+    host = holder_host(world.api.objects[Kind.LEASE][LEASE_NAME])
+    holder = next((slot.number for slot in world.slots if slot.host == host), world.lease_holder)
+    if world.scenario.follows_lease and holder != world.lease_holder:
+        lease_moves(world, holder)
+    world.lease_holder = holder
+
+
+class StartedAnew(Item):
+    """Somebody starts operator and kube-scheduler of a replica anew."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: "Slot") -> None:
+        super().__init__(slot.world)
+        self.slot = slot
+
+    def what(self) -> str:
+        return f"replica {self.slot.number}: is started anew"
+
+    def do(self) -> None:
+        self.slot.restart_scheduler()
+        if self.slot.process.alive:
+            self.slot.crash("is started anew")

@@ -59,8 +59,17 @@ class Scenario:
     """Only the replica that holds the Lease is active; else all are, all the time."""
     horizon_s: float = 120.0
     """After so long, nothing new goes wrong."""
+    then: tuple[Act, ...] = ()
+    """What happens once all is in order, one after the other; after each, things may go wrong for as long again."""
     skews_s: tuple[float, ...] = ()
     """By how much the wall clock of each replica's machine is ahead."""
+
+    page: int = 0
+    """Objects of a page of a list; 0: all are in one. Lists of several pages can expire in between."""
+    behind: int = 0
+    """By how many changes the API server is behind that answers a watch which begins anew, without a version."""
+    preemption: str = "own"
+    """Who preempts: `own`, the operator; or `native`, kube-scheduler, which asks it."""
 
     def skew_s(self, slot: int) -> float:
         """Return by how much the wall clock of a replica's machine is ahead."""

@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from random import Random
 
-from simulation.acts import AgentAway, ClockJumps, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves, Touch
+from simulation.acts import (
+    AgentAway,
+    BudgetAllows,
+    ClockJumps,
+    Crash,
+    Create,
+    Delete,
+    Finish,
+    ForceDelete,
+    LeaseMoves,
+    Touch,
+)
 from simulation.card_acts import CardComes, CardFails, CardRecovers, CardShrinks, CardVanishes
 from simulation.restore import EtcdRestored
 from simulation.scenario import Act, Scenario, Wish
@@ -55,15 +66,6 @@ SMALL: tuple[Scenario, ...] = (
     ),
 )
 
-HOURS_S = 7_200.0
-
-CLOCKS = (
-    Scenario("a clock goes forwards", ONE_CARD, (A, B), (ForceDelete("a"), ClockJumps(HOURS_S), Crash())),
-    Scenario("a clock goes back", ONE_CARD, (A, B), (ForceDelete("a"), ClockJumps(-HOURS_S), Crash())),
-)
-
-SMALL += CLOCKS
-
 LOW, HIGH = 1, 9
 
 PREEMPTION = (
@@ -93,18 +95,6 @@ PREEMPTION = (
         replicas=2,
         follows_lease=True,
     ),
-    Scenario(
-        "a more important pod comes, and a clock goes forwards",
-        ONE_CARD,
-        (Wish("a", priority=LOW),),
-        (Create(Wish("h", priority=HIGH)), ClockJumps(HOURS_S)),
-    ),
-    Scenario(
-        "a more important pod comes, and a clock goes back",
-        ONE_CARD,
-        (Wish("a", priority=LOW),),
-        (Create(Wish("h", priority=HIGH)), ClockJumps(-HOURS_S)),
-    ),
 )
 
 SMALL += PREEMPTION
@@ -133,32 +123,118 @@ CARDS = (
         "a card fails that others leave",
         TWO_CARDS,
         (Wish("a", cards=2, priority=LOW),),
-        (Create(Wish("h", priority=HIGH)), CardFails(A0), CardRecovers(A0)),
+        (CardFails(A0), CardRecovers(A0)),
+        then=(Create(Wish("h", priority=HIGH)),),
     ),
 )
 
-SMALL += CARDS
-
-RESTORED = (
-    Scenario("etcd is restored", ONE_CARD, (A, B), (EtcdRestored(2), Delete("a"), Crash())),
-    Scenario("etcd is restored under two operators", TWO_CARDS, (A, Wish("b")), (EtcdRestored(3), ForceDelete("a")), 2),
+RESTORES = (
+    Scenario(
+        "etcd is restored while a pod leaves", ONE_CARD, (A, B), (Delete("a"), EtcdRestored(2, jumps=True), Crash())
+    ),
+    Scenario(
+        "etcd is restored",
+        TWO_CARDS,
+        (Wish("a", cards=2), B),
+        (EtcdRestored(2), EtcdRestored(5, jumps=True), Delete("a"), Crash()),
+    ),
+    Scenario(
+        "etcd is restored under two operators",
+        TWO_NODES,
+        (A, Wish("b", HALF_MIB)),
+        (EtcdRestored(3), ForceDelete("a"), Create(Wish("c", MOST_MIB)), EtcdRestored(8, jumps=True)),
+        replicas=2,
+    ),
+    Scenario(
+        "etcd is restored, and the Lease has moved",
+        ONE_CARD,
+        HALVES,
+        (EtcdRestored(4), LeaseMoves(2), EtcdRestored(1), Delete("b")),
+        replicas=2,
+        follows_lease=True,
+    ),
     Scenario(
         "etcd is restored while others leave",
         ONE_CARD,
         (Wish("a", priority=LOW),),
-        (Create(Wish("h", priority=HIGH)), EtcdRestored(4)),
-    ),
-    Scenario(
-        "etcd is restored, and revisions come again",
-        ONE_CARD,
-        (A, B),
-        (EtcdRestored(2, bumped=False), Delete("a")),
+        (EtcdRestored(3), EtcdRestored(6, jumps=True)),
+        then=(Create(Wish("h", priority=HIGH)),),
     ),
 )
 
-SMALL += RESTORED
+HOUR_S = 3_600.0
 
-BY_NAME = {scenario.name: scenario for scenario in SMALL}
+CLOCKS = (
+    Scenario(
+        "a clock jumps while a share ends", ONE_CARD, (A, B), (ForceDelete("a"), ClockJumps(1, 2 * HOUR_S), Crash())
+    ),
+    Scenario(
+        "a clock jumps while others leave",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (ClockJumps(1, 2 * HOUR_S), ClockJumps(1, -2 * HOUR_S), Delete("h")),
+        then=(Create(Wish("h", priority=HIGH)),),
+    ),
+    Scenario(
+        "clocks jump under two operators",
+        TWO_CARDS,
+        (Wish("a", cards=2, priority=LOW), Wish("b", HALF_MIB)),
+        (ClockJumps(1, -HOUR_S), ClockJumps(2, HOUR_S), LeaseMoves(2)),
+        then=(Create(Wish("h", priority=HIGH)),),
+        replicas=2,
+        follows_lease=True,
+    ),
+)
+
+BUDGETS = (
+    Scenario(
+        "a budget protects who is to leave",
+        TWO_CARDS,
+        (Wish("a", priority=LOW), Wish("b", priority=LOW)),
+        (BudgetAllows(1), BudgetAllows(9), Crash()),
+        then=(Create(Wish("h", cards=2, priority=HIGH)),),
+    ),
+    Scenario(
+        "kube-scheduler preempts",
+        TWO_CARDS,
+        (Wish("a", priority=LOW), Wish("b", HALF_MIB, priority=LOW)),
+        (Crash(), Delete("h")),
+        then=(Create(Wish("h", cards=2, priority=HIGH)),),
+        preemption="native",
+    ),
+    Scenario(
+        "kube-scheduler preempts, and there are two operators",
+        ONE_CARD,
+        (Wish("a", priority=LOW),),
+        (LeaseMoves(2), Create(Wish("g", priority=HIGH + 1))),
+        then=(Create(Wish("h", priority=HIGH)),),
+        replicas=2,
+        follows_lease=True,
+        preemption="native",
+    ),
+)
+
+LAGS = (
+    Scenario(
+        "lists come in pages",
+        {"node-a": 1, "node-b": 2},
+        HALVES,
+        (Crash(), Delete("a"), Create(Wish("c", cards=2))),
+        page=1,
+    ),
+    Scenario(
+        "an API server is behind",
+        TWO_NODES,
+        (A, Wish("b")),
+        (ForceDelete("b"), Finish("a"), CardFails(A0), Create(Wish("c", MOST_MIB))),
+        behind=6,
+    ),
+)
+
+FAULTS = CARDS + RESTORES + CLOCKS + BUDGETS + LAGS
+"""Those in which more can go wrong than requests, watches and operators."""
+
+BY_NAME = {scenario.name: scenario for scenario in SMALL + FAULTS}
 
 RANDOM = "random"
 
@@ -177,7 +253,10 @@ def random_scenario(seed: int) -> Scenario:
     replicas = random.choice((1, 1, 2))
     follows_lease = random.random() < 0.5
     acts = tuple(_random_act(random, wishes, nodes, replicas, follows_lease) for _ in range(random.randint(0, 8)))
-    return Scenario(f"{RANDOM} {seed}", nodes, wishes, acts, replicas, follows_lease and replicas > 1)
+    preemption = random.choice(("own", "own", "native"))
+    name, lease = f"{RANDOM} {seed}", follows_lease and replicas > 1
+    page, behind = random.choice((0, 0, 1, 2)), random.choice((0, 0, 3, 10))
+    return Scenario(name, nodes, wishes, acts, replicas, lease, page=page, behind=behind, preemption=preemption)
 
 
 def _random_wish(random: Random, name: str) -> Wish:
@@ -191,9 +270,10 @@ def _random_act(
     name, slot, node_name = random.choice(wishes).name, random.randint(1, replicas), random.choice(list(nodes))
     kinds: list[Act] = [Delete(name), ForceDelete(name), Finish(name), Touch(name), Crash(slot), Crash(slot)]
     kinds += [Create(_random_wish(random, random.choice((name, "i", "j")))), AgentAway(node_name)]
-    kinds += [EtcdRestored(random.choice((1, 2, 3, 5, 8)))]
-    kinds += [ClockJumps(random.choice((-HOURS_S, -45.0, 45.0, HOURS_S)), slot)]
     kinds += [_random_card_act(random, f"GPU-{node_name}-{random.randrange(nodes[node_name])}", list(nodes))] * 3
+    kinds += [EtcdRestored(random.choice((1, 2, 4, 8, 16)), random.random() < 0.5)]
+    kinds += [BudgetAllows(random.choice((0, 1, 9)))]
+    kinds += [ClockJumps(slot, random.choice((-2 * HOUR_S, -60.0, 60.0, 2 * HOUR_S)))]
     if replicas > 1 and follows_lease:
         kinds += [LeaseMoves(slot)] * 3
     return random.choice(kinds)

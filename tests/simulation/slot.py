@@ -19,6 +19,7 @@ class Slot:
         self.host = f"host-{number}"
         self.starts = 0
         self.skew_s = world.scenario.skew_s(number)
+        """By how much the wall clock of its machine is ahead now."""
         self.dead: list[OperatorProcess] = []
         self.scheduler = KubeScheduler(world, self)
         self.process = self._new_process()
@@ -36,10 +37,12 @@ class Slot:
         self.dead.append(self.process)
         self.world.put_off(Restart(self), 1.0)
 
-    def set_clock(self, by_s: float) -> None:
-        """Set the wall clock of the replica's machine forwards, or back."""
-        self.skew_s += by_s
-        self.process.loop.skew_s = self.skew_s
+    def restart_scheduler(self) -> None:
+        """Start the scheduler anew: it knows nothing."""
+        self.scheduler.end()
+        self.scheduler = KubeScheduler(self.world, self)
+        if not self.world.scenario.follows_lease or self.world.lease_holder == self.number:
+            self.scheduler.start()
 
     def start(self) -> None:
         """Start the operator again: it knows nothing."""

@@ -13,8 +13,9 @@ from fakes.card_rules import check_card
 from fakes.objects import a_pod_object
 from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.model.errors import Conflict, Invalid, NotFound
-from simulation.api_server import ApiServer, Change, Kind, Operation, is_bound, is_pending, watch_event
+from simulation.api_server import ApiServer, Change, Kind, Operation, is_bound, is_pending
 from simulation.card_checks import AMOUNTS, broken_rule
+from simulation.changes import watch_event
 from simulation.json_patch import PatchFailed, apply_patch
 
 Json = dict[str, Any]

@@ -7,7 +7,8 @@ them there is `python -m simulation`. What fails tells the command that repeats 
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -16,22 +17,51 @@ from hypothesis import strategies as st
 from effort import fresh_seeds, times
 from fakes.card_rules import check_card
 from gpuledger.model.errors import Invalid
+from simulation.__main__ import read_choices
 from simulation.api_server import ApiServer, Change, Json
 from simulation.card_checks import broken_rule
-from simulation.explorers import Life, Repeat, all_lives, live, random_lives, shortened, story
+from simulation.explorers import (
+    BREAKING,
+    EXPIRING,
+    Life,
+    Mood,
+    Moody,
+    Repeat,
+    all_lives,
+    live,
+    random_lives,
+    shortened,
+    story,
+)
 from simulation.prepared import prepared
 from simulation.scenario import Scenario
-from simulation.scenarios import BY_NAME, SMALL, random_scenario
+from simulation.scenarios import BY_NAME, FAULTS, SMALL, random_scenario
 
 LIVES = times(20, 200)
 """Random lives of each small scenario."""
 
+LIVES_WITH_FAULTS = times(8, 200)
+"""The same of each scenario with more faults."""
+
+PARTS = times(5, 1)
+"""Of everything that differs from their normal course in one thing, each run tries one of so many parts."""
+
 RANDOM_SCENARIOS_AT_ONCE = 10
 
 FOUND = {
-    ("the Lease moves", 700_000_250): "nobody woke a pod whose refusal a scheduler that was to stop had written over",
+    "nobody woke a pod whose refusal a scheduler that was to stop had written over": (
+        "the Lease moves",
+        "6:1,12:1,13:1,14:1,15:1,16:4,18:1,19:1,21:1,22:1,24:1,25:1,27:1,29:1,30:1,31:1,33:1,36:1,39:5,41:1,42:1,44:6,"
+        "45:1,47:1,50:1,51:1,52:1,53:1,55:1,56:1,58:1,59:1,60:1,62:1,63:1,64:1,66:1,69:1,70:1,71:1,72:1,73:1,75:1,"
+        "77:1,78:1,79:1,80:1,81:1,86:1,87:1,88:1,89:1,91:1,92:1,93:1,94:1,96:1,97:8,99:1,102:1,104:1,105:1,106:1,"
+        "108:1,109:1,110:1,111:1,114:1,116:1,118:1,119:1,120:1,122:1,123:1,124:1,126:1,128:1,129:1,130:1,131:1,132:1,"
+        "134:1,136:1,137:1,144:1,146:1,150:1,152:1,153:1,155:1,156:1,157:1,166:1,168:1,169:1,171:1,172:1,173:1,175:1,"
+        "178:1,179:1,180:1,183:1,184:1,185:1,186:1,187:1,188:1,189:1,191:1,192:1,193:1,194:1,201:1,209:1,210:1,211:1,"
+        "212:1,217:1,219:1,220:1,221:1,222:1,230:1,232:1,233:1,238:1,239:1,241:1,242:1,246:1,247:1,251:1,252:1,254:1,"
+        "257:1,258:1,259:1",
+    ),
 }
-"""Scenario and seed of a random life -> what was wrong in it. It is lived again in each run."""
+"""What was wrong in a random life -> its scenario and deviations. It is lived again in each run."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,18 +81,30 @@ def test_no_single_deviation_does_harm(scenario: Scenario) -> None:
     nothing_goes_wrong(all_lives(scenario, 1))
 
 
-@pytest.mark.parametrize(
-    ("scenario", "seed"),
-    list(zip(SMALL, fresh_seeds("lives", len(SMALL)), strict=True)),
-    ids=lambda of: getattr(of, "name", of),
-)
+def with_seeds(scenarios: Sequence[Scenario], purpose: str) -> pytest.MarkDecorator:
+    """Have each of some scenarios tried from a seed that no run before has had."""
+    pairs = list(zip(scenarios, fresh_seeds(purpose, len(scenarios)), strict=True))
+    return pytest.mark.parametrize(("scenario", "seed"), pairs, ids=lambda of: getattr(of, "name", of))
+
+
+@with_seeds(SMALL, "lives")
 def test_no_random_life_does_harm(scenario: Scenario, seed: int) -> None:
     nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES)))
 
 
-@pytest.mark.parametrize(("name", "seed"), FOUND)
-def test_what_random_lives_have_found_does_no_harm_any_more(name: str, seed: int) -> None:
-    nothing_goes_wrong(random_lives(BY_NAME[name], range(seed, seed + 1)))
+@with_seeds(FAULTS, "parts")
+def test_no_single_deviation_does_harm_where_more_can_go_wrong(scenario: Scenario, seed: int) -> None:
+    nothing_goes_wrong(all_lives(scenario, 1, seed % PARTS, PARTS))
+
+
+@with_seeds(FAULTS, "lives with faults")
+def test_no_random_life_does_harm_where_more_can_go_wrong(scenario: Scenario, seed: int) -> None:
+    nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES_WITH_FAULTS)))
+
+
+@pytest.mark.parametrize(("name", "choices"), FOUND.values(), ids=list(FOUND))
+def test_what_random_lives_have_found_does_no_harm_any_more(name: str, choices: str) -> None:
+    nothing_goes_wrong([live(BY_NAME[name], Repeat(read_choices(choices)))])
 
 
 @pytest.mark.parametrize("first", fresh_seeds("random scenarios", times(5, 200)))
@@ -81,6 +123,48 @@ def test_no_handful_of_deviations_does_harm(name: str, gaps: list[tuple[int, int
         step += gap
         deviations.append((step, choice))
     nothing_goes_wrong([live(BY_NAME[name], Repeat(tuple(deviations)))])
+
+
+HAPPENS = {
+    "a card fails": ("ACT: CardFails", "ACT: CardRecovers"),
+    "a card shrinks": ("ACT: CardShrinks",),
+    "a card vanishes": ("ACT: CardVanishes",),
+    "a card moves": ("ACT: CardComes",),
+    "etcd is restored": ("ACT: EtcdRestored",),
+    "etcd is restored under two operators": ("ended: WentBack",),
+    "a clock jumps while others leave": ("ACT: ClockJumps",),
+    "a budget protects who is to leave": ("ACT: BudgetAllows", "operator 1: evict pod"),
+    "kube-scheduler preempts": ("scheduler 1: deletes victim",),
+    "lists come in pages": (", the next page",),
+}
+"""Scenario -> what its stories tell of."""
+
+
+@pytest.mark.parametrize("name", HAPPENS)
+def test_what_can_go_wrong_does_in_a_fair_share_of_lives(name: str) -> None:
+    """Seeds are the same in each run here: it is about the explorer."""
+    told = Counter[str]()
+    for seed in range(20):
+        trace: list[str] = []
+        live(BY_NAME[name], Moody(f"{name} {seed}"), trace)
+        told.update(what for what in HAPPENS[name] if any(what in line for line in trace))
+    assert min(told[what] for what in HAPPENS[name]) >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "mood", "what"),
+    [("an API server is behind", BREAKING, "-- breaks"), ("lists come in pages", EXPIRING, "answered with 410")],
+)
+def test_watches_that_begin_anew_from_older_data_and_lists_that_expire_do_no_harm(
+    name: str, mood: Mood, what: str
+) -> None:
+    told = 0
+    for seed in fresh_seeds(name, LIVES_WITH_FAULTS):
+        trace: list[str] = []
+        life = live(BY_NAME[name], Moody(f"{name} {seed}", mood), trace)
+        nothing_goes_wrong([life])
+        told += any(what in line for line in trace)
+    assert told >= LIVES_WITH_FAULTS / 2
 
 
 def test_a_life_is_the_same_whenever_it_is_repeated_even_by_another_process() -> None:

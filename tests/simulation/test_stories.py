@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.acts import AgentAway, Crash, Delete, Finish, ForceDelete
+from simulation.acts import AgentAway, Crash, Create, Delete, Finish, ForceDelete, LeaseMoves
 from simulation.card_acts import CardComes, CardFails
 from simulation.explorers import Planned, Rule, live
 from simulation.prepared import prepared
-from simulation.scenario import Scenario
-from simulation.scenarios import A0, ONE_CARD, TWO_CARDS, TWO_NODES, A, B
+from simulation.scenario import Scenario, Wish
+from simulation.scenarios import A0, HIGH, LOW, ONE_CARD, TWO_CARDS, TWO_NODES, A, B
 
 LATE, ENDS, FAILS_BEFORE, SKIPPED, REFUSED = 2, 3, 3, 4, 9
 """Ways of a request, of a watch, of a Bind, of an event of a watch, and of a request again."""
@@ -163,4 +163,16 @@ def test_a_card_that_comes_back_is_there_again_though_another_node_was_about_to_
         Scenario("there and back", TWO_NODES, (A, B), (CardComes(A0, "node-b"), CardComes(A0, "node-a"))),
         Rule("operator 1: sees ADDED pod (own watch) a", act=True),
         Rule("scheduler 1: sees ADDED pod b", act=True),
+    )
+
+
+def test_room_that_others_have_left_is_kept_by_an_operator_whose_clock_is_two_hours_ahead() -> None:
+    """It takes over when the room is about to be reserved; by its own clock, the time for that is long over."""
+    pods = (Wish("a", priority=LOW),)
+    acts = (Create(Wish("h", priority=HIGH)), LeaseMoves(2))
+    clocks = (-3_600.0, 3_600.0)
+    assert not told(
+        Scenario("two hours", ONE_CARD, pods, acts, replicas=2, follows_lease=True, skews_s=clocks),
+        Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True),
+        Rule("operator 1: write status of card gpu-node-a-0 (adds uid-h)", act=True),
     )

@@ -22,7 +22,6 @@ from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.release import release_pod
 from gpuledger.workflows.release.departures import Departures, Held
 from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
@@ -216,7 +215,7 @@ def deadlines_believed(patch: Patch) -> None:
 
 
 def reserved_like_any_other(patch: Patch) -> None:
-    patch.setattr(release_pod, "_seconds_to", lambda _: 0.0)
+    patch.setattr(PodReleaser, "_seconds_to", lambda self, holder: 0.0)
 
 
 def evicted_before_claimed(patch: Patch) -> None:
@@ -266,9 +265,13 @@ BREAKS = [
     Break(
         "another look after a wait",
         looked_at_once,
-        "etcd is restored",
+        "etcd is restored while a pod leaves",
         NOTHING,
-        plan=(Rule("scheduler 1: writes status", act=True),),
+        plan=(
+            Rule("operator 1: sees MODIFIED card", act=True),
+            Rule("operator 1: hears of write status", until=("scheduler 1: writes status",)),
+            Rule("scheduler 1: Filter uid-b", until=("scheduler 1: sees DELETED",), act=True),
+        ),
     ),
     Break("a writer without defects", writer_with_a_defect, "one pod", "has logged a defect"),
     Break(
@@ -288,7 +291,7 @@ BREAKS = [
     Break(
         "the time that no jump of a clock changes",
         deadlines_believed,
-        "a clock goes forwards",
+        "a clock jumps while a share ends",
         "was deleted by force and may run",
         plan=(H_COMES, *(Rule("operator 1: sees MODIFIED card", skip=1, act=True),) * 2),
     ),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import orjson
 
-from simulation.api_server import Change, Json, Kind, Selector, watch_event
+from simulation.api_server import Change, Json, Kind, Selector
+from simulation.changes import watch_event
 from simulation.item import LATE_S, SOON, SOON_S, Item
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Watch(Item):
     """Events on their way to one watcher, in order. It is itself what is on its way: its next event."""
 
-    __slots__ = ("_moving", "closed", "kind", "name", "queue", "selector")
+    __slots__ = ("_after", "_moving", "closed", "kind", "name", "queue", "selector")
 
     def __init__(self, world: "World", name: str, kind: Kind, selector: Selector) -> None:
         super().__init__(world)
@@ -28,6 +29,7 @@ class Watch(Item):
         self.selector = selector
         self.queue: deque[tuple[str, Json]] = deque()
         self.closed = False
+        self._after = 0  # what has happened up to this version is not shown
         self._moving = False  # in the world, as an item, or put off
 
     @property
@@ -35,21 +37,24 @@ class Watch(Item):
         return "watch"
 
     def start(self, version: int | None) -> None:
-        """Begin to watch: with all that there is, or with what has happened since a version."""
+        """Begin to watch: with all that there is, or with what has happened since a version.
+
+        Nothing is shown up to a version that the API server has yet to reach: that of a time that was undone.
+        """
         if version is None:
             self.queue.extend(self._listed())
         else:
+            self._after = version
             for change in self.world.api.history:
-                if change.version > version:
-                    self._take(change)
-        self.world.api.listeners.append(self._take)
+                self._take(change)
+        self.world.api.listeners.append(self._hear)
         self._move()
 
     def stop(self) -> None:
         """Watch no more."""
         if not self.closed:
             self.closed = True
-            self.world.api.listeners.remove(self._take)
+            self.world.api.listeners.remove(self._hear)
 
     def show(self, kind: str, found: Json) -> None:
         """Have the watcher take in an event."""
@@ -58,6 +63,11 @@ class Watch(Item):
     def break_off(self) -> None:
         """Let the connection break."""
         raise NotImplementedError
+
+    def end(self) -> None:
+        """Let the connection break with the API server, which ends; nothing arrives that was under way."""
+        self.break_off()
+        self._move()
 
     def what(self) -> str:
         kind, found = self.queue[0]
@@ -90,8 +100,12 @@ class Watch(Item):
     def _listed(self) -> list[tuple[str, Json]]:
         return [("ADDED", found) for found in self.world.api.objects[self.kind].values() if self.selector(found)]
 
+    def _hear(self, change: Change) -> None:
+        if not self.world.api.is_down:
+            self._take(change)
+
     def _take(self, change: Change) -> None:
-        if change.kind is self.kind:
+        if change.kind is self.kind and change.version > self._after:
             event = watch_event(change, self.selector)
             if event is not None:
                 self.queue.append(event)
@@ -131,8 +145,13 @@ class KopfWatch(Watch):
         self._process.loop.call(self._taker, found, kind == "DELETED")
 
     def break_off(self) -> None:
+        """Begin anew without a version: with what the API server's cache has, which may be behind, and all since."""
         self.queue.clear()
-        self.queue.extend(self._listed())
+        objects, version = self.world.api.as_of(self.kind, self.world.scenario.behind)
+        self.queue.extend(("ADDED", found) for found in objects.values() if self.selector(found))
+        for change in self.world.api.history:
+            if change.version > version:
+                self._take(change)
         self._process.operator.kopf_lists.again.set()
 
 

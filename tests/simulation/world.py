@@ -5,18 +5,20 @@ oldest thing on its way happens, or, if there is none, time passes until the nex
 lets all others go first; it goes wrong, in one of its ways; somebody does something, which is an act of the scenario.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from fakes.virtual_time import EPOCH
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.objects.pod import LONGEST_GRACE_S
 from gpuledger.formats.scheduler.extender import BindArguments
 from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item
 from simulation.kubelet import Kubelets
-from simulation.nodes import Nodes
+from simulation.lists import Lists
+from simulation.nodes import Nodes, NodesSeen
 from simulation.operator_process import OperatorProcess
 from simulation.process_loop import Clock, ProcessLoop, new_loop
 from simulation.readings import devices
@@ -30,7 +32,10 @@ LEAK_S = 90.0
 """After so long no share is left over: a suspect is looked at, its pod may still run, and that ends."""
 
 PATIENCE_S = 1_500.0
-"""How long a world has to come to order after the last choice: several comparisons with full lists, and flushes."""
+"""How long a world has to come to order after the last choice: several comparisons with full lists, and flushes.
+
+Where a clock was set back, room can be kept for as much longer as the slowest pod may take to end.
+"""
 
 LOOK_S = 5.0
 """The clock goes no further at once: nothing may happen for minutes, and who waits meanwhile has to be noticed."""
@@ -94,15 +99,14 @@ class World:
         self._rests = False
         self._lie = ""  # what an operator has said that is not so
         self.lease_holder = 1
-        self.down_until_s = 0.0
-        """Until when the API server answers nobody."""
-        self.connections = 0
-        """How often all connections to the API server have ended: what is under way on one of before is lost."""
         self.wake_refused = False
         """Whether the API server has refused to change an annotation."""
         self.write_refused = False
         """Whether it has refused to change a card, in a way that repeating it would not mend."""
+        self.clocks_agree = not any(scenario.skews_s)
+        """Whether the wall clocks of all machines have been right all the time."""
         self.steps = 0
+        self.lists = Lists(self)
         self.nodes = Nodes(self, scenario.cards)
         self._create_cluster()
         self.checker = Checker(self)
@@ -127,7 +131,7 @@ class World:
         for slot in self.slots:
             if not self.scenario.follows_lease or slot.number == self.lease_holder:
                 slot.scheduler.start()
-        self.first_version = self.api.version
+        self.first_change = self.api.changes
         for wish in self.scenario.wishes:
             self.create(wish)
         self.steps = 0
@@ -162,16 +166,18 @@ class World:
         self._uids[uid] = f"default/{wish.name}"
         self.api.put_pod(wish.pod(uid, len(self.wishes)))
 
-    def know_pods_again(self) -> None:
-        """Take in that there are other pods than before."""
-        self._uids = {pod["metadata"]["uid"]: key for key, pod in self.api.pods.items()}
-        self._has_news = True
-
     def drop_pod(self, pod: Json) -> None:
         """Let a pod be gone."""
         uid = pod["metadata"]["uid"]
         self.api.drop(Kind.POD, self._uids[uid])
         del self._uids[uid]
+
+    def restored(self) -> None:
+        """Take in that etcd has older data."""
+        self._uids = {pod["metadata"]["uid"]: key for key, pod in self.api.pods.items()}
+        self.checker.restored()
+        for slot in self.slots:
+            slot.process.view = NodesSeen()
 
     def give_lease(self, number: int) -> None:
         """Let a replica's scheduler hold the Lease."""
@@ -179,6 +185,10 @@ class World:
         metadata = {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE, "uid": "uid-lease"}
         lease = {"metadata": metadata, "spec": {"holderIdentity": f"host-{number}_uuid"}}
         self.api.put(Kind.LEASE, LEASE_NAME, lease)
+
+    def tell_lie(self, what: str) -> None:
+        """Take in that something is wrong; it is not for an operator's tasks to fail by that."""
+        self._lie = self._lie or what
 
     def check_bound(self, arguments: BindArguments, error: str) -> None:
         """Check what an operator is about to answer to a Bind; it is not for its tasks to fail by that."""
@@ -195,7 +205,7 @@ class World:
         if is_heard is None or not is_heard():
             self._lie = self._lie or f"{process.name} sends a Binding of {uid}, for which nobody waits"
         faults = process.view.faults_in(binding["target"]["name"], devices(binding))
-        if faults:
+        if faults and process.restores == self.api.starts:  # else what it knows is of two times
             self._lie = (
                 self._lie or f"{process.name} sends a Binding of {uid} to {faults[0]}, which it has seen sick or gone"
             )
@@ -206,21 +216,31 @@ class World:
             self._lie = self._lie or f"{uid} is bound though its Bind was answered with failure"
 
     def check_evicted(self, process: OperatorProcess, uid: str) -> None:
-        """Check an eviction that an operator is about to ask for, unless it is of before etcd was put back."""
-        if process.connections == self.connections:
+        """Check an eviction that an operator is about to ask for; one can know of a claim that was undone with etcd."""
+        if process.restores == self.api.starts:
             self._lie = self._lie or self.checker.evicted_for_nothing(uid)
+
+    def check_claimed(self, process: OperatorProcess, uid: str, victims: Mapping[str, Sequence[str]]) -> None:
+        """Check that kube-scheduler is told of victims only once what they leave is kept for the pod."""
+        if process.restores == self.api.starts:
+            self._lie = self._lie or self.checker.told_before_claimed(uid, victims)
 
     # Steps.
 
     def explore(self, choose: Choose) -> None:
         """Live through everything that is chosen, then to a peaceful end. Raises Violation."""
-        until_s = self.clock.now_s + self.scenario.horizon_s
+        until_s, then = self.clock.now_s + self.scenario.horizon_s, list(self.scenario.then)
         self._settle()
         while self.clock.now_s < until_s:
             offer = self._offer()
             choice = choose(offer) if offer.size > 1 else 0
             if choice == 0 and not offer.things and not self.checker.unmet():
-                break
+                if not then:
+                    break
+                self._do(then.pop(0))
+                self._settle()
+                until_s = self.clock.now_s + self.scenario.horizon_s
+                continue
             self._take(offer, choice)
         self._come_to_rest()
 
@@ -245,7 +265,8 @@ class World:
                     unmet = self.checker.unmet()
                     if not unmet:
                         break
-                    if self.clock.now_s > end_s + PATIENCE_S:
+                    patience_s = PATIENCE_S if self.clocks_agree else PATIENCE_S + LONGEST_GRACE_S
+                    if self.clock.now_s > end_s + patience_s:
                         raise Violation("in the end: " + "; ".join(unmet))
             self._take(Offer(self.items, 0, 0), 0)
         self.checker.check_tasks()
@@ -291,6 +312,9 @@ class World:
     def _act(self, number: int) -> None:
         act = self._possible_acts()[number]
         self._acts.remove(act)
+        self._do(act)
+
+    def _do(self, act: Act) -> None:
         self._has_news = True
         self.note(f"ACT: {act}")
         act.do(self)

@@ -127,6 +127,13 @@ class PreemptionCarrier:
             self._not_taken.setdefault(pod_uid, asyncio.get_running_loop().time())
             self.look(pod_uid)
 
+    def found_no_node(self, pod_uid: str) -> None:
+        """Take in that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
+        was_known = pod_uid in self._not_taken
+        self.asked(pod_uid, ())
+        if pod_uid in self._not_taken and not was_known:
+            self._call(pod_uid)
+
     def look(self, pod_uid: str) -> None:
         """Have a pod's preemption looked at, soon."""
         self._active.add(pod_uid)

@@ -336,7 +336,7 @@ class Preemption:
         if request is None:
             return dict(arguments.victims)
         if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
-            self._carrier.asked(pod.uid, ())  # no node would take it as it is
+            self._carrier.found_no_node(pod.uid)
             return {}
         if self._settings.who.operator and await self._finds_its_own(pod, request):
             return {}
