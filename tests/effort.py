@@ -1,7 +1,8 @@
 """How much a run of the tests tries, and from which seed.
 
-`make test` tries a little of everything, `make test-long` much more. Both start from a fresh seed, which the run prints
-first: `make test SEED=12345` repeats it. The environment carries both to the processes that share the work.
+`make test` tries a little of everything, and the same in each run: what fails was changed. `make test-long` tries much
+more, from a seed that it prints first; `make test SEED=12345` makes the choices of another seed, or the same again. The
+environment carries both to the processes that share the work.
 """
 
 import os
@@ -9,8 +10,8 @@ import random
 import secrets
 
 SEED_VARIABLE, LONG_VARIABLE = "GPULEDGER_TEST_SEED", "GPULEDGER_TEST_LONG"
-RUN_SEED = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(2**32))))
 LONG = os.environ.get(LONG_VARIABLE) == "1"
+RUN_SEED = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(2**32) if LONG else 1)))
 
 
 def times(short: int, long: int) -> int:
@@ -18,7 +19,7 @@ def times(short: int, long: int) -> int:
     return long if LONG else short
 
 
-def fresh_seeds(purpose: str, count: int) -> list[int]:
-    """Return seeds that no run before has had, and that a run with the same RUN_SEED has again."""
+def seeds_for(purpose: str, count: int) -> list[int]:
+    """Return seeds that follow from the run's, other ones for each purpose."""
     rng = random.Random(f"{RUN_SEED} {purpose}")  # noqa: S311 - no secret; text seeds do not depend on PYTHONHASHSEED
     return [rng.randrange(2**32) for _ in range(count)]

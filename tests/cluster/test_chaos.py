@@ -12,7 +12,7 @@ from chaos.plan import plan
 from chaos.results import repeat_command
 from chaos.run import run
 from chaos.trace import write_trace
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 
 FOUND = {14: "what victims had left for a pod was taken back by the next full list"}
 """Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
@@ -22,7 +22,7 @@ FAULTY = 14
 
 
 @pytest.mark.parametrize(
-    "seed", [*fresh_seeds("chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
+    "seed", [*seeds_for("chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
 )
 def test_nothing_is_given_twice_or_lost_in_thirty_seconds_of_chaos(seed: int, tmp_path: Path) -> None:
     outcome = Outcome(plan(seed))

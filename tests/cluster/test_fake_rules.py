@@ -12,7 +12,7 @@ import pytest
 
 from cluster.cluster import ALLOCATIONS, Connection, RequestFailed
 from control_plane import ControlPlane
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from fakes.card_rules import check_card
 from gpuledger.model.errors import Invalid
 
@@ -119,7 +119,7 @@ def server_takes(server: Connection, new: Json, endpoint: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", fresh_seeds("changes of a card", 1))
+@pytest.mark.parametrize("seed", seeds_for("changes of a card", 1))
 def test_the_fake_rules_refuse_what_the_api_server_refuses_and_nothing_else(server: Connection, seed: int) -> None:
     rng, verdicts = random.Random(seed), Counter[bool]()  # noqa: S311 - no secret
     stored = None

@@ -14,7 +14,7 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, NODES, Cluster, RequestFailed, pod
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from hostile.catalogue import CATALOGUE, NAMESPACE, NODE_PREFIX, PATHS, REGISTERS, path_of
 from installation import NO_KUBELET, Installation
 
@@ -125,7 +125,7 @@ def check_others(cluster: Cluster, bodies: list[Json], what: str, say: Say, limi
 
 
 KINDS = CATALOGUE | REGISTERS
-TRIED = sorted(random.Random(fresh_seeds("hostile", 1)[0]).sample(sorted(KINDS), times(6, len(KINDS))))  # noqa: S311
+TRIED = sorted(random.Random(seeds_for("hostile", 1)[0]).sample(sorted(KINDS), times(6, len(KINDS))))  # noqa: S311
 """Kinds that are tried one by one."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from chaos.outcome import Outcome
 from chaos.results import repeat_command
 from chaos.trace import write_trace
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from node_chaos.arena import NodeArena
 from node_chaos.disks import lacking
 from node_chaos.plan import NodePlan, plan
@@ -32,7 +32,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(
-    "seed", [*fresh_seeds("node chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
+    "seed", [*seeds_for("node chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
 )
 def test_each_container_has_its_own_cards_whatever_dies_hangs_or_is_lost_on_its_node(seed: int, tmp_path: Path) -> None:
     require("chaos on a node", lacking())

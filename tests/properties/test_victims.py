@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import OFFER, a_card, a_holder, a_share
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -34,7 +34,7 @@ LEAVING, FIXED = 0.05, 0.1
 """Chances that a pod leaves anyway, and that it must stay."""
 
 
-@pytest.fixture(params=fresh_seeds("clusters", times(1, 20)))
+@pytest.fixture(params=seeds_for("clusters", times(1, 20)))
 def seeds(request: pytest.FixtureRequest) -> range:
     """Return the seeds of some clusters; a test's name has the first of them."""
     return range(request.param, request.param + AT_ONCE)
@@ -170,7 +170,7 @@ def a_demand(chance: random.Random, numa: bool) -> Demand:
     return Demand(cards, memory_mib, percent, cores, whole or cores == 100, lifetime, one_numa_node=bound)
 
 
-@pytest.mark.parametrize("first", fresh_seeds("the cheapest victims", times(5, 50)))
+@pytest.mark.parametrize("first", seeds_for("the cheapest victims", times(5, 50)))
 def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         scene = a_scene(seed)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from fakes.card_rules import check_card
 from gpuledger.model.errors import Invalid
 from simulation.__main__ import read_choices
@@ -82,8 +82,8 @@ def test_no_single_deviation_does_harm(scenario: Scenario) -> None:
 
 
 def with_seeds(scenarios: Sequence[Scenario], purpose: str) -> pytest.MarkDecorator:
-    """Have each of some scenarios tried from a seed that no run before has had."""
-    pairs = list(zip(scenarios, fresh_seeds(purpose, len(scenarios)), strict=True))
+    """Have each of some scenarios tried from a seed of its own."""
+    pairs = list(zip(scenarios, seeds_for(purpose, len(scenarios)), strict=True))
     return pytest.mark.parametrize(("scenario", "seed"), pairs, ids=lambda of: getattr(of, "name", of))
 
 
@@ -107,7 +107,7 @@ def test_what_random_lives_have_found_does_no_harm_any_more(name: str, choices: 
     nothing_goes_wrong([live(BY_NAME[name], Repeat(read_choices(choices)))])
 
 
-@pytest.mark.parametrize("first", fresh_seeds("random scenarios", times(5, 200)))
+@pytest.mark.parametrize("first", seeds_for("random scenarios", times(5, 200)))
 def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
     for seed in range(first, first + RANDOM_SCENARIOS_AT_ONCE):
         nothing_goes_wrong(random_lives(random_scenario(seed), range(2)))
@@ -159,7 +159,7 @@ def test_watches_that_begin_anew_from_older_data_and_lists_that_expire_do_no_har
     name: str, mood: Mood, what: str
 ) -> None:
     told = 0
-    for seed in fresh_seeds(name, LIVES_WITH_FAULTS):
+    for seed in seeds_for(name, LIVES_WITH_FAULTS):
         trace: list[str] = []
         life = live(BY_NAME[name], Moody(f"{name} {seed}", mood), trace)
         nothing_goes_wrong([life])
@@ -184,7 +184,7 @@ def test_a_life_is_the_same_whenever_it_is_repeated_even_by_another_process() ->
     assert "operator 1" in told.pop()
 
 
-@pytest.mark.parametrize("seed", fresh_seeds("given objects", 1))
+@pytest.mark.parametrize("seed", seeds_for("given objects", 1))
 def test_nobody_changes_an_object_that_was_given_to_him(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All share the API server's objects; a change in place would be one that nobody has sent."""
     told: list[tuple[Change, str]] = []
@@ -200,7 +200,7 @@ def test_nobody_changes_an_object_that_was_given_to_him(seed: int, monkeypatch: 
         told.clear()
 
 
-@pytest.mark.parametrize("seed", fresh_seeds("rules of the CRD", 1))
+@pytest.mark.parametrize("seed", seeds_for("rules of the CRD", 1))
 def test_the_rules_of_the_crd_agree_at_every_write(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def both(new: Json, old: Json | None) -> str | None:
         try:

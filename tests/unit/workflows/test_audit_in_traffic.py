@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import cards_of
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from fakes.api_server import ApiServer, Fault, Operation
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
@@ -89,7 +89,7 @@ class Traffic:
         self.api.delete_pod(name)
 
 
-@pytest.mark.parametrize("seed", fresh_seeds("audit in traffic", times(1, 20)))
+@pytest.mark.parametrize("seed", seeds_for("audit in traffic", times(1, 20)))
 async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for module in (audit, deadlines, departures):
         monkeypatch.setattr(module, "datetime", LoopDatetime)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from builders import a_card
-from effort import fresh_seeds, times
+from effort import seeds_for, times
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
@@ -595,7 +595,7 @@ class Lives:
         await self.cluster.start()
 
 
-@pytest.mark.parametrize("seed", fresh_seeds("strangers", times(10, 300)))
+@pytest.mark.parametrize("seed", seeds_for("strangers", times(10, 300)))
 async def test_what_really_runs_on_a_card_never_exceeds_it(api: ApiServer, seed: int) -> None:
     lives = Lives(await a_cluster(api, hami_node(cards=2)), seed)
     for _ in range(40):

@@ -302,6 +302,26 @@ async def test_room_is_given_up_too_if_kube_scheduler_would_rather_evict_others_
     assert states(api, "uid-high") == []
 
 
+async def test_a_pod_whose_room_is_reserved_while_kube_scheduler_is_about_to_preempt_is_called_once(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """Its Filter was before that, at an operator that takes over. Nothing else has kube-scheduler try it in time."""
+    await want(parts, "high")
+    successor = OperatorParts(api)
+    successor.read_cards()
+    await successor.observer.resync()
+    assert not await ask(successor, "high")
+    await let_go(parts, *evicted(api))
+    calls = len(api.called(Operation.ANNOTATE))
+    successor.watch()
+    assert await preempt(successor, "high", {"node-a": ("uid-low-1",)}) == {}
+    await pass_time(successor, 5.0)
+    assert len(api.called(Operation.ANNOTATE)) == calls + 1
+    assert await preempt(successor, "high", {"node-a": ("uid-low-1",)}) == {}
+    await pass_time(successor, 1.0)
+    assert len(api.called(Operation.ANNOTATE)) == calls + 1
+
+
 async def test_room_on_a_node_that_kube_scheduler_takes_again_is_used(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     await let_go(parts, *evicted(api))
