@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -32,7 +33,7 @@ from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
-from gpuledger.workflows.journal.went_back import check_age
+from gpuledger.workflows.journal.went_back import check_age, went_back
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -68,6 +69,33 @@ class _ShownMeanwhile:
             yield self._keys
         finally:
             self._keys = None
+
+
+class _NodeVersions:
+    """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
+
+    def is_news(self, node: Json) -> bool:
+        """Take in a version of a Node; tell whether it is not older than what was shown before."""
+        name, version = node["metadata"]["name"], _version(node)
+        if version < self._newest.get(name, 0):
+            return False
+        self._newest[name] = version
+        return True
+
+    def known(self) -> dict[str, int]:
+        """Return them: name -> version."""
+        return dict(self._newest)
+
+    def keep(self, names: AbstractSet[str]) -> None:
+        """Forget all other Nodes."""
+        self._newest = {name: version for name, version in self._newest.items() if name in names}
+
+
+def _version(node: Json) -> int:
+    return int(node["metadata"].get("resourceVersion") or 0)
 
 
 class ClusterObserver:
@@ -111,6 +139,7 @@ class ClusterObserver:
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = _ShownMeanwhile()  # names
+        self._node_versions = _NodeVersions()
         self._pods_shown = _ShownMeanwhile()  # UIDs of bound pods
         self._cards_shown = _ShownMeanwhile()  # UUIDs
         self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
@@ -130,6 +159,8 @@ class ClusterObserver:
 
     def _take_node(self, node: Json, gone: bool) -> None:
         with apart("node", node, self._counts):
+            if not self._node_versions.is_news(node):
+                return
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
@@ -312,16 +343,19 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
-        """Take in all nodes, and forget others. What the watch shows meanwhile is newer."""
-        missing = self._inventory.known_nodes() | set(self._ledger.node_names())
+        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises WentBack."""
+        missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
                 for node in page:
-                    missing.discard(node["metadata"]["name"])
-                    if node["metadata"]["name"] not in shown:
-                        self._take_node(node, gone=False)
+                    name = node["metadata"]["name"]
+                    missing.discard(name)
+                    if _version(node) < known.get(name, 0):
+                        raise went_back(f"Node {name}", _version(node), known[name])
+                    self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)
+        self._node_versions.keep(self._inventory.known_nodes())
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:

@@ -186,6 +186,39 @@ async def test_who_finds_a_card_with_other_holders_in_the_version_that_it_knows_
         await parts.observer.resync()
 
 
+async def test_a_watch_that_starts_again_with_an_older_node_changes_nothing(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Without a version, an API server shows first what its cache has, and that can be behind."""
+    old = api.nodes["node-a"]
+    parts.observer.node(api.put_node(a_node_object("node-a")), gone=False)
+    assert parts.ledger.node_room("node-a").rooms == ()
+    parts.observer.node(old, gone=False)
+    assert parts.ledger.node_room("node-a").rooms == ()
+
+
+async def test_a_node_that_a_watch_shows_as_it_was_before_while_nodes_are_listed_is_as_the_list_says(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    old, listed = api.nodes["node-a"], asyncio.Event()
+    api.put_node(a_node_object("node-a"))
+    api.queue(Operation.LIST_NODES, hold_answer(listed))
+    comparing = asyncio.create_task(parts.observer.resync())
+    await settle()
+    parts.observer.node(old, gone=False)
+    listed.set()
+    await comparing
+    assert parts.ledger.node_room("node-a").rooms == ()
+
+
+async def test_who_finds_a_node_older_than_it_was_ends(api: ApiServer, parts: OperatorParts) -> None:
+    copy = api.nodes["node-a"]
+    parts.observer.node(api.put_node(a_node_object("node-a")), gone=False)
+    api.nodes["node-a"] = copy
+    with pytest.raises(WentBack, match="Node node-a has version"):
+        await parts.observer.resync()
+
+
 async def test_a_card_that_changes_while_it_is_listed_is_not_older_than_it_was(
     api: ApiServer, parts: OperatorParts
 ) -> None:

@@ -15,12 +15,17 @@ def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -
     version = stored.resource_version
     is_another = entry is not None and version == entry.resource_version and _has_others(entry, stored)
     if version < known_version or is_another:
-        raise WentBack(
-            f"GPUAllocation {stored.card.object_name} has version {version}, and had {known_version}"
-            f"{' with other holders' if is_another else ''}: the API server's data "
-            "was put back to an older state. What is remembered never happened there, so this program ends; started "
-            "anew, it reads what there is"
-        )
+        others = " with other holders" if is_another else ""
+        raise went_back(f"GPUAllocation {stored.card.object_name}", version, known_version, others)
+
+
+def went_back(what: str, version: int, known_version: int, others: str = "") -> WentBack:
+    """Return the error for an object that is older than it was."""
+    return WentBack(
+        f"{what} has version {version}, and had {known_version}{others}: the API server's data was put back to an "
+        "older state. What is remembered never happened there, so this program ends; when it starts again, it reads "
+        "what there is"
+    )
 
 
 def _has_others(entry: CardEntry, stored: StoredCard) -> bool:

@@ -60,7 +60,7 @@ async def test_equal_facts_cost_nothing(api: ApiServer) -> None:
     parts = await a_cluster(api)
     calls, room, changes = len(api.calls), parts.ledger.node_room("node-a"), parts.ledger.changes
     for _ in range(3):
-        parts.observer.node(a_node_object("node-a", CARDS), gone=False)
+        parts.observer.node(api.put_node(a_node_object("node-a", CARDS)), gone=False)
     await parts.inventory.worker.idle()
     assert len(api.calls) == calls
     assert parts.ledger.node_room("node-a") is room
@@ -494,15 +494,15 @@ async def test_a_held_card_that_is_not_reported_any_more_is_closed_and_opens_whe
 
 async def test_what_is_not_reported_is_closed_in_memory_before_it_is_written(api: ApiServer) -> None:
     parts = await a_cluster(api)
-    parts.observer.node(a_node_object("node-a", [SECOND]), gone=False)
+    parts.observer.node(api.put_node(a_node_object("node-a", [SECOND])), gone=False)
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
 
 
 async def test_what_is_reported_as_sick_is_closed_in_memory_before_it_is_written(api: ApiServer) -> None:
     parts = await a_cluster(api)
-    parts.observer.node(a_node_object("node-a", [replace(CARD, healthy=False), SECOND]), gone=False)
+    parts.observer.node(api.put_node(a_node_object("node-a", [replace(CARD, healthy=False), SECOND])), gone=False)
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
-    parts.observer.node(a_node_object("node-a", CARDS), gone=False)
+    parts.observer.node(api.put_node(a_node_object("node-a", CARDS)), gone=False)
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
 
 
@@ -625,7 +625,7 @@ async def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as
     other = an_operator(api)
     await other.observer.resync()
     await parts.observer.resync()
-    parts.observer.node(a_node_object("node-a", CARDS, slots=0), gone=False)
+    parts.observer.node(api.put_node(a_node_object("node-a", CARDS, slots=0)), gone=False)
     before = len(api.writes())
     for _ in range(600):
         parts.watch()
