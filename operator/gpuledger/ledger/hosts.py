@@ -27,6 +27,7 @@ class Hosts:
         self._capacity: dict[str, HostAmounts] = {}  # node name -> what pods can have there
         self._used: dict[str, HostAmounts] = {}  # node name -> the sum of its pods
         self._uses: dict[str, _Use] = {}  # pod UID -> what it asks for, and where
+        self._promised: dict[str, _Use] = {}  # pod UID -> the same where pods are evicted for it
 
     def set_capacity(self, node_name: str, capacity: HostAmounts | None) -> None:
         """Note what a node offers to pods, None if that is not known or the node is gone."""
@@ -55,17 +56,37 @@ class Hosts:
         self._count(pod_uid, _Use(node_name, amounts, bound=False))
 
     def give_up(self, pod_uid: str) -> None:
-        """Count a pod no more, unless it is bound."""
-        use = self._uses.get(pod_uid)
-        if use is not None and not use.bound:
-            self.forget(pod_uid)
+        """Count a pod only where pods are evicted for it, if anywhere; not if it is bound."""
+        use, promised = self._uses.get(pod_uid), self._promised.get(pod_uid)
+        if use is None or use.bound:
+            return
+        if promised is None:
+            self._discount(pod_uid)
+        else:
+            self._count(pod_uid, promised)
+
+    def promise(self, pod_uid: str, node_name: str, amounts: HostAmounts) -> None:
+        """Count a pod on the node where pods are evicted for it, until `withdraw`, unless it is on hold elsewhere."""
+        self._promised[pod_uid] = _Use(node_name, amounts, bound=False)
+        self._count(pod_uid, self._promised[pod_uid])
+
+    def withdraw(self, pod_uid: str) -> None:
+        """Note that no pods are evicted for a pod any more. Idempotent."""
+        promised = self._promised.pop(pod_uid, None)
+        if promised is not None and self._uses.get(pod_uid) is promised:
+            self._discount(pod_uid)
 
     def bound(self, pod_uid: str, node_name: str, amounts: HostAmounts) -> None:
         """Count a bound pod until it is gone. Idempotent."""
+        self._promised.pop(pod_uid, None)
         self._count(pod_uid, _Use(node_name, amounts, bound=True))
 
     def forget(self, pod_uid: str) -> None:
         """Count a pod no more. Idempotent."""
+        self._promised.pop(pod_uid, None)
+        self._discount(pod_uid)
+
+    def _discount(self, pod_uid: str) -> None:
         use = self._uses.pop(pod_uid, None)
         if use is not None and use.amounts != NO_HOST:
             left = self._used[use.node_name] - use.amounts
@@ -78,7 +99,7 @@ class Hosts:
     def _count(self, pod_uid: str, use: _Use) -> None:
         before = self._uses.get(pod_uid)
         if before is None or (before.node_name, before.amounts) != (use.node_name, use.amounts):
-            self.forget(pod_uid)
+            self._discount(pod_uid)
             if use.amounts != NO_HOST:
                 self._used[use.node_name] = self._used.get(use.node_name, NO_HOST) + use.amounts
                 self._touch(use.node_name)

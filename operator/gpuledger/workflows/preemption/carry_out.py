@@ -332,7 +332,7 @@ class PreemptionCarrier:
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
-        self._ledger.hosts.give_up(pod_uid)
+        self._ledger.hosts.withdraw(pod_uid)
 
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
         timer = self._timers.get(pod_uid)

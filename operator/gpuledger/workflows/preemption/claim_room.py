@@ -40,8 +40,12 @@ class RoomClaimer:
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
         until = datetime.now(UTC) + timedelta(seconds=patience_s)
         claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        self._ledger.hosts.hold(pod.uid, found.placement.node_name, found.placement.host)
-        await all_of(map(self._journal.claim, claims))
+        self._ledger.hosts.promise(pod.uid, found.placement.node_name, found.placement.host)
+        try:
+            await all_of(map(self._journal.claim, claims))
+        finally:
+            if not self._ledger.promises.is_made(pod.uid):
+                self._ledger.hosts.withdraw(pod.uid)
 
     def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
         claims, shares = [], found.placement.shares
