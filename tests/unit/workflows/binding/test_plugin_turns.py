@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Fault, Operation, hold_request, refuse
 from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
-from fakes.virtual_time import LoopDatetime, now_s, settle
+from fakes.virtual_time import now_s, settle, wall
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Conflict, Denied
 from gpuledger.model.node_offer import Dialect
@@ -127,11 +127,6 @@ def cards_of(api: ApiServer, name: str) -> list[str]:
     """Return the cards that the ledger has given a pod, in order."""
     told = orjson.loads(annotations(api.pods["default", name])[DEVICES_ANNOTATION])
     return [card["uuid"] for cards in told.values() for card in cards]
-
-
-@pytest.fixture(autouse=True)
-def virtual_dates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_turns, "datetime", LoopDatetime)
 
 
 PLUGINS: list[tuple[Dialect, Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]]] = [
@@ -282,7 +277,7 @@ async def test_a_lock_in_force_is_waited_for(api: ApiServer) -> None:
     theirs = a_pod_object("theirs", node_name="node-a", scheduler_name="hami-scheduler")
     theirs["metadata"]["annotations"] = {"hami.io/bind-phase": "allocating"}
     api.put_pod(theirs)
-    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ") + ",default,theirs"})
+    Plugged(api).annotate_node("node-a", {LOCK: wall().strftime("%Y-%m-%dT%H:%M:%SZ") + ",default,theirs"})
     (waiting,) = await come(parts, a_pod("a"))
     await asyncio.sleep(2)
     assert not api.node_of("a")
@@ -503,7 +498,7 @@ async def test_a_lock_from_the_future_is_waited_for_no_longer_than_the_stated_ti
 
 async def test_a_lock_that_names_no_pod_is_in_force_until_it_is_old(api: ApiServer) -> None:
     parts = a_node_with(api, Dialect.HAMI)
-    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ")})
+    Plugged(api).annotate_node("node-a", {LOCK: wall().strftime("%Y-%m-%dT%H:%M:%SZ")})
     await asyncio.gather(*await come(parts, a_pod("a")))
     assert passed_s() >= PLUGIN_TIMEOUT_S
 
