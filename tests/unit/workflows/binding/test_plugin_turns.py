@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -13,9 +14,12 @@ from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlug
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import now_s, settle, wall
+from gpuledger.formats.dialects.assignments import HAMI_BIND_TIME
+from gpuledger.formats.dialects.node_lock import lock_text
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Conflict, Denied
 from gpuledger.model.node_offer import Dialect
+from gpuledger.model.share import Pod
 from gpuledger.workflows.binding import plugin_turns
 from gpuledger.workflows.leadership import Leadership
 
@@ -501,6 +505,18 @@ async def test_a_lock_that_names_no_pod_is_in_force_until_it_is_old(api: ApiServ
     Plugged(api).annotate_node("node-a", {LOCK: wall().strftime("%Y-%m-%dT%H:%M:%SZ")})
     await asyncio.gather(*await come(parts, a_pod("a")))
     assert passed_s() >= PLUGIN_TIMEOUT_S
+
+
+async def test_a_lock_is_as_old_as_the_machines_clock_says_and_so_are_the_new_one_and_what_the_pod_is_told(
+    api: ApiServer,
+) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    since = wall() - timedelta(seconds=PLUGIN_TIMEOUT_S + 1)
+    Plugged(api).annotate_node("node-a", {LOCK: since.strftime("%Y-%m-%dT%H:%M:%SZ")})
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert passed_s() < 1.0
+    assert annotations(api.nodes["node-a"])[LOCK] == lock_text(Pod("uid-a", "default", "a"), wall())
+    assert annotations(api.pods["default", "a"])[HAMI_BIND_TIME] == str(int(wall().timestamp()))
 
 
 async def test_the_next_attempt_of_a_pod_keeps_its_lock(api: ApiServer) -> None:
