@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ import jsonpointer
 
 from fakes.card_rules import check_card
 from fakes.objects import with_conditions
+from fakes.virtual_time import wall
 from gpuledger.formats.custom_resource.stored_card import (
     claim_json,
     holder_json,
@@ -453,7 +454,7 @@ class ApiServer:
             return {}
         leaving = deepcopy(pod)
         grace_s = min(pod["spec"].get("terminationGracePeriodSeconds", 30), FAR_S)
-        end = datetime.now(UTC) + timedelta(seconds=grace_s)
+        end = wall() + timedelta(seconds=grace_s)
         leaving["metadata"].setdefault("deletionTimestamp", end.strftime("%Y-%m-%dT%H:%M:%SZ"))
         return self.put_pod(leaving)
 

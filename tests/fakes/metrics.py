@@ -7,6 +7,7 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from builders import a_card, a_request, a_share, mib, stored
+from fakes.virtual_time import StoppedClock
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.share import Holder, Pod
@@ -36,7 +37,7 @@ class Shown:
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.ledger, Policy())
-        self.waiting = WaitingPods(self.ledger, self.chooser, cast(Any, None), self.counts)
+        self.waiting = WaitingPods(self.ledger, self.chooser, cast(Any, None), self.counts, StoppedClock())
 
     def metrics(self, compatibility: Sequence[str] = (), *, per_card: bool = True, per_pod: bool = True) -> Metrics:
         """Return the metrics as the operator builds them."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 from builders import OFFER, a_pod
 from fakes.api_server import ApiServer, Json
 from fakes.objects import WORDS
+from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_lists import KopfLists
 from gpuledger.controller.wiring import Operator
@@ -14,6 +15,7 @@ from gpuledger.formats.objects.pod import bound_node
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
 from gpuledger.workflows.binding.place_pod import FilterResult
@@ -56,6 +58,7 @@ class OperatorParts:
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
+    clock: Clock = field(default_factory=LoopClock)
 
     def __post_init__(self) -> None:
         first, *others = self.scheduler_names
@@ -77,7 +80,9 @@ class OperatorParts:
             tell_waiting_after_s=TELL_WAITING_AFTER_S,
             adopt_pods=self.adopt_pods,
         )
-        self.workflows = connect(self.api.store, self.settings, WORDS, self, self.leadership, gather_s=0.0)
+        self.workflows = connect(
+            self.api.store, self.settings, WORDS, self, self.leadership, clock=self.clock, gather_s=0.0
+        )
         self.ledger = self.workflows.ledger
         self.counts = self.workflows.counts
         self.trail = self.workflows.trail
@@ -111,6 +116,7 @@ class OperatorParts:
         return Operator(
             client=cast(Any, None),
             settings=self.settings,
+            clock=self.clock,
             workflows=self.workflows,
             kopf_lists=kopf_lists,
             view_source=cast(Any, None),
@@ -197,8 +203,8 @@ class OperatorParts:
         await self.journal.add(Holder(a_pod(uid), share), timeout_s)
 
 
-def an_operator(api: ApiServer, release_delay_s: float = RELEASE_DELAY_S) -> OperatorParts:
+def an_operator(api: ApiServer, release_delay_s: float = RELEASE_DELAY_S, clock: Clock | None = None) -> OperatorParts:
     """Return an operator that knows the cards of the API server."""
-    parts = OperatorParts(api, release_delay_s=release_delay_s)
+    parts = OperatorParts(api, release_delay_s=release_delay_s, clock=clock or LoopClock())
     parts.read_cards()
     return parts

@@ -3,8 +3,8 @@
 import asyncio
 import selectors
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, ClassVar, Self
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 DEADLOCK_S = 1.0
 """Real time after which a loop without any timer counts as stuck."""
@@ -56,18 +56,36 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
-class LoopDatetime(datetime):
-    """Stands in for `datetime` where a wall clock is read: it goes with the loop's clock, until it is stepped."""
+class LoopClock:
+    """The `Clock` of a machine in virtual time: all of it goes with the running loop, and work takes no time."""
 
-    stepped: ClassVar[timedelta] = timedelta()
-    """How far somebody has set the wall clock forwards."""
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.ahead_s = ahead_s
+        """By how much its wall clock is ahead."""
 
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> Self:
-        """Return the virtual time as a date."""
-        loop = asyncio.get_running_loop()
-        moment = EPOCH + timedelta(seconds=loop.time() + getattr(loop, "skew_s", 0.0)) + cls.stepped
-        return cls.fromtimestamp(moment.timestamp(), tz)
+    def now_s(self) -> float:
+        """Return the loop's time, in seconds."""
+        return asyncio.get_running_loop().time()
+
+    work_s = now_s
+
+    def wall(self) -> datetime:
+        """Return the virtual time as a date, as far as it is ahead."""
+        return EPOCH + timedelta(seconds=self.now_s() + self.ahead_s)
+
+
+class StoppedClock:
+    """A `Clock` for what runs in no loop: it is always the same time."""
+
+    def now_s(self) -> float:
+        """Return no time."""
+        return 0.0
+
+    work_s = now_s
+
+    def wall(self) -> datetime:
+        """Return the same date each time."""
+        return EPOCH
 
 
 LOOP_FACTORIES: Mapping[str, type[VirtualTimeLoop]] = {"virtual time": VirtualTimeLoop}
@@ -82,3 +100,8 @@ async def settle() -> None:
 def now_s() -> float:
     """Return the loop's time, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+def wall() -> datetime:
+    """Return the time of day by a clock that is right."""
+    return LoopClock().wall()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from builders import a_card, a_ledger
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
-from fakes.virtual_time import LoopDatetime, VirtualTimeLoop
+from fakes.virtual_time import LoopClock, VirtualTimeLoop
 from gpuledger.command_line.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import misfit_json
@@ -27,9 +26,6 @@ from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Shar
 from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows import deadlines
-from gpuledger.workflows.release import departures
-from gpuledger.workflows.repair import audit
 from gpuledger.workflows.repair.audit import Auditor, Report
 
 NODES = ["node-a", "node-b"]
@@ -192,17 +188,12 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     async def go() -> T:
         return await work()
 
-    with (
-        patch.object(audit, "datetime", LoopDatetime),
-        patch.object(deadlines, "datetime", LoopDatetime),
-        patch.object(departures, "datetime", LoopDatetime),
-        asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
-    ):
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(go())
 
 
 def an_auditor(api: ApiServer) -> Auditor:
-    return Auditor(api.store, audit_settings(Settings(), settle_s=2.0))
+    return Auditor(api.store, audit_settings(Settings(), settle_s=2.0), clock=LoopClock())
 
 
 def shares_in_use(api: ApiServer) -> dict[tuple[str, str], int]:

@@ -165,7 +165,7 @@ class ClockJumps:
         slot = world.slots[self.slot - 1]
         world.clocks_agree = False
         slot.skew_s += self.by_s
-        slot.process.loop.skew_s = slot.skew_s
+        slot.process.clock.ahead_s = slot.skew_s
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Safeguards against what happens to nodes, cards, the API server and its clients, and how each is taken away."""
 
-from datetime import UTC
 from typing import Any
 
-from fakes.virtual_time import LoopDatetime
 from gpuledger.model.share import Holder
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.deadlines import Deadlines
@@ -50,7 +48,7 @@ def moved_with_holders(patch: Patch) -> None:
 
 def wall_clock_believed(patch: Patch) -> None:
     def seconds_left(self: Deadlines, holder: Holder) -> float:
-        return unix_s(holder.deadline) - LoopDatetime.now(UTC).timestamp() if holder.deadline else 0.0
+        return unix_s(holder.deadline) - self._clock.wall().timestamp() if holder.deadline else 0.0
 
     patch.setattr(Deadlines, "seconds_left", seconds_left)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
 from gpuledger.controller.wiring import Operator, build_operator
@@ -42,7 +43,9 @@ class OperatorProcess:
     ) -> None:
         self.name = name
         self.alive = True
-        self.loop = new_loop(world.clock, skew_s)
+        self.loop = new_loop(world.clock)
+        self.clock = LoopClock(skew_s)
+        """Of its machine."""
         self.watches: list[Watch] = []
         self.binds: dict[str, Callable[[], bool] | None] = {}
         """Pod UID -> whether its scheduler waits for its Bind; None: it was told that this has failed."""
@@ -53,7 +56,8 @@ class OperatorProcess:
         self._world = world
         self._ended = ended
         settings = replace(SETTINGS, preemption=world.scenario.preemption)
-        self.operator: Operator = self.loop.call(build_operator, cast(KubeClient, Client(world, self)), settings, host)
+        client = cast(KubeClient, Client(world, self))
+        self.operator: Operator = self.loop.call(build_operator, client, settings, self.clock, host)
         self.loop.call(self._start, host)
 
     def _start(self, host: str | None) -> None:

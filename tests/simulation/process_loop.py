@@ -51,20 +51,16 @@ class Handle:
         return self.when_s
 
 
-def new_loop(clock: Clock, skew_s: float = 0.0) -> "ProcessLoop":
-    """Return a loop. It leaves out most of what a loop may have to do: files, sockets, signals, threads.
-
-    The wall clock of its machine is ahead by `skew_s`.
-    """
-    return ProcessLoop(clock, skew_s)  # type: ignore[abstract]
+def new_loop(clock: Clock) -> "ProcessLoop":
+    """Return a loop. It leaves out most of what a loop may have to do: files, sockets, signals, threads."""
+    return ProcessLoop(clock)  # type: ignore[abstract]
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Runs what is ready, when it is told to."""
 
-    def __init__(self, clock: Clock, skew_s: float) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.skew_s = skew_s
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._number = 0

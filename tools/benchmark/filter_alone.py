@@ -34,6 +34,7 @@ from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Pod
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Preference
+from gpuledger.workflows.system_clock import SystemClock
 
 FULL = 0.7
 """Share of the cards that is taken while Filters are measured."""
@@ -73,7 +74,7 @@ class Ledger:
     _version: int = 1
 
     def __post_init__(self) -> None:
-        self.parts = OperatorParts(ApiServer(), policy=self.policy)
+        self.parts = OperatorParts(ApiServer(), policy=self.policy, clock=SystemClock())
         listed = fake_nodes("bench", self.nodes, CARDS_PER_NODE, "A100-40GB")
         self.names = [node.name for node in listed]
         for node in listed:

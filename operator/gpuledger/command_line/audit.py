@@ -17,13 +17,14 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.workflows.release.departures import ReleaseTimes
 from gpuledger.workflows.repair.audit import Auditor, AuditSettings, Report
+from gpuledger.workflows.system_clock import SystemClock
 
 
 async def run_audit(settings: Settings, kubeconfig: Path | None, settle_s: float, fix: bool, adopt: bool) -> Report:
     """Compare the ledger with pods and nodes, and mend it if asked to. Raises GpuledgerError."""
     client = await KubeClient.connect(kubeconfig)
     try:
-        auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s))
+        auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
         return await auditor.mend(adopt) if fix else await auditor.look()
     finally:
         await client.close()

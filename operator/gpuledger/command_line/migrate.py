@@ -14,6 +14,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.migration import Step
 from gpuledger.workflows.repair.audit import Auditor
+from gpuledger.workflows.system_clock import SystemClock
 
 OTHER_SCHEDULERS = ("hami-scheduler", "volcano")
 """Pods of these are shown, even where the settings do not name them: then with that as what stands in the way."""
@@ -30,7 +31,8 @@ async def run_migration(settings: Settings, kubeconfig: Path | None, dry_run: bo
     names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
     client = await KubeClient.connect(kubeconfig)
     try:
-        auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s=0.0, scheduler_names=names))
+        audited = audit_settings(settings, settle_s=0.0, scheduler_names=names)
+        auditor = Auditor(KubeStore(client), audited, clock=SystemClock())
         return await auditor.migrate(settings.scheduler_names, dry_run)
     finally:
         await client.close()

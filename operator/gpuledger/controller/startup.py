@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
+from gpuledger.workflows.system_clock import SystemClock
 from gpuledger.workflows.tasks.pauses import rest
 from gpuledger.workflows.tasks.restart import started_again
 
@@ -56,7 +56,7 @@ async def run(
     """
     client = await KubeClient.connect(kubeconfig)
     try:
-        operator = build_operator(client, settings, host)
+        operator = build_operator(client, settings, SystemClock(), host)
         operator.garbage.start()
         operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
         async with contextlib.AsyncExitStack() as sites:
@@ -79,7 +79,9 @@ async def run(
             parts = [_keep_in_sync, _watch, _follow_pending_pods, _give_room, _follow_cards, _follow_agents, _preempt]
             if host is not None:
                 parts.append(_follow_lease)
-            await _first_to_end(*(started_again(part.__name__, partial(part, operator)) for part in parts))
+            await _first_to_end(
+                *(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts)
+            )
     finally:
         await client.close()
 
@@ -171,12 +173,12 @@ async def _give_room(operator: Operator) -> None:
         workflows.room_has_changed.clear()
         workflows.placer.expire_holds()
         if workflows.observer.synced and workflows.leadership.is_active():
-            begin_s = time.perf_counter()
+            begin_s = operator.clock.work_s()
             is_more = workflows.waiting.give_room()
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()
-                await rest(begin_s)  # whoever asks meanwhile goes first
+                await rest(begin_s, operator.clock)  # whoever asks meanwhile goes first
 
 
 async def _preempt(operator: Operator) -> None:
@@ -186,11 +188,11 @@ async def _preempt(operator: Operator) -> None:
     while True:
         await workflows.preemption.wanted.wait()
         await asyncio.sleep(max(SETTLE_S, PAUSE_TO_WORK * took_s))
-        begin_s = asyncio.get_running_loop().time()
+        begin_s = operator.clock.now_s()
         workflows.preemption.wanted.clear()
         if workflows.observer.synced and workflows.leadership.is_active():
             await workflows.preemption.decide()
-        took_s = asyncio.get_running_loop().time() - begin_s
+        took_s = operator.clock.now_s() - begin_s
 
 
 def _after_comparing(operator: Operator) -> None:

@@ -15,6 +15,7 @@ from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.web.view_source import LedgerSource, operators_source
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.clock import Clock
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.wiring import Workflows, connect
@@ -26,6 +27,7 @@ class Operator:
 
     client: KubeClient
     settings: Settings
+    clock: Clock
     workflows: Workflows
     kopf_lists: KopfLists
     view_source: LedgerSource
@@ -33,7 +35,7 @@ class Operator:
     server: ExtenderServer
 
 
-def build_operator(client: KubeClient, settings: Settings, host: str | None = None) -> Operator:
+def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: str | None = None) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     store = KubeStore(client)
     workflows = connect(
@@ -42,6 +44,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
         words=words_of(settings),
         events=Events(store),
         leadership=Leadership(host),
+        clock=clock,
         gather_s=GATHER_S,
     )
     metrics = Metrics(
@@ -76,6 +79,7 @@ def build_operator(client: KubeClient, settings: Settings, host: str | None = No
     return Operator(
         client=client,
         settings=settings,
+        clock=clock,
         workflows=workflows,
         kopf_lists=kopf_lists,
         view_source=view_source,

@@ -6,10 +6,8 @@ once, when this process sees it first; from then on, the time that was left is c
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime
-
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S
+from gpuledger.model.clock import Clock
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Holder
 from gpuledger.workflows.preemption.pod_lives import unix_s
@@ -25,7 +23,8 @@ class Deadlines:
     preemption may take.
     """
 
-    def __init__(self, least_s: float = 0.0) -> None:
+    def __init__(self, *, clock: Clock, least_s: float = 0.0) -> None:
+        self._clock = clock
         self._least_s = least_s
         self._until_s: Latest[float] = Latest(DEADLINES_KEPT)  # pod UID and deadline -> when it is over, loop's clock
 
@@ -33,10 +32,10 @@ class Deadlines:
         """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""
         if not holder.deadline:
             return 0.0
-        key, now_s = f"{holder.pod.uid} {holder.deadline}", asyncio.get_running_loop().time()
+        key, now_s = f"{holder.pod.uid} {holder.deadline}", self._clock.now_s()
         until_s = self._until_s.get(key)
         if until_s is None:
-            left_s = unix_s(holder.deadline) - datetime.now(UTC).timestamp()
+            left_s = unix_s(holder.deadline) - self._clock.wall().timestamp()
             until_s = now_s + min(max(left_s, self._least_s), LONGEST_GRACE_S + self._least_s)
             self._until_s.note(key, until_s)
         return until_s - now_s

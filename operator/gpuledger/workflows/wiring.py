@@ -9,6 +9,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.words import Words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -82,13 +83,15 @@ def connect(
     words: Words,
     events: EventRecorder,
     leadership: Leadership,
+    clock: Clock,
     gather_s: float,
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
-    ledger, counts, trail = Ledger(), Counts(), Trail(settings.trail_kept)
-    is_active, clock = leadership.is_active, asyncio.get_running_loop().time
+    ledger, counts, trail = Ledger(), Counts(), Trail(clock=clock, kept=settings.trail_kept)
+    is_active = leadership.is_active
     policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
-    chooser, journal = Chooser(ledger, policy), Journal(ledger, store, gather_s)
+    chooser = Chooser(ledger, policy)
+    journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
     who_preempts = WhoPreempts.by_setting(settings.preemption)
     placement = PlacementSettings(
         words=words,
@@ -98,18 +101,19 @@ def connect(
         who_preempts=who_preempts,
     )
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
-    agents, lives = AgentPods(), PodLives()
-    deadlines = Deadlines(settings.preemption_timeout_s)
-    ends, starts = PodEnds(agents), LateStarts(ledger, store, settings.start_timeout_s)
-    waiting = WaitingPods(ledger=ledger, chooser=chooser, store=store, counts=counts, is_active=is_active)
+    agents, lives = AgentPods(), PodLives(clock=clock)
+    deadlines, ends = Deadlines(clock=clock, least_s=settings.preemption_timeout_s), PodEnds(agents)
+    starts = LateStarts(ledger=ledger, reader=store, clock=clock, timeout_s=settings.start_timeout_s)
+    waiting = WaitingPods(ledger=ledger, chooser=chooser, store=store, counts=counts, clock=clock, is_active=is_active)
     releaser = PodReleaser(
         ledger=ledger,
         journal=journal,
         store=store,
         counts=counts,
         read_request=placement.request,
-        departures=Departures(ends, release_times),
+        departures=Departures(ends=ends, times=release_times, clock=clock),
         deadlines=deadlines,
+        clock=clock,
         is_active=is_active,
         trail=trail,
     )
@@ -119,6 +123,7 @@ def connect(
         store=store,
         counts=counts,
         timeout_s=settings.plugin_timeout_s,
+        clock=clock,
         is_active=is_active,
     )
     placer = PodPlacer(
@@ -145,19 +150,29 @@ def connect(
         despite_budgets=settings.preempt_despite_budgets,
         deadlines=deadlines,
         is_binding=placer.is_binding,
+        clock=clock,
         is_active=is_active,
         trail=trail,
     )
+    claimer = RoomClaimer(
+        ledger=ledger,
+        journal=journal,
+        store=store,
+        lives=lives,
+        clock=clock,
+        timeout_s=settings.preemption_timeout_s,
+    )
     preemption = Preemption(
         ledger=ledger,
-        claimer=RoomClaimer(ledger, journal, store, lives, settings.preemption_timeout_s),
+        claimer=claimer,
         waiting=waiting,
-        finder=VictimFinder(ledger, policy, lives, store),
+        finder=VictimFinder(ledger=ledger, policy=policy, lives=lives, reader=store, clock=clock),
         carrier=carrier,
         teller=events,
         counts=counts,
         settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
         read_request=placement.request,
+        clock=clock,
         is_active=is_active,
     )
     inventory = InventoryKeeper(
@@ -191,12 +206,14 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         lives=lives,
+        clock=clock,
     )
     waiting_teller = WaitingTeller(
         explainer=explainer,
         store=store,
         teller=events,
         after_s=settings.tell_waiting_after_s,
+        clock=clock,
         is_active=is_active,
     )
     observer = ClusterObserver(

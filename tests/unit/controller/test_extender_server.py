@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.objects import a_pod_object
+from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
@@ -81,7 +82,7 @@ class World:
         self.ready = True
         ledger = Ledger()
         chooser = Chooser(ledger, Policy())
-        waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts)
+        waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
         unlinked = UnlinkedNodes(ledger, Policy())
         metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)

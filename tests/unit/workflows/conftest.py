@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from fakes import api_server
 from fakes.api_server import ApiServer
-from fakes.virtual_time import LOOP_FACTORIES, LoopDatetime, VirtualTimeLoop
-from gpuledger.workflows import deadlines
-from gpuledger.workflows.preemption import claim_room, pod_lives
-from gpuledger.workflows.release import departures
+from fakes.virtual_time import LOOP_FACTORIES, VirtualTimeLoop
 
 
 def pytest_asyncio_loop_factories(
@@ -30,8 +26,6 @@ async def no_callback_fails() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+def api() -> ApiServer:
     """Return an API server without objects."""
-    for reads_wall_clock in (api_server, claim_room, deadlines, departures, pod_lives):
-        monkeypatch.setattr(reads_wall_clock, "datetime", LoopDatetime)
     return ApiServer()

@@ -12,13 +12,10 @@ from effort import seeds_for, times
 from fakes.api_server import ApiServer, Fault, Operation
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
-from fakes.virtual_time import LoopDatetime
+from fakes.virtual_time import LoopClock
 from gpuledger.command_line.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workflows import deadlines
-from gpuledger.workflows.release import departures
-from gpuledger.workflows.repair import audit
 from gpuledger.workflows.repair.audit import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
@@ -90,9 +87,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("seed", seeds_for("audit in traffic", times(1, 20)))
-async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    for module in (audit, deadlines, departures):
-        monkeypatch.setattr(module, "datetime", LoopDatetime)
+async def test_pods_that_come_and_go_are_never_a_finding(seed: int) -> None:
     api = SlowApiServer(random.Random(seed))  # noqa: S311 - nothing secret
     for node in NODES:
         api.put_node(a_node_object(node, cards_of(node)))
@@ -100,7 +95,7 @@ async def test_pods_that_come_and_go_are_never_a_finding(monkeypatch: pytest.Mon
             api.put_card(card)
     traffic = Traffic(api)
     running = asyncio.create_task(traffic.run())
-    auditor = Auditor(api.store, audit_settings(Settings(), SETTLE_S))
+    auditor = Auditor(api.store, audit_settings(Settings(), SETTLE_S), clock=LoopClock())
     for _ in range(AUDITS):
         assert await auditor.look() == Report((), ())
     running.cancel()

@@ -13,6 +13,7 @@ from effort import seeds_for, times
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
+from fakes.virtual_time import LoopClock
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.objects.pod import bound_node, pod_facts
@@ -144,7 +145,7 @@ class Cluster:
         settings = AuditSettings(
             names, WORDS, lambda pod: pod_request(pod, WORDS), lambda pod: pod_facts(pod, WORDS), release_times, 0.0
         )
-        return Auditor(self.api.store, settings)
+        return Auditor(self.api.store, settings, clock=LoopClock())
 
 
 async def a_cluster(api: ApiServer, *nodes: Json, adopt_pods: bool = False) -> Cluster:

@@ -10,9 +10,10 @@ keeps the pod off the node by itself, and nothing is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BindFailed, Conflict, GpuledgerError, NobodyAsks, NotFound
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
@@ -42,7 +43,7 @@ class _Failures:
 class BindFailures:
     """Counts them. Of a pod that was bound, or is gone, nothing is remembered."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: dict[str, _Failures] = {}  # pod UID -> its failed binds
 
@@ -94,12 +95,12 @@ class BindFailures:
         failures.number += 1
         if failures.number > FAILURES_FREE:
             put_off_s = min(LONGEST_PUT_OFF_S, FIRST_PUT_OFF_S * 2 ** (failures.number - FAILURES_FREE - 1))
-            failures.put_off_until_s = self._clock() + put_off_s
+            failures.put_off_until_s = self._clock.now_s() + put_off_s
 
     def put_off_s(self, pod_uid: str) -> float:
         """Return for how many seconds the pod is still put off."""
         failures = self._failures.get(pod_uid)
-        return max(0.0, failures.put_off_until_s - self._clock()) if failures else 0.0
+        return max(0.0, failures.put_off_until_s - self._clock.now_s()) if failures else 0.0
 
     def check(self, pod: Pod) -> None:
         """Raise BindFailed if a pod is put off."""

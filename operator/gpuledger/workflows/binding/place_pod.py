@@ -20,6 +20,7 @@ from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
@@ -89,8 +90,8 @@ class PodPlacer:
         turns: PluginTurns,
         settings: PlacementSettings,
         counts: Counts,
-        clock: Callable[[], float],
-        trail: Trail | None = None,
+        clock: Clock,
+        trail: Trail,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -110,7 +111,7 @@ class PodPlacer:
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
         self._failures = BindFailures(clock)
-        self._trail = trail or Trail()
+        self._trail = trail
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
@@ -163,7 +164,7 @@ class PodPlacer:
 
     def expire_holds(self) -> None:
         """Give up the holds whose time is over."""
-        for uid in self._ledger.expire_holds(self._clock()):
+        for uid in self._ledger.expire_holds(self._clock.now_s()):
             self._held.pop(uid, None)
 
     def next_expiry_s(self) -> float | None:
@@ -208,7 +209,7 @@ class PodPlacer:
                 choice = self._chooser.choose(request, arguments.node_names, count=1)
         if choice.placements:
             preferred, *spares = choice.placements
-            self._ledger.hold(pod.uid, preferred, self._clock() + self._settings.hold_ttl_s, spares)
+            self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
             names = [placement.node_name for placement in choice.placements]
@@ -380,7 +381,7 @@ class PodPlacer:
             chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal):
             raise BindFailed(f"node {arguments.node_name}: {chosen.text}")
-        self._ledger.hold(pod.uid, chosen, self._clock() + self._settings.hold_ttl_s)
+        self._ledger.hold(pod.uid, chosen, self._clock.now_s() + self._settings.hold_ttl_s)
         self._ledger.pin_hold(pod.uid)
         return seen, chosen
 

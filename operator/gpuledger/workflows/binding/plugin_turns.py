@@ -17,7 +17,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from gpuledger.formats.dialects.assignments import hami_assignment, unmatched, volcano_assignment
@@ -28,6 +27,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annota
 from gpuledger.formats.objects.pod import bound_node, is_finished
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
@@ -67,14 +67,16 @@ class PluginTurns:
         store: KubeStore,
         counts: Counts,
         timeout_s: float,
+        clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._words = words
         self._store = store
         self._counts = counts
+        self._clock = clock
         self._is_active = is_active
-        self._lock = HamiLock(store, timeout_s)
+        self._lock = HamiLock(store, timeout_s, clock)
         self._timeout_s = timeout_s
         self._desks: dict[Key, _Desk] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
@@ -96,7 +98,7 @@ class PluginTurns:
         told = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         if request is None or dialect is Dialect.NATIVE:
             return told
-        now_s, names = int(datetime.now(UTC).timestamp()), request.all_containers
+        now_s, names = int(self._clock.wall().timestamp()), request.all_containers
         if dialect is Dialect.HAMI:
             return told | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
         main, unit_mib = names[request.init_containers :], self._words.volcano_memory_unit_mib
@@ -286,28 +288,25 @@ class HamiLock:
     Source: HAMi 2.10, `pkg/util/nodelock`. The plugin removes it when it has served all containers of the pod.
     """
 
-    def __init__(
-        self, store: KubeStore, timeout_s: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, store: KubeStore, timeout_s: float, clock: Clock) -> None:
         self._store = store
         self._timeout_s = timeout_s
-        self._now = now
+        self._clock = clock
 
     async def take(self, node_name: str, pod: Pod) -> None:
         """Set the lock for a pod; wait while another one's is in force. Raises ApiError."""
-        attempt, clock = 0, asyncio.get_running_loop().time
-        seen, since_s = None, clock()
+        attempt, seen, since_s = 0, None, self._clock.now_s()
         while True:
             node = await self._store.node(node_name)
             lock = read_lock(node)
             if lock != seen:
-                seen, since_s = lock, clock()
+                seen, since_s = lock, self._clock.now_s()
             try:
                 # One of the same pod is set anew, too: it may be of an attempt long ago, and look void to others.
                 # A clock that is ahead must not keep a lock alive: what was waited for is measured here as well.
-                waited_s = clock() - since_s
+                waited_s = self._clock.now_s() - since_s
                 if lock is None or lock.is_of(pod) or await self._is_void(lock, waited_s):
-                    await self._write(node, lock_text(pod, self._now()))
+                    await self._write(node, lock_text(pod, self._clock.wall()))
                     return
                 raise Conflict(f"node {node_name} is locked for pod {lock.namespace}/{lock.name}")
             except Conflict as error:
@@ -316,9 +315,8 @@ class HamiLock:
 
     async def give_back(self, node_name: str, pod: Pod) -> None:
         """Remove the lock if it is this pod's. Tries until that is clear, or the lock too old to matter."""
-        attempt, clock = 0, asyncio.get_running_loop().time
-        deadline_s = clock() + self._timeout_s
-        while clock() <= deadline_s:
+        attempt, deadline_s = 0, self._clock.now_s() + self._timeout_s
+        while self._clock.now_s() <= deadline_s:
             try:
                 with suppress(NotFound):
                     node = await self._store.node(node_name)
@@ -335,7 +333,7 @@ class HamiLock:
 
         A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
         """
-        if max(waited_s, lock.age_s(self._now())) > self._timeout_s:
+        if max(waited_s, lock.age_s(self._clock.wall())) > self._timeout_s:
             return True
         if not lock.name:  # as old versions of HAMi write it: only its age tells
             return False

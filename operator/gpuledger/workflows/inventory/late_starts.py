@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpuledger.formats.objects.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import NotFound
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
@@ -57,9 +58,10 @@ class _Waiting:
 class LateStarts:
     """Knows the bound pods of ours that have not started, and the nodes on which one is late."""
 
-    def __init__(self, ledger: Ledger, reader: KubeStore, timeout_s: float) -> None:
+    def __init__(self, *, ledger: Ledger, reader: KubeStore, clock: Clock, timeout_s: float) -> None:
         self._ledger = ledger
         self._reader = reader
+        self._clock = clock
         self._timeout_s = timeout_s
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
         self._late: dict[str, set[str]] = {}  # node name -> UIDs of the late pods among them
@@ -88,7 +90,7 @@ class LateStarts:
         elif is_finished(pod):
             self.forget_bound(uid)
         elif self._timeout_s and uid not in self._excused:
-            age_s = _age_s(pod) if bound_before else 0.0
+            age_s = _age_s(pod, self._clock.wall()) if bound_before else 0.0
             if uid not in self._waiting:
                 timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
                 self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
@@ -216,10 +218,10 @@ class LateStarts:
         return found if found["metadata"]["uid"] == pod.uid else None
 
 
-def _age_s(pod: Json) -> float:
-    """Return how long the pod has been bound; 0 if it does not say."""
+def _age_s(pod: Json, now: datetime) -> float:
+    """Return how long the pod has been bound by now; 0 if it does not say."""
     at = _time(bound_at(pod))
-    return 0.0 if at is None else max(0.0, (datetime.now(UTC) - at).total_seconds())
+    return 0.0 if at is None else max(0.0, (now - at).total_seconds())
 
 
 def _time(text: str) -> datetime | None:

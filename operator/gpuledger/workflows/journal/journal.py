@@ -17,6 +17,7 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
@@ -81,9 +82,10 @@ class Journal:
     In a burst of pods, a card's first PATCH waits `gather_s` for more.
     """
 
-    def __init__(self, ledger: Ledger, store: KubeStore, gather_s: float = 0.0) -> None:
+    def __init__(self, *, ledger: Ledger, store: KubeStore, clock: Clock, gather_s: float = 0.0) -> None:
         self._ledger = ledger
         self._store = store
+        self._clock = clock
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self._gather_s = gather_s
@@ -189,7 +191,7 @@ class Journal:
     def _comes_in_a_burst(self, pod_uid: str) -> bool:
         """Tell whether another pod came just before this one."""
         newest_uid, came_s = self._newest
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock.now_s()
         if newest_uid != pod_uid:
             self._newest = (pod_uid, now_s)
         return newest_uid != pod_uid and now_s - came_s < self._gather_s
@@ -198,7 +200,15 @@ class Journal:
         writer = self._writers.get(uuid)
         if writer is None:
             writer = self._writers[uuid] = _CardWriter(
-                uuid, self._ledger, self._store, self.reader, self._turns, self.counts, self.on_lost, gather_s
+                uuid=uuid,
+                ledger=self._ledger,
+                store=self._store,
+                reader=self.reader,
+                turns=self._turns,
+                counts=self.counts,
+                on_lost=self.on_lost,
+                clock=self._clock,
+                gather_s=gather_s,
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
@@ -222,6 +232,7 @@ class _CardWriter:
         turns: asyncio.Semaphore,
         counts: JournalCounts,
         on_lost: Listeners[[str]],
+        clock: Clock,
         gather_s: float,
     ) -> None:
         self.uuid = uuid
@@ -233,6 +244,7 @@ class _CardWriter:
         self._turns = turns
         self._counts = counts
         self._on_lost = on_lost
+        self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = gather_s
         self._stale = False
@@ -291,7 +303,7 @@ class _CardWriter:
             return
         self._counts.patches += 1
         version = card.resource_version  # it may be another one when the answer comes
-        begin_s = asyncio.get_running_loop().time()
+        begin_s = self._clock.now_s()
         try:
             stored = await self._store.patch_allocation_status(
                 card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
@@ -319,7 +331,7 @@ class _CardWriter:
             for entry in entries:
                 entry.succeed()
         finally:
-            self._counts.on_write(asyncio.get_running_loop().time() - begin_s, len(entries))
+            self._counts.on_write(self._clock.now_s() - begin_s, len(entries))
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -19,6 +17,7 @@ from gpuledger.formats.objects.pod import (
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, HolderState, Pod
@@ -74,7 +73,9 @@ class PodExplainer:
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         lives: PodLives,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._lives = lives
         self._ledger = ledger
         self._waiting = waiting
@@ -142,12 +143,12 @@ class PodExplainer:
         return PodState.WAITING, in_short(nodes)
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
-        key, clock = (shape, id(offered)), asyncio.get_running_loop().time
+        key = (shape, id(offered))
         if self._has_kept(uid):
             return await self._look(uid, shape, offered)
         known = self._found.get(key)
-        if of_now or known is None or known[0] < clock() - REUSED_S:
-            known = self._found[key] = (clock(), offered, await self._look(uid, shape, offered))
+        if of_now or known is None or known[0] < self._clock.now_s() - REUSED_S:
+            known = self._found[key] = (self._clock.now_s(), offered, await self._look(uid, shape, offered))
             self._found.move_to_end(key)
             if len(self._found) > ASKS_KEPT:
                 self._found.popitem(last=False)
@@ -155,17 +156,17 @@ class PodExplainer:
 
     async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
         found = []
-        since_s, searching = time.perf_counter(), Work(SEARCH_STEPS)
+        since_s, searching = self._clock.work_s(), Work(SEARCH_STEPS)
         for number, name in enumerate(list(self._ledger.node_names())):
-            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
-                since_s = await rest(since_s)
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
+                since_s = await rest(since_s, self._clock)
             verdict = self._verdict(uid, shape, name, searching)
             found.append(self._reason(verdict, offered is None or name in offered))
         found.sort(key=nearness)
         near = []
         leaving = Work(LEAVER_STEPS)
         for node in found[:NODES_WITH_LEAVERS]:
-            since_s = await rest(since_s)
+            since_s = await rest(since_s, self._clock)
             near.append(await self._with_leavers(node, shape, leaving))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]

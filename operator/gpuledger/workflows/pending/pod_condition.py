@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpuledger.formats.objects.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
 from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
@@ -49,12 +49,14 @@ class WaitingTeller:
         store: KubeStore,
         teller: EventRecorder,
         after_s: float,
+        clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._explainer = explainer
         self._store = store
         self._teller = teller
         self._after_s = after_s
+        self._clock = clock
         self._told: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
@@ -145,7 +147,7 @@ class WaitingTeller:
         """Write the condition, if it says something else; tell whether it did."""
         if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
             return False
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = self._clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
         await self._store.set_pod_condition(pod, allocated_condition(status, reason, message, now))
         self.writes += 1
         await asyncio.sleep(WRITE_PAUSE_S)

@@ -5,12 +5,12 @@ Whoever wants all of it has it written down as it happens, one line of JSON each
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
@@ -49,7 +49,8 @@ class Wanted:
 class Trail:
     """The latest records, oldest first."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, *, clock: Clock, kept: int = KEPT) -> None:
+        self._clock = clock
         self._records: deque[Record] = deque(maxlen=kept)
         self._refused: dict[str, Refusal] = {}  # pod UID -> why it was refused last, the oldest first
         self.number = 0
@@ -90,7 +91,7 @@ class Trail:
         ranked: Sequence[Ranked] = (),
     ) -> None:
         """Add a record."""
-        record = Record(time.time(), happening, pod, node_name, tuple(shares), text, ranked)
+        record = Record(self._clock.wall().timestamp(), happening, pod, node_name, tuple(shares), text, ranked)
         self._records.append(record)
         self.number += 1
         self.on_record(record)

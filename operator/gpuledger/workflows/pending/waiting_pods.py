@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
@@ -92,12 +92,14 @@ class WaitingPods:
         chooser: Chooser,
         store: KubeStore,
         counts: Counts,
+        clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._store = store
         self._counts = counts
+        self._clock = clock
         self._is_active = is_active
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
@@ -130,7 +132,7 @@ class WaitingPods:
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
         names = None if node_names is None else self._node_sets.of(node_names)
-        tried_s = None if names is None else time.time()
+        tried_s = None if names is None else self._clock.wall().timestamp()
         self._add(WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s))
         if names is None:
             self._unchecked.add(request.shape)

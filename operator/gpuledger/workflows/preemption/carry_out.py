@@ -20,6 +20,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.promises import elsewhere, fullest_node
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import Happening
@@ -77,10 +78,11 @@ class PreemptionCarrier:
         despite_budgets: bool,
         deadlines: Deadlines,
         is_binding: Callable[[str], bool],
+        clock: Clock,
+        trail: Trail,
         is_active: Callable[[], bool] = lambda: True,
-        trail: Trail | None = None,
     ) -> None:
-        self.trail = trail or Trail()
+        self.trail = trail
         self.nominator = Nominator(store)
         self._ledger = ledger
         self._journal = journal
@@ -91,6 +93,7 @@ class PreemptionCarrier:
         self._counts = counts
         self._evictor = Evictor(ledger, store, lives, teller, counts, self.trail, despite_budgets)
         self._deadlines = deadlines
+        self._clock = clock
         self._is_binding = is_binding
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
@@ -124,7 +127,7 @@ class PreemptionCarrier:
         if not reserved or reserved[0][0].node_name in node_names:
             self._not_taken.pop(pod_uid, None)
         elif not self._ledger.promises.claims_of(pod_uid):
-            self._not_taken.setdefault(pod_uid, asyncio.get_running_loop().time())
+            self._not_taken.setdefault(pod_uid, self._clock.now_s())
             self.look(pod_uid)
 
     def found_no_node(self, pod_uid: str) -> None:
@@ -349,11 +352,11 @@ class PreemptionCarrier:
         if all(self._could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
-        return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, asyncio.get_running_loop().time()))
+        return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, self._clock.now_s()))
 
     def _is_in_vain(self, pod_uid: str, since_s: float) -> bool:
         """Tell whether what has stood in a pod's way since then has done so for long; if not yet, look again then."""
-        wait_s = since_s + IN_VAIN_S - asyncio.get_running_loop().time()
+        wait_s = since_s + IN_VAIN_S - self._clock.now_s()
         if wait_s > 0:
             self._look_again(pod_uid, wait_s)
         return wait_s <= 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S, grace_s
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import DEFAULT_GRACE_S, Claim, Holder, HolderState, Pod
 from gpuledger.workflows.journal.journal import Journal
@@ -23,11 +24,14 @@ Json = dict[str, Any]
 class RoomClaimer:
     """Lists claims at the API server: any operator can go on from there."""
 
-    def __init__(self, ledger: Ledger, journal: Journal, store: KubeStore, lives: PodLives, timeout_s: float) -> None:
+    def __init__(
+        self, *, ledger: Ledger, journal: Journal, store: KubeStore, lives: PodLives, clock: Clock, timeout_s: float
+    ) -> None:
         self._ledger = ledger
         self._journal = journal
         self._store = store
         self._lives = lives
+        self._clock = clock
         self._timeout_s = timeout_s
 
     async def claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
@@ -36,9 +40,10 @@ class RoomClaimer:
         Raises what the API server says, or DoesNotFit; some cards may have the claim then.
         """
         patience_s = await self._longest_grace_s(leaving)
-        patience_s += max(0.0, self._leaves_by_s(found) - datetime.now(UTC).timestamp())
+        now = self._clock.wall()
+        patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
-        until = datetime.now(UTC) + timedelta(seconds=patience_s)
+        until = now + timedelta(seconds=patience_s)
         claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         self._ledger.hosts.promise(pod.uid, found.placement.node_name, found.placement.host)
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from gpuledger.formats.objects.budget import Budget, budget
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import why_not
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
@@ -104,11 +104,12 @@ async def answered(question: Question, below: Cost | None, work: Work) -> Evicti
 class VictimFinder:
     """Looks at the ledger of now."""
 
-    def __init__(self, ledger: Ledger, policy: Policy, lives: PodLives, reader: KubeStore) -> None:
+    def __init__(self, *, ledger: Ledger, policy: Policy, lives: PodLives, reader: KubeStore, clock: Clock) -> None:
         self._ledger = ledger
         self._policy = policy
         self._lives = lives
         self._reader = reader
+        self._clock = clock
 
     async def find(
         self,
@@ -164,10 +165,10 @@ class VictimFinder:
     ) -> tuple[Question, Eviction] | None:
         """Return the cheapest victims of all nodes, and the question that they answer; None if none help."""
         best: tuple[Question, Eviction] | None = None
-        since_s = time.perf_counter()
+        since_s = self._clock.work_s()
         for number, name in enumerate(names):
-            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or time.perf_counter() > since_s + TURN_S:
-                since_s = await rest(since_s)
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
+                since_s = await rest(since_s, self._clock)
             question = self._question(pod, request, name, budgets, _on(name, leaving))
             if question is None:
                 continue

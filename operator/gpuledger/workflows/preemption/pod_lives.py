@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S, bound_node, is_finished, leaves_at, leaves_slowly, started_at
+from gpuledger.model.clock import Clock
 from gpuledger.model.listeners import Listeners
 
 Json = dict[str, Any]
@@ -19,7 +20,8 @@ OVERDUE_S = 30
 class PodLives:
     """What is known of the lives of bound pods, in Unix seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
         self._started: dict[str, int] = {}  # UID of a bound pod -> when a kubelet has taken it up, 0 if none has
         self._leaves: dict[str, int] = {}  # UID of a pod that is being deleted -> when it must have ended
         self._slow: set[str] = set()  # UIDs of bound pods that need not leave within an hour
@@ -76,7 +78,7 @@ class PodLives:
         leaves_s = self._leaves.get(pod_uid)
         if leaves_s is None:
             return False
-        now_s = datetime.now(UTC).timestamp()
+        now_s = self._clock.wall().timestamp()
         return now_s >= leaves_s + OVERDUE_S or leaves_s > now_s + LONGEST_GRACE_S
 
 

@@ -21,6 +21,7 @@ from gpuledger.formats.objects.pod import is_unschedulable, may_preempt, pod_ide
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
@@ -88,6 +89,7 @@ class Preemption:
         counts: Counts,
         settings: PreemptionSettings,
         read_request: Callable[[Json], PodRequest | None],
+        clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
@@ -99,6 +101,7 @@ class Preemption:
         self._counts = counts
         self._settings = settings
         self._read_request = read_request
+        self._clock = clock
         self._is_active = is_active
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
@@ -142,7 +145,7 @@ class Preemption:
             return
         if waiting.node_names is not None:
             self._carrier.asked(pod_uid, waiting.node_names)
-        self._asked_s[pod_uid] = asyncio.get_running_loop().time()
+        self._asked_s[pod_uid] = self._clock.now_s()
         if pod_uid in self._called:
             self._called.discard(pod_uid)
             self._looked_at.pop(pod_uid, None)
@@ -245,7 +248,7 @@ class Preemption:
 
     def _is_fresh(self, pod_uid: str) -> bool:
         """Tell whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
-        return asyncio.get_running_loop().time() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
+        return self._clock.now_s() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
 
     def _may_begin(self, waiting: WaitingPod) -> bool:
         uid = waiting.pod.uid

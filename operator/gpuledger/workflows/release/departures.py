@@ -8,14 +8,14 @@ people: it comes from another machine's clock.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from math import inf
 from typing import Protocol
 
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.share import Holder
 from gpuledger.workflows.release.pod_ends import Word
 
@@ -54,7 +54,8 @@ class ReleaseTimes:
 class Departures:
     """Counts the time of shares that are to end, by the loop's clock."""
 
-    def __init__(self, ends: Ends, times: ReleaseTimes) -> None:
+    def __init__(self, *, ends: Ends, times: ReleaseTimes, clock: Clock) -> None:
+        self._clock = clock
         self._ends = ends
         self._times = times
         self._until_s: dict[str, float] = {}  # pod UID -> when its shares end, by the loop's clock, if nobody speaks
@@ -72,7 +73,7 @@ class Departures:
 
     def wait_s(self, pod_uid: str, held: Held) -> float:
         """Return after what time the pod's shares end; 0: now; infinite: only when another word is known of it."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._clock.now_s()
         word = self.word(pod_uid, held)
         least_s = 0.0 if word is Word.NO_AGENT else SPOKEN_WITHIN_S
         until_s = self._until_s.setdefault(pod_uid, now_s + max(self._first_wait_s(held), least_s))
@@ -87,12 +88,12 @@ class Departures:
 
     def deadline(self, pod_uid: str) -> str:
         """Return when the pod's shares end if nobody speaks, RFC 3339, for people."""
-        wait_s = self._until_s[pod_uid] - asyncio.get_running_loop().time()
-        return (datetime.now(UTC) + timedelta(seconds=wait_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        wait_s = self._until_s[pod_uid] - self._clock.now_s()
+        return (self._clock.wall() + timedelta(seconds=wait_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _first_wait_s(self, held: Held) -> float:
         if self._times.by_deadline:
-            now = datetime.now(UTC)
+            now = self._clock.wall()
             left = [(datetime.fromisoformat(h.deadline) - now).total_seconds() for _, h in held if h.deadline]
             if left:
                 return max(left) + DEADLINE_ROUNDING_S

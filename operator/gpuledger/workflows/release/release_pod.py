@@ -31,6 +31,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
@@ -75,10 +76,12 @@ class PodReleaser:
         read_request: Callable[[Json], PodRequest | None],
         departures: Departures,
         deadlines: Deadlines,
+        clock: Clock,
+        trail: Trail,
         is_active: Callable[[], bool] = lambda: True,
-        trail: Trail | None = None,
     ) -> None:
-        self._trail = trail or Trail()
+        self._clock = clock
+        self._trail = trail
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -181,12 +184,11 @@ class PodReleaser:
 
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
         """Look at a pod later; a look that comes earlier anyway will set the next one."""
-        loop = asyncio.get_running_loop()
         timer = self._timers.get(pod_uid)
-        if timer is None or timer.when() > loop.time() + wait_s:
+        if timer is None or timer.when() > self._clock.now_s() + wait_s:
             if timer:
                 timer.cancel()
-            self._timers[pod_uid] = loop.call_later(wait_s, self._due, pod_uid)
+            self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self._due, pod_uid)
 
     def _due(self, pod_uid: str) -> None:
         del self._timers[pod_uid]

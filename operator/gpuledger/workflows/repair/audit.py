@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
@@ -23,6 +22,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, Finding
 from gpuledger.ledger.migration import Step, plan
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -65,9 +65,10 @@ class Report:
 class Auditor:
     """Compares the cluster's books, and mends them."""
 
-    def __init__(self, store: KubeStore, settings: AuditSettings) -> None:
+    def __init__(self, store: KubeStore, settings: AuditSettings, *, clock: Clock) -> None:
         self._store = store
         self._settings = settings
+        self._clock = clock
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
 
     async def look(self) -> Report:
@@ -105,7 +106,14 @@ class Auditor:
 
     async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
         settings = self._settings
-        mender = Mender(self._store, world, settings.read_request, settings.read_facts, settings.release)
+        mender = Mender(
+            store=self._store,
+            world=world,
+            read_request=settings.read_request,
+            read_facts=settings.read_facts,
+            release=settings.release,
+            clock=self._clock,
+        )
         return await mender.mend(found)
 
     # Reading.
@@ -138,7 +146,7 @@ class Auditor:
         for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
             if other is not None:
                 pods[other.pod.uid] = other
-        return World(tuple(cards), nodes, pods, datetime.now(UTC))
+        return World(tuple(cards), nodes, pods, self._clock.wall())
 
     def _report(self, node: Json) -> NodeReport:
         ends, problems = None, tuple[str, ...]()

@@ -13,6 +13,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annota
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.findings import Adopt, Annotate, ClearConflict, DeleteCard, Finding, Judge
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder
@@ -20,6 +21,7 @@ from gpuledger.model.world import PodFacts, World
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import Word, word_of
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -57,16 +59,24 @@ class Mender:
         read_request: Callable[[Json], PodRequest | None],
         read_facts: Callable[[Json], PodFacts],
         release: ReleaseTimes,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._read_facts = read_facts
         self._ledger = Ledger()
         for seen in world.cards:
             self._ledger.load(seen.stored)
-        self._journal = Journal(self._ledger, store)
-        departures = Departures(_Said(world), release)
+        self._journal = Journal(ledger=self._ledger, store=store, clock=clock)
         self._releaser = PodReleaser(
-            self._ledger, self._journal, store, Counts(), read_request, departures, Deadlines()
+            ledger=self._ledger,
+            journal=self._journal,
+            store=store,
+            counts=Counts(),
+            read_request=read_request,
+            departures=Departures(ends=_Said(world), times=release, clock=clock),
+            deadlines=Deadlines(clock=clock),
+            clock=clock,
+            trail=Trail(clock=clock),
         )
 
     async def mend(self, found: Sequence[Finding]) -> list[Finding]:

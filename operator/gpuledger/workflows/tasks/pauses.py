@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -33,11 +33,11 @@ REST_TO_WORK = 3.0
 """How long whoever has worked for longer rests, by how long that was: most of the time is for others."""
 
 
-async def rest(since_s: float) -> float:
-    """Let others have their turn after work that began at `since_s`, by time.perf_counter; return when it goes on."""
-    worked_s = time.perf_counter() - since_s
+async def rest(since_s: float, clock: Clock) -> float:
+    """Let others have their turn after work that began at `since_s`, by `clock.work_s`; return when it goes on."""
+    worked_s = clock.work_s() - since_s
     await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > HARD_S else 0.0)
-    return time.perf_counter()
+    return clock.work_s()
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError, WentBack
 
 logger = logging.getLogger(__name__)
@@ -16,18 +17,18 @@ LONGEST_PAUSE_S = 60.0
 """Pauses double up to this; a part that has run for so long begins with short ones again."""
 
 
-async def started_again(name: str, part: Callable[[], Awaitable[None]]) -> None:
+async def started_again(name: str, part: Callable[[], Awaitable[None]], clock: Clock) -> None:
     """Run a part until it ends by itself; when it fails, start it again after a pause. Raises WentBack."""
     backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
-        begin_s = asyncio.get_running_loop().time()
+        begin_s = clock.now_s()
         try:
             await part()
             return
         except WentBack:
             raise
         except Exception as error:
-            if asyncio.get_running_loop().time() > begin_s + LONGEST_PAUSE_S:
+            if clock.now_s() > begin_s + LONGEST_PAUSE_S:
                 backoff.reset()
             pause_s = backoff.next_s()
             if isinstance(error, GpuledgerError):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -12,10 +13,13 @@ from fakes.api_server import ApiServer, Fault, Operation, hold_request, refuse
 from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
-from fakes.virtual_time import LoopDatetime, now_s, settle
+from fakes.virtual_time import now_s, settle, wall
+from gpuledger.formats.dialects.assignments import HAMI_BIND_TIME
+from gpuledger.formats.dialects.node_lock import lock_text
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Conflict, Denied
 from gpuledger.model.node_offer import Dialect
+from gpuledger.model.share import Pod
 from gpuledger.workflows.binding import plugin_turns
 from gpuledger.workflows.leadership import Leadership
 
@@ -127,11 +131,6 @@ def cards_of(api: ApiServer, name: str) -> list[str]:
     """Return the cards that the ledger has given a pod, in order."""
     told = orjson.loads(annotations(api.pods["default", name])[DEVICES_ANNOTATION])
     return [card["uuid"] for cards in told.values() for card in cards]
-
-
-@pytest.fixture(autouse=True)
-def virtual_dates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_turns, "datetime", LoopDatetime)
 
 
 PLUGINS: list[tuple[Dialect, Callable[[PluginApi, str], HamiPlugin | VolcanoPlugin]]] = [
@@ -282,7 +281,7 @@ async def test_a_lock_in_force_is_waited_for(api: ApiServer) -> None:
     theirs = a_pod_object("theirs", node_name="node-a", scheduler_name="hami-scheduler")
     theirs["metadata"]["annotations"] = {"hami.io/bind-phase": "allocating"}
     api.put_pod(theirs)
-    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ") + ",default,theirs"})
+    Plugged(api).annotate_node("node-a", {LOCK: wall().strftime("%Y-%m-%dT%H:%M:%SZ") + ",default,theirs"})
     (waiting,) = await come(parts, a_pod("a"))
     await asyncio.sleep(2)
     assert not api.node_of("a")
@@ -503,9 +502,21 @@ async def test_a_lock_from_the_future_is_waited_for_no_longer_than_the_stated_ti
 
 async def test_a_lock_that_names_no_pod_is_in_force_until_it_is_old(api: ApiServer) -> None:
     parts = a_node_with(api, Dialect.HAMI)
-    Plugged(api).annotate_node("node-a", {LOCK: LoopDatetime.now().strftime("%Y-%m-%dT%H:%M:%SZ")})
+    Plugged(api).annotate_node("node-a", {LOCK: wall().strftime("%Y-%m-%dT%H:%M:%SZ")})
     await asyncio.gather(*await come(parts, a_pod("a")))
     assert passed_s() >= PLUGIN_TIMEOUT_S
+
+
+async def test_a_lock_is_as_old_as_the_machines_clock_says_and_so_are_the_new_one_and_what_the_pod_is_told(
+    api: ApiServer,
+) -> None:
+    parts = a_node_with(api, Dialect.HAMI)
+    since = wall() - timedelta(seconds=PLUGIN_TIMEOUT_S + 1)
+    Plugged(api).annotate_node("node-a", {LOCK: since.strftime("%Y-%m-%dT%H:%M:%SZ")})
+    await asyncio.gather(*await come(parts, a_pod("a")))
+    assert passed_s() < 1.0
+    assert annotations(api.nodes["node-a"])[LOCK] == lock_text(Pod("uid-a", "default", "a"), wall())
+    assert annotations(api.pods["default", "a"])[HAMI_BIND_TIME] == str(int(wall().timestamp()))
 
 
 async def test_the_next_attempt_of_a_pod_keeps_its_lock(api: ApiServer) -> None:

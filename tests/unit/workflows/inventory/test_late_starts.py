@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,10 +11,9 @@ from builders import a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Operation, lose_request
 from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
-from fakes.virtual_time import EPOCH, LoopDatetime, now_s
+from fakes.virtual_time import wall
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
-from gpuledger.workflows.inventory import late_starts
 from gpuledger.workflows.inventory.late_starts import LATER_S, SETTLE_S
 
 CARDS = cards_of("node-a", 2)
@@ -29,16 +29,15 @@ def bound(name: str, started: bool = False, age_s: float | None = None, phase: s
     """Return a pod of node-a; with an age, one that says when it was bound."""
     pod = a_pod_object(name, node_name="node-a", started=started, phase="Running" if started else phase)
     if age_s is not None:
-        at = LoopDatetime.fromtimestamp(EPOCH.timestamp() + now_s() - age_s, EPOCH.tzinfo)
+        at = wall() - timedelta(seconds=age_s)
         condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
         pod["status"]["conditions"] = [condition]
     return pod
 
 
 @pytest.fixture
-async def parts(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> OperatorParts:
+async def parts(api: ApiServer) -> OperatorParts:
     """Return an operator that has read nothing yet of node-a and its cards."""
-    monkeypatch.setattr(late_starts, "datetime", LoopDatetime)
     api.put_node(a_node_object("node-a", CARDS))
     for card in CARDS:
         api.put_card(card)

@@ -11,6 +11,7 @@ from effort import times
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import StoppedClock
 from gpuledger.controller.trail_file import trail_written
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.share import Placement
@@ -53,7 +54,7 @@ async def test_a_pods_life_is_told_with_cards_node_and_why_it_was_chosen(parts: 
 
 
 def test_a_refusal_is_noted_once_until_its_reason_is_another() -> None:
-    trail, pod = Trail(), a_pod("a")
+    trail, pod = Trail(clock=StoppedClock()), a_pod("a")
     for refusals in ({"n": FULL}, {"n": FULL}, {"n": AWAY}, {"n": AWAY}, {"n": FULL}, {}):
         trail.refused(pod, refusals)
     assert [record.text for record in trail] == [
@@ -69,7 +70,7 @@ def test_equal_reasons_are_counted_together_and_the_most_frequent_comes_first() 
 
 
 def test_only_the_latest_are_kept_and_it_is_said_how_many_are_not() -> None:
-    trail = Trail(kept=3)
+    trail = Trail(clock=StoppedClock(), kept=3)
     for number in range(20_000):
         pod, share = a_pod(f"p{number}"), a_share(CARDS[0])
         trail.assigned(pod, Placement("node-a", (share,)), None)
@@ -81,7 +82,7 @@ def test_only_the_latest_are_kept_and_it_is_said_how_many_are_not() -> None:
 
 def test_memory_is_bounded_however_many_assignments_there_are() -> None:
     """What is kept is full after 10,000: twice as many, or ten times, take no more."""
-    trail = Trail(kept=5_000)
+    trail = Trail(clock=StoppedClock(), kept=5_000)
     tracemalloc.start()
     try:
         for number in range(times(20_000, 100_000)):
@@ -107,7 +108,7 @@ def test_memory_is_bounded_however_many_assignments_there_are() -> None:
     ],
 )
 def test_records_are_found_by_what_they_are_about(wanted: Wanted, names: list[str]) -> None:
-    trail = Trail()
+    trail = Trail(clock=StoppedClock())
     here, there = a_share(CARDS[0]), whole_share(a_card(0, "node-b"))
     trail.assigned(a_pod("a"), Placement("node-a", (here,)), None)
     trail.assigned(a_pod("b"), Placement("node-b", (there,)), None)
@@ -117,7 +118,7 @@ def test_records_are_found_by_what_they_are_about(wanted: Wanted, names: list[st
 
 
 def test_what_a_pod_still_has_is_not_released() -> None:
-    trail = Trail()
+    trail = Trail(clock=StoppedClock())
     before = [(card, a_holder("a", a_share(card))) for card in CARDS]
     trail.released(before, before, "nothing has changed")
     trail.released(before, before[1:], "one was too many")
@@ -126,7 +127,7 @@ def test_what_a_pod_still_has_is_not_released() -> None:
 
 
 def test_every_record_is_written_down_as_a_line_of_json(tmp_path: Path) -> None:
-    trail, file = Trail(kept=1), tmp_path / "trail.jsonl"
+    trail, file = Trail(clock=StoppedClock(), kept=1), tmp_path / "trail.jsonl"
     with trail_written(trail, str(file)):
         for name in ("a", "b", "c"):
             trail.note(Happening.EVICTED, a_pod(name), "node-a", [a_share(CARDS[0])], "for another")
@@ -140,6 +141,6 @@ def test_every_record_is_written_down_as_a_line_of_json(tmp_path: Path) -> None:
 
 
 def test_without_a_file_nothing_is_written() -> None:
-    trail = Trail()
+    trail = Trail(clock=StoppedClock())
     with trail_written(trail, ""):
         assert trail.on_record == []

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
-from fakes.virtual_time import LoopDatetime, now_s, settle
+from fakes.virtual_time import now_s, settle, wall
 from gpuledger.controller import startup
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S, pod_identity
 from gpuledger.formats.scheduler.extender import FilterArguments, PreemptArguments
@@ -717,9 +717,7 @@ async def test_who_can_stay_for_years_is_asked_once_and_not_waited_for_so_long(
     await want(parts, "high")
     [victim] = evicted(api)
     [(claim, now_s)] = [
-        (claim, unix_s(LoopDatetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
-        for card in map(api.card, CARDS)
-        for claim in card.claims
+        (claim, unix_s(wall().strftime("%Y-%m-%dT%H:%M:%SZ"))) for card in map(api.card, CARDS) for claim in card.claims
     ]
     assert unix_s(str(claim.holder.deadline)) - now_s <= LONGEST_GRACE_S + PREEMPTION_TIMEOUT_S
     await pass_time(parts, 20.0)
@@ -826,7 +824,7 @@ async def test_who_may_still_leave_is_waited_for(parts: OperatorParts, api: ApiS
 async def test_a_pod_that_refuses_to_go_is_no_victim_again(parts: OperatorParts, api: ApiServer) -> None:
     for card in CARDS[:2]:
         stuck = low(card)
-        stuck["metadata"]["deletionTimestamp"] = (LoopDatetime.now(UTC) - timedelta(seconds=300)).isoformat()
+        stuck["metadata"]["deletionTimestamp"] = (wall() - timedelta(seconds=300)).isoformat()
         api.put_pod(stuck)
     await want(parts, "high")
     assert evicted(api) == ["low-2"]
@@ -847,13 +845,13 @@ async def test_what_has_become_of_preemptions_is_counted(parts: OperatorParts, a
 
 async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: ApiServer) -> None:
     leaving = low(CARDS[1])
-    leaving["metadata"]["deletionTimestamp"] = (LoopDatetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    leaving["metadata"]["deletionTimestamp"] = (wall() + timedelta(seconds=300)).isoformat()
     api.put_pod(leaving)
     await want(parts, "high")
     assert evicted(api) == []
     assert claims(api, "uid-high") == [1]
     [claim] = api.card(CARDS[1]).claims
-    assert datetime.fromisoformat(str(claim.holder.deadline)) > LoopDatetime.now(UTC) + timedelta(seconds=300)
+    assert datetime.fromisoformat(str(claim.holder.deadline)) > wall() + timedelta(seconds=300)
 
 
 async def test_a_pod_leaves_for_one_that_waits_once_it_was_seen_bound(parts: OperatorParts, api: ApiServer) -> None:

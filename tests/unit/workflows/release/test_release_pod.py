@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, ho
 from fakes.api_server import refuse as refuse_with
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
-from fakes.virtual_time import LoopDatetime, settle
+from fakes.virtual_time import LoopClock, settle, wall
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.model.card import Card
@@ -56,11 +56,17 @@ def finished(phase: str) -> Json:
 
 
 @pytest.fixture
-async def parts(api: ApiServer) -> OperatorParts:
+def clock() -> LoopClock:
+    """Return the clock of the operator's machine."""
+    return LoopClock()
+
+
+@pytest.fixture
+async def parts(api: ApiServer, clock: LoopClock) -> OperatorParts:
     """Return an operator over a node whose first card pod `a` holds."""
     api.put_card(CARD, held())
     api.put_card(SECOND)
-    return an_operator(api)
+    return an_operator(api, clock=clock)
 
 
 async def show(parts: OperatorParts, pod: Json) -> None:
@@ -178,12 +184,11 @@ async def test_a_pod_deleted_by_force_is_released_after_its_deadline(api: ApiSer
 
 @pytest.mark.parametrize("ahead_s", [0, 10, 25, 60, 7_200])
 async def test_an_operator_that_takes_over_counts_the_whole_time_anew_however_far_its_clock_is_ahead(
-    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+    api: ApiServer, parts: OperatorParts, ahead_s: int
 ) -> None:
     await force_delete(api, parts)
     await parts.releaser.worker.stop()
-    monkeypatch.setattr(LoopDatetime, "stepped", timedelta(seconds=ahead_s))
-    restarted = an_operator(api)
+    restarted = an_operator(api, clock=LoopClock(ahead_s))
     restarted.releaser.recheck("uid-a")
     await restarted.idle()
     await check_that_it_ends_in_time(api)
@@ -681,12 +686,12 @@ async def test_a_releasing_share_that_another_operator_removes_leaves_nothing_be
 # A clock that is set while a share is releasing.
 
 
-@pytest.mark.parametrize("step", [timedelta(hours=1), -timedelta(hours=1)], ids=["forwards", "backwards"])
+@pytest.mark.parametrize("step_s", [3_600.0, -3_600.0], ids=["forwards", "backwards"])
 async def test_a_clock_that_is_set_moves_the_end_of_a_share_neither_way(
-    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch, step: timedelta
+    api: ApiServer, clock: LoopClock, parts: OperatorParts, step_s: float
 ) -> None:
     await force_delete(api, parts)
-    monkeypatch.setattr(LoopDatetime, "stepped", step)
+    clock.ahead_s = step_s
     await asyncio.sleep(KEPT_S - 1)
     await sweep(parts)
     assert states(api) == [HolderState.RELEASING]
@@ -700,11 +705,10 @@ IN_30_S, IN_5_S = "2030-01-01T00:17:10Z", "2030-01-01T00:16:45Z"
 
 
 async def test_after_a_restart_and_a_step_backwards_a_share_ends_after_one_more_delay_at_most(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer,
 ) -> None:
     api.put_card(CARD, held(state=HolderState.RELEASING, deadline=IN_30_S))
-    monkeypatch.setattr(LoopDatetime, "stepped", -timedelta(hours=1))
-    an_operator(api).releaser.recheck("uid-a")
+    an_operator(api, clock=LoopClock(-3_600.0)).releaser.recheck("uid-a")
     await check_that_it_ends_in_time(api)
 
 
@@ -742,7 +746,7 @@ async def test_a_share_that_another_operator_has_marked_is_kept_although_we_neve
 ) -> None:
     await show(parts, not_started())
     api.delete_pod("a")
-    deadline = (LoopDatetime.now(UTC) + timedelta(seconds=KEPT_S)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    deadline = (wall() + timedelta(seconds=KEPT_S)).strftime("%Y-%m-%dT%H:%M:%SZ")
     api.put_card(CARD, held(state=HolderState.RELEASING, deadline=deadline))
     await parts.idle()
     await asyncio.sleep(KEPT_S / 2)

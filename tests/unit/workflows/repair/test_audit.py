@@ -11,7 +11,7 @@ from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_request, lose_request, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, RELEASE_DELAY_S, an_operator
-from fakes.virtual_time import LoopDatetime, now_s, settle
+from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
@@ -20,7 +20,6 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit
-from gpuledger.workflows.repair import audit
 from gpuledger.workflows.repair.audit import Auditor, Report
 
 SETTLE_S = 2.0
@@ -32,14 +31,13 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def auditor(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Auditor:
+def auditor(api: ApiServer) -> Auditor:
     """Return an audit of two nodes, with two cards and one, that nobody holds."""
-    monkeypatch.setattr(audit, "datetime", LoopDatetime)
     for card in (*CARDS, THERE):
         api.put_card(card)
     api.put_node(a_node_object("node-a", CARDS))
     api.put_node(a_node_object("node-b", [THERE]))
-    return Auditor(api.store, audit_settings(Settings(release_delay_s=RELEASE_DELAY_S), SETTLE_S))
+    return Auditor(api.store, audit_settings(Settings(release_delay_s=RELEASE_DELAY_S), SETTLE_S), clock=LoopClock())
 
 
 def bound(name: str = "a", *shares: Share, cards: int = 1, text: str | None = None, **fields: Any) -> Json:

@@ -3,8 +3,17 @@
 import asyncio
 from itertools import pairwise
 
-from fakes.virtual_time import now_s
-from gpuledger.workflows.tasks.pauses import FIRST_DELAY_S, LONGEST_DELAY_S, Patience
+import pytest
+
+from fakes.virtual_time import LoopClock, now_s
+from gpuledger.workflows.tasks.pauses import (
+    FIRST_DELAY_S,
+    HARD_S,
+    LONGEST_DELAY_S,
+    REST_TO_WORK,
+    Patience,
+    rest,
+)
 
 
 async def asked_all_the_time(seconds: float) -> list[float]:
@@ -42,3 +51,26 @@ async def test_after_a_calm_delay_it_is_done_at_once_again_and_others_never_wait
     await asyncio.sleep(FIRST_DELAY_S + 2 * FIRST_DELAY_S + 0.1)
     patience.call("a", done.append)
     assert done == ["a", "b", "a", "a"]
+
+
+class WorkingClock(LoopClock):
+    """The clock of a machine that takes time to work: as much as a test says."""
+
+    worked_s = 0.0
+
+    def work_s(self) -> float:
+        return self.now_s() + self.worked_s
+
+
+@pytest.mark.parametrize(("worked_s", "rests_s"), [(HARD_S / 2, 0.0), (5 * HARD_S, 5 * HARD_S * REST_TO_WORK)])
+async def test_whoever_has_worked_for_long_rests_longer_and_else_only_lets_others_go_first(
+    worked_s: float, rests_s: float
+) -> None:
+    clock, others = WorkingClock(), list[float]()
+    begin_s, work_s = now_s(), clock.work_s()
+    asyncio.get_running_loop().call_soon(others.append, begin_s)
+    clock.worked_s = worked_s
+    goes_on_s = await rest(work_s, clock)
+    assert now_s() - begin_s == pytest.approx(rests_s)
+    assert goes_on_s == clock.work_s()
+    assert others == [begin_s]

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fakes.virtual_time import now_s
+from fakes.virtual_time import LoopClock, now_s
 from gpuledger.model.errors import WentBack
 from gpuledger.workflows.tasks.restart import LONGEST_PAUSE_S, started_again
 
@@ -32,7 +32,7 @@ def fails() -> Fails:
 
 async def test_a_part_that_fails_is_started_again_after_growing_pauses(fails: Fails) -> None:
     part, started_s = fails(9, ZeroDivisionError())
-    await started_again("part", part)
+    await started_again("part", part, LoopClock())
     pauses_s = [after - before for before, after in pairwise(started_s)]
     assert pauses_s == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
@@ -44,12 +44,12 @@ async def test_a_part_that_has_run_for_long_is_started_again_soon(fails: Fails) 
         await asyncio.sleep(LONGEST_PAUSE_S + 1.0)
         await part()
 
-    await started_again("part", runs_long)
+    await started_again("part", runs_long, LoopClock())
     assert max(after - before for before, after in pairwise(started_s)) < LONGEST_PAUSE_S + 3.0
 
 
 async def test_memory_that_cannot_be_trusted_ends_the_process(fails: Fails) -> None:
     part, started_s = fails(1, WentBack("an older copy"))
     with pytest.raises(WentBack):
-        await started_again("part", part)
+        await started_again("part", part, LoopClock())
     assert len(started_s) == 1
