@@ -11,7 +11,7 @@ from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
-from simulation.api_server import Json, Kind, everything, is_bound
+from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen
 from simulation.process_loop import new_loop
@@ -59,14 +59,13 @@ class OperatorProcess:
         for kind, selector, taker in (
             (Kind.NODE, everything, observer.node),
             (Kind.CARD, everything, observer.allocation),
-            (Kind.POD, is_bound, observer.pod),
         ):
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
-        operator.kopf_lists.first.set()
+        operator.lists.first.set()
         operator.workflows.agents.listed.set()
-        parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
+        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
         if host is not None:
             parts.append(startup._follow_lease(operator))

@@ -133,7 +133,7 @@ class KopfWatch(Watch):
     def break_off(self) -> None:
         self.queue.clear()
         self.queue.extend(self._listed())
-        self._process.operator.kopf_lists.again.set()
+        self._process.operator.lists.again.set()
 
 
 class PlainWatch(Watch):
