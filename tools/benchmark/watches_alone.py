@@ -241,7 +241,8 @@ def _process(work: Callable[..., None], *arguments: Any) -> Iterator[Connection]
         process.join()
 
 
-def _measure(way: str, name: str, objects: list[bytes], events: int) -> Cost:
+def measure(way: str, name: str, objects: list[bytes], events: int) -> Cost:
+    """Watch objects of a kind in one of the ways, and return what that has cost."""
     kind = KINDS[name]
     with _process(serve_one_kind, kind.path, kind.kind, objects) as port:
         server = f"http://127.0.0.1:{port.recv()}"
@@ -262,7 +263,7 @@ def _measure(way: str, name: str, objects: list[bytes], events: int) -> Cost:
 def measure_watches(nodes: int, events: int, as_json: bool) -> None:
     """Measure each kind of objects in both ways, and print a row for each."""
     rows = [
-        (name, way, _measure(way, name, objects, events))
+        (name, way, measure(way, name, objects, events))
         for name, kind in KINDS.items()
         for objects in [kind.objects(nodes)]
         for way in WAYS

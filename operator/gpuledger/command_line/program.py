@@ -57,18 +57,20 @@ def main(verbose: bool) -> None:
     default=True,
     show_default=True,
     envvar="GPULEDGER_LEADER_ELECT",
-    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.",
+    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.  "
+    "[env: GPULEDGER_LEADER_ELECT]",
 )
 @click.option(
     "--host",
     envvar="GPULEDGER_HOST",
-    help="Host name of that kube-scheduler; without it, this host's: they share a pod.",
+    help="Host name of that kube-scheduler; without it, this host's: they share a pod.  [env: GPULEDGER_HOST]",
 )
 @click.option(
     "--scheduler-config",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="GPULEDGER_SCHEDULER_CONFIG",
-    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.",
+    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.  "
+    "[env: GPULEDGER_SCHEDULER_CONFIG]",
 )
 def run(
     settings_file: Path | None,

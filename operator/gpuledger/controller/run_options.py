@@ -34,7 +34,7 @@ def followed_host(leader_elect: bool, host: str | None) -> str | None:
 
 
 def options_from(environment: Mapping[str, str]) -> RunOptions:
-    """Return the options that the environment has, by the names that `gpuledger run --help` shows. Raises BadInput."""
+    """Return the options of the environment, by the names under which `gpuledger run` reads them. Raises BadInput."""
     leader_elect = BOOLEANS.get(environment.get("GPULEDGER_LEADER_ELECT", "true").lower())
     if leader_elect is None:
         raise BadInput("GPULEDGER_LEADER_ELECT: must be true or false")
