@@ -36,7 +36,6 @@ def installation() -> Iterator[Installation]:
 def cluster(installation: Installation) -> Iterator[Cluster]:
     running = Cluster(installation.plane, installation)
     yield running
-    running.clear()
     running.close()
     installation.kill_operator()
 
@@ -66,8 +65,7 @@ def test_kopfs_command_starts_the_operator_and_a_pod_is_bound(cluster: Cluster) 
     cluster.wait_bound("pod")
     with urllib.request.urlopen(live, timeout=5) as answer:
         assert json.load(answer) == {"ledger": "read"}
-    cluster.delete("pod")
-    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
+    cluster.clear()
     assert operator.terminate(EXIT_S) == 0, operator.log_text()
     assert "Traceback" not in operator.log_text()
 

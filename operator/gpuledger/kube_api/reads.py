@@ -1,4 +1,4 @@
-"""Every read from the API server, apart from Kopf's watches."""
+"""Every read from the API server, apart from the watches."""
 
 from __future__ import annotations
 
