@@ -159,9 +159,6 @@ class PlainWatch(Watch):
             await self._waiter
         return self._lines.popleft()
 
-    def what(self) -> str:
-        return super().what().replace(f" {self.kind} ", f" {self.kind} (own watch) ")
-
     def show(self, kind: str, found: Json) -> None:
         self._lines.append(orjson.dumps({"type": kind, "object": found}))
         self._wake()
