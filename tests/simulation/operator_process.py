@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
+from gpuledger.controller.lists_read import CARDS, NODES
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
@@ -63,7 +64,8 @@ class OperatorProcess:
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
-        operator.lists.first.set()
+        for kind in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
+            operator.lists.read(kind)
         operator.workflows.agents.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
