@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -212,3 +213,9 @@ def test_kopf_asks_for_no_users_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POD_ID", raising=False)
     a_frame()
     assert os.environ["POD_ID"]
+
+
+def test_nothing_private_of_kopf_is_imported() -> None:
+    """Kopf promises nothing of its modules that begin with an underscore."""
+    package = Path(kopf_frame.__file__).parents[1]
+    assert [str(file) for file in package.rglob("*.py") if "kopf._" in file.read_text()] == []
