@@ -64,8 +64,8 @@ class OperatorProcess:
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
-        for kind in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
-            operator.lists.read(kind)
+        for listed in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
+            operator.lists.read(listed)
         operator.workflows.agents.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
