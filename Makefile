@@ -109,6 +109,10 @@ bench-filter: $(READY) ## measure Filter and the ledger's memory without a clust
 bench-preempt: $(READY) ## measure the choice of victims without a cluster
 	@$(BIN)/python tools/bench.py preempt $(BENCH)
 
+.PHONY: bench-watches
+bench-watches: $(READY) ## measure Kopf's watches beside the plain one without a cluster
+	@$(BIN)/python tools/bench.py watches $(BENCH)
+
 .PHONY: bench-soak
 bench-soak: $(READY) control-plane ## measure the operator's memory over 100,000 assignments (20 minutes)
 	@$(BIN)/python tools/bench.py soak $(BENCH)

@@ -6,6 +6,7 @@
     python tools/bench.py show A.json             a run that was kept
     python tools/bench.py filter                  Filter alone, without a cluster
     python tools/bench.py preempt                 the choice of victims alone, without a cluster
+    python tools/bench.py watches                 Kopf's watches beside the plain one, without a cluster
     python tools/bench.py soak                    the operator's memory over 100,000 assignments, 20 minutes
 
 Absolute figures mean little, for everything shares the machine; ratios within one run are the result.
@@ -28,6 +29,7 @@ from benchmark.preemption_alone import measure_preemption
 from benchmark.results import Run
 from benchmark.soak import soak
 from benchmark.table import show
+from benchmark.watches_alone import measure_watches
 from control_plane import ControlPlaneError
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.placement.policy import Preference
@@ -80,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     memory = commands.add_parser("memory", help="measure the memory of a ledger, in this process")
     memory.add_argument("--nodes", type=int, default=5000)
     memory.add_argument("--holders", type=int, default=20_000)
+    watching = commands.add_parser("watches", help="measure Kopf's watches beside the plain one, without a cluster")
+    watching.add_argument("--nodes", type=int, default=FULL_NODES[-1])
+    watching.add_argument("--events", type=int, default=10_000, help="changes of each kind of objects")
+    watching.add_argument("-o", "--output", choices=("table", "json"), default="table")
     soaking = commands.add_parser("soak", help="measure the operator's memory over many assignments")
     soaking.add_argument("--nodes", type=int, default=100)
     soaking.add_argument("--assignments", type=int, default=100_000, help="at least")
@@ -125,6 +131,8 @@ def main() -> int:
                 measure_preemption(arguments.nodes, arguments.decisions, arguments.budgeted, arguments.output == "json")
             case "memory":
                 measure_memory(arguments.nodes, arguments.holders)
+            case "watches":
+                measure_watches(arguments.nodes, arguments.events, arguments.output == "json")
             case "soak":
                 asyncio.run(soak(arguments.nodes, arguments.assignments, arguments.pods))
             case _:

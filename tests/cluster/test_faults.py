@@ -11,7 +11,7 @@ from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, RequestFailed, 
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
 from faults.proxy import Armed
-from faults.requests import BOUND, Match, binding, entering, leaving, ledger_write, listing, of_kind, watching
+from faults.requests import FOLLOWED, Match, binding, entering, leaving, ledger_write, listing, of_kind, watching
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 RETRY_AFTER_S = 3
@@ -146,8 +146,8 @@ def test_a_pod_that_ends_while_the_watch_is_broken_off_is_released(cluster: Faul
     """The watch goes on where it was: nothing is missed."""
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
     cluster.wait_bound("pod")
-    again = cluster.api.arm(watching("pods", BOUND), Hold())
-    cluster.api.arm(watching("pods", BOUND), EndWatch(None)).wait()
+    again = cluster.api.arm(watching("pods", FOLLOWED), Hold())
+    cluster.api.arm(watching("pods", FOLLOWED), EndWatch(None)).wait()
     again.wait()
     cluster.delete("pod")
     again.release()
@@ -243,8 +243,8 @@ def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluste
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
     cluster.wait_bound("pod")
     cluster.settle(QUIET_S)
-    new_list = cluster.api.arm(listing("pods", BOUND), Hold())
-    cluster.api.arm(watching("pods", BOUND), EndWatch(410)).wait()
+    new_list = cluster.api.arm(listing("pods", FOLLOWED), Hold())
+    cluster.api.arm(watching("pods", FOLLOWED), EndWatch(410)).wait()
     new_list.wait()
     cluster.delete("pod")
     new_list.release()
@@ -254,10 +254,10 @@ def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluste
 @pytest.mark.parametrize("resource", ["nodes", "pods", "gpuallocations"])
 def test_the_operator_goes_on_when_a_watch_fails(cluster: FaultyCluster, resource: str) -> None:
     """The watch tells of an error, and is then refused because what it asks for is too old. Kopf ends with either."""
-    of_kopf = watching(resource, BOUND) if resource == "pods" else watching(resource)
+    watch = watching(resource, FOLLOWED) if resource == "pods" else watching(resource)
     operator = cluster.installation.operator
-    too_old = cluster.api.arm(of_kopf, Answer(410))
-    cluster.api.arm(of_kopf, EndWatch(500)).wait()
+    too_old = cluster.api.arm(watch, Answer(410))
+    cluster.api.arm(watch, EndWatch(500)).wait()
     too_old.wait_done()
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
     cluster.wait_bound("pod")

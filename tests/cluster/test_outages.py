@@ -18,7 +18,7 @@ from cluster.cluster import COUNT, DEADLINE_S, DEVICES, NODES, PERCENT, PODS, Cl
 from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Drop, EndWatch, Hold, HoldEvents
-from faults.requests import BOUND, Match, binding, entering, listing, watching
+from faults.requests import FOLLOWED, Match, binding, entering, listing, watching
 
 ANYTHING = Match("request", lambda _: True)
 WATCHES = Match("watch", lambda request: request.is_watch)
@@ -184,7 +184,7 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
     cluster.wait(lambda: cluster.metric("gpuledger_holders") == NAMESPACE_PODS, "all are entered", 3 * DEADLINE_S)
     cluster.settle()
     writes = cluster.metric("gpuledger_ledger_patches_total")
-    unseen = cluster.api.arm(watching("pods", BOUND), HoldEvents())
+    unseen = cluster.api.arm(watching("pods", FOLLOWED), HoldEvents())
     cluster.request("DELETE", f"{path}/crowd")
     unseen.wait()
     pods = f"{path}/crowd/pods?limit=1"
@@ -221,7 +221,7 @@ def test_a_share_is_free_soon_although_its_pod_has_ended_unseen_before_the_api_s
     cluster.create(pod("pod", {COUNT: 1}))
     cluster.wait_bound("pod")
     cluster.settle(QUIET_S)
-    unseen = cluster.api.arm(watching("pods", BOUND), HoldEvents())
+    unseen = cluster.api.arm(watching("pods", FOLLOWED), HoldEvents())
     unseen.wait()
     cluster.delete("pod")
     restart(cluster, "api_server")

@@ -21,7 +21,7 @@ from control_plane import ControlPlane
 from effort import times
 from faults.kinds import Hold, HoldEvents
 from faults.proxy import Proxy
-from faults.requests import BOUND, Match, watching
+from faults.requests import FOLLOWED, Match, watching
 from gpuledger.agent.fake_nodes import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
 from installation import NO_KUBELET, USER, Installation
@@ -347,7 +347,7 @@ def test_cpu_and_cards_are_freed_though_the_operator_has_not_seen_the_victim_run
     hog = a_pod("cpu-hog", {}, LOW, container={"resources": {"requests": {"cpu": "120"}}})
     create(cluster, hog)
     cluster.wait_bound("cpu-hog")
-    unseen = cluster.proxy.arm(watching("pods", BOUND), HoldEvents())
+    unseen = cluster.proxy.arm(watching("pods", FOLLOWED), HoldEvents())
     create(cluster, a_pod("low", WHOLE, LOW))
     cluster.wait_bound("low")
     create(cluster, needs_cpu_too("high"))

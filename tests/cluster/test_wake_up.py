@@ -18,7 +18,7 @@ from control_plane import ControlPlane
 from effort import times
 from faults.kinds import HoldEvents
 from faults.proxy import Proxy
-from faults.requests import BOUND, watching
+from faults.requests import FOLLOWED, watching
 from installation import NO_KUBELET, Installation
 
 PRIORITIES = (5, 4, 3, 2, 1)
@@ -76,7 +76,7 @@ def free_one(cluster: WatchedCluster, order: str, name: str) -> tuple[str, float
     before, filters, wake_ups = bound(cluster), cluster.metric(FILTERS), cluster.metric("gpuledger_wake_ups_total")
     held = []
     if order == "scheduler first":
-        held.append((cluster.operator, cluster.operator.arm(watching("pods", BOUND), HoldEvents(), times=None)))
+        held.append((cluster.operator, cluster.operator.arm(watching("pods", FOLLOWED), HoldEvents(), times=None)))
     elif order == "operator first":
         held.append((cluster.scheduler, cluster.scheduler.arm(watching("pods"), HoldEvents(), times=None)))
     for _, armed in held:

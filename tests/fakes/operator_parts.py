@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from builders import OFFER, a_pod
-from fakes.api_server import ApiServer, Json
+from fakes.api_server import ApiServer
 from fakes.objects import WORDS
 from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.objects.pod import bound_node
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -110,15 +109,15 @@ class OperatorParts:
 
     def as_operator(self) -> Operator:
         """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
-        kopf_lists = KopfLists()
-        kopf_lists.first.set()
+        lists = ListsRead()
+        lists.first.set()
         self.agents.listed.set()
         return Operator(
             client=cast(Any, None),
             settings=self.settings,
             clock=self.clock,
             workflows=self.workflows,
-            kopf_lists=kopf_lists,
+            lists=lists,
             view_source=cast(Any, None),
             garbage=cast(Any, None),
             server=cast(Any, None),
@@ -152,20 +151,12 @@ class OperatorParts:
         """Let the watches show what has changed since the last time."""
         observe = {
             "Node": self.observer.node,
-            "Pod": self._show_pod,
+            "Pod": self.observer.any_pod,
             "GPUAllocation": self.observer.allocation,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")
         self._shown = len(self.api.changes)
-
-    def _show_pod(self, pod: Json, gone: bool) -> None:
-        """Show a pod by the watch that selects it: there is one of bound pods, and one of those without a node."""
-        if bound_node(pod):
-            self.observer.pending_pod(pod, gone=True)
-            self.observer.pod(pod, gone)
-        else:
-            self.observer.pending_pod(pod, gone)
 
     async def idle(self) -> None:
         """Let the watches show everything, and wait until nothing is left to do."""

@@ -141,8 +141,8 @@ def watching(resource: str, selector: str = "") -> Match:
     return _many(f"watch {resource}", selector)
 
 
-BOUND = "spec.nodeName!="
-"""Part of the field selector of lists and watches that show the bound pods."""
+FOLLOWED = "spec.schedulerName!="
+"""Part of the field selector of the lists and watches that show the pods which the operator follows."""
 
 
 def _many(kind: str, selector: str) -> Match:

@@ -135,7 +135,7 @@ def is_pending(pod: Json) -> bool:
 @lru_cache(maxsize=16)
 def selector_of(field_selector: str | None) -> Selector:
     """Return what a request's field selector means."""
-    if field_selector in (None, f"metadata.name={LEASE_NAME}"):
+    if field_selector in (None, f"metadata.name={LEASE_NAME}", "spec.schedulerName!=default-scheduler"):
         return everything
     if field_selector == "spec.schedulerName!=default-scheduler,spec.nodeName!=":
         return is_bound

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, cast
 from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
+from gpuledger.controller.lists_read import CARDS, NODES
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
 from gpuledger.workflows.binding.place_pod import FilterResult
-from simulation.api_server import Json, Kind, everything, is_bound
+from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen
 from simulation.process_loop import new_loop
@@ -66,14 +67,14 @@ class OperatorProcess:
         for kind, selector, taker in (
             (Kind.NODE, everything, observer.node),
             (Kind.CARD, everything, observer.allocation),
-            (Kind.POD, is_bound, observer.pod),
         ):
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
-        operator.kopf_lists.first.set()
+        for listed in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
+            operator.lists.read(listed)
         operator.workflows.agents.listed.set()
-        parts = [startup._keep_in_sync(operator), startup._follow_pending_pods(operator), startup._give_room(operator)]
+        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
         if host is not None:
             parts.append(startup._follow_lease(operator))

@@ -227,7 +227,7 @@ def evicted_before_claimed(patch: Patch) -> None:
 
 
 REFUSED_ONCE = Rule("operator 1: bind pod", way=9)
-H_COMES = Rule("operator 1: sees MODIFIED pod a", act=True)
+H_COMES = Rule("operator 1: sees MODIFIED pod a", skip=1, act=True)
 STATUS_LATE = Rule("scheduler 1: writes status", until=("operator 2: bind pod",) * 2)
 
 FILTER_AFTER_BINDING = Rule("scheduler 1: Filter uid-a", skip=1, until=("operator 1: bind pod",))

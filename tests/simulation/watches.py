@@ -152,7 +152,7 @@ class KopfWatch(Watch):
         for change in self.world.api.history:
             if change.version > version:
                 self._take(change)
-        self._process.operator.kopf_lists.again.set()
+        self._process.operator.lists.again.set()
 
 
 class PlainWatch(Watch):
@@ -177,9 +177,6 @@ class PlainWatch(Watch):
             self._waiter = self._process.loop.create_future()
             await self._waiter
         return self._lines.popleft()
-
-    def what(self) -> str:
-        return super().what().replace(f" {self.kind} ", f" {self.kind} (own watch) ")
 
     def show(self, kind: str, found: Json) -> None:
         self._lines.append(orjson.dumps({"type": kind, "object": found}))

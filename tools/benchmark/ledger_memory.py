@@ -18,7 +18,7 @@ from benchmark.table import wide_console
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.configuration.dialects import words_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller import startup
+from gpuledger.controller import kopf_frame
 from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, stored_card, used_json
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
@@ -46,7 +46,7 @@ def measure_memory(nodes: int, holders: int) -> None:
         table.add_row(step, f"{now - before:.1f}", f"{now:.1f}")
         before = now
 
-    assert startup.run is not None  # all that the operator imports
+    assert kopf_frame.run is not None  # all that the operator imports
     note("the operator's modules, and this program's")
     request = pod_request(pod("pod", "gpuledger", QUARTER), words_of(Settings()))
     assert request is not None

@@ -59,17 +59,12 @@ def read_settings(file: Path | None) -> Settings:
     """
     if file is None:
         return Settings()
-    import yaml
-
-    from gpuledger.configuration.config_files import with_config_files
+    from gpuledger.configuration.settings_file import settings_of
 
     try:
-        values = yaml.safe_load(file.read_text()) or {}
-        if not isinstance(values, dict):
-            raise ValueError("settings: the file must be a list of `option: value` lines")
-        return with_config_files(Settings().changed(values), values)
-    except (ValueError, BadInput, yaml.YAMLError) as error:
-        raise click.ClickException(f"{file}: {error}") from error
+        return settings_of(file)
+    except BadInput as error:
+        raise click.ClickException(str(error)) from error
 
 
 def until_interrupted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
@@ -57,13 +56,21 @@ def main(verbose: bool) -> None:
     "--leader-elect/--no-leader-elect",
     default=True,
     show_default=True,
-    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.",
+    envvar="GPULEDGER_LEADER_ELECT",
+    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.  "
+    "[env: GPULEDGER_LEADER_ELECT]",
 )
-@click.option("--host", help="Host name of that kube-scheduler; without it, this host's: they share a pod.")
+@click.option(
+    "--host",
+    envvar="GPULEDGER_HOST",
+    help="Host name of that kube-scheduler; without it, this host's: they share a pod.  [env: GPULEDGER_HOST]",
+)
 @click.option(
     "--scheduler-config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.",
+    envvar="GPULEDGER_SCHEDULER_CONFIG",
+    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.  "
+    "[env: GPULEDGER_SCHEDULER_CONFIG]",
 )
 def run(
     settings_file: Path | None,
@@ -75,13 +82,16 @@ def run(
     """Run the operator: the ledger, and the scheduler's extender."""
     import uvloop
 
-    from gpuledger.controller.startup import run as run_operator
+    from gpuledger.controller.kopf_frame import run as run_operator
+    from gpuledger.controller.run_options import RunOptions, followed_host
 
-    followed = (host or socket.gethostname()) if leader_elect else None
-    until_interrupted(
-        lambda: run_operator(read_settings(settings_file), kubeconfig, followed, scheduler_config),
-        uvloop.new_event_loop,
+    options = RunOptions(
+        settings=read_settings(settings_file),
+        kubeconfig=kubeconfig,
+        host=followed_host(leader_elect, host),
+        scheduler_pipe=scheduler_config,
     )
+    until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)
 
 
 @main.command()

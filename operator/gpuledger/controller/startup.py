@@ -1,36 +1,30 @@
-"""Builds the parts of the operator and runs them together."""
+"""The parts of the operator: what they serve, and what each of them runs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
-import kopf
 from aiohttp import web
-from kopf._core.engines.peering import Identity
 
-from gpuledger.configuration.settings import Settings
-from gpuledger.controller.kopf_handlers import NoMemories, build_registry, build_settings
+from gpuledger.controller.lists_read import CARDS as LISTED_CARDS
+from gpuledger.controller.lists_read import PODS as LISTED_PODS
+from gpuledger.controller.run_options import RunOptions
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.trail_file import trail_written
 from gpuledger.controller.web.view_access import access_for
 from gpuledger.controller.web.view_server import ViewServer
-from gpuledger.controller.webhook import serve_webhook
-from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.controller.wiring import Operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
+from gpuledger.kube_api.reads import ALLOCATIONS, OUR_PODS, PODS, KubeReads
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
-from gpuledger.workflows.system_clock import SystemClock
 from gpuledger.workflows.tasks.pauses import rest
 from gpuledger.workflows.tasks.restart import started_again
 
@@ -45,45 +39,37 @@ AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
 
 
-async def run(
-    settings: Settings, kubeconfig: Path | None, host: str | None = None, scheduler_pipe: Path | None = None
-) -> None:
-    """Run until a signal. A part that fails is started again.
+async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
+    """Open the operator's ports, and what else has an end: `started` brings it about, last things first."""
+    settings = options.settings
+    operator.garbage.start()
+    operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
+    await _serve(started, operator.server.health(), settings.health_host, settings.health_port)
+    await _serve(started, operator.server.extender(), settings.listen_host, settings.listen_port)
+    logger.info("extender at %s", settings.extender_url)
+    if options.scheduler_pipe is not None:
+        content = scheduler_config_text(settings, leader_elect=options.host is not None)
+        await started.enter_async_context(given_through(options.scheduler_pipe, content))
+    if settings.view_port:
+        access = access_for(settings.view_host, KubeReviews(operator.client))
+        view = ViewServer(operator.view_source, access)
+        await _serve(started, view.application(), settings.view_host, settings.view_port)
+        logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
+    started.push_async_callback(operator.workflows.waiting.stop)
+    started.push_async_callback(operator.workflows.preemption.stop)
+    started.push_async_callback(operator.workflows.waiting_teller.stop)
+    started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
-    With a host name, write only while the kube-scheduler of that host holds the schedulers' Lease. Through a pipe, if
-    there is one, that kube-scheduler gets its configuration. Raises WentBack when nothing that is remembered can be
-    trusted: whoever runs the process starts it again.
+
+async def run_parts(operator: Operator, follows_lease: bool) -> None:
+    """Run until cancelled. A part that fails is started again.
+
+    Raises WentBack when nothing that is remembered can be trusted.
     """
-    client = await KubeClient.connect(kubeconfig)
-    try:
-        operator = build_operator(client, settings, SystemClock(), host)
-        operator.garbage.start()
-        operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
-        async with contextlib.AsyncExitStack() as sites:
-            # Started before Kopf, which ends every task that began after its own.
-            await _serve(sites, operator.server.health(), settings.health_host, settings.health_port)
-            await _serve(sites, operator.server.extender(), settings.listen_host, settings.listen_port)
-            logger.info("extender at %s", settings.extender_url)
-            if scheduler_pipe is not None:
-                content = scheduler_config_text(settings, leader_elect=host is not None)
-                await sites.enter_async_context(given_through(scheduler_pipe, content))
-            if settings.view_port:
-                access = access_for(settings.view_host, KubeReviews(client))
-                view = ViewServer(operator.view_source, access)
-                await _serve(sites, view.application(), settings.view_host, settings.view_port)
-                logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
-            sites.push_async_callback(operator.workflows.waiting.stop)
-            sites.push_async_callback(operator.workflows.preemption.stop)
-            sites.push_async_callback(operator.workflows.waiting_teller.stop)
-            sites.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
-            parts = [_keep_in_sync, _watch, _follow_pending_pods, _give_room, _follow_cards, _follow_agents, _preempt]
-            if host is not None:
-                parts.append(_follow_lease)
-            await _first_to_end(
-                *(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts)
-            )
-    finally:
-        await client.close()
+    parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _preempt]
+    if follows_lease:
+        parts.append(_follow_lease)
+    await _first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
 
 
 async def _serve(sites: contextlib.AsyncExitStack, application: web.Application, host: str, port: int) -> None:
@@ -99,7 +85,7 @@ async def _keep_in_sync(operator: Operator) -> None:
     What is watched is read after the lists of these watches: else what changes in between would be seen by nobody.
     """
     workflows = operator.workflows
-    await operator.kopf_lists.first.wait()
+    await operator.lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     if operator.settings.preemption == "auto":
@@ -113,7 +99,7 @@ async def _keep_in_sync(operator: Operator) -> None:
         workflows.room_has_changed.set()  # for those who wait since before
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
-        comparing = workflows.observer.resync_every(interval_s, operator.kopf_lists.again)
+        comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
         await _first_to_end(workflows.leadership.wait_passive(), comparing)
 
 
@@ -135,14 +121,25 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(START_PAUSE_S)
 
 
-async def _follow_pending_pods(operator: Operator) -> None:
+async def _follow_pods(operator: Operator) -> None:
+    """Follow pods in one watch, from the first time that they are seen waiting to their end."""
     observer = operator.workflows.observer
-    selector = {"fieldSelector": pods_of(operator.settings.scheduler_names, bound=False)}
-    await follow(operator.client, PODS, selector, observer.pending_pod, observer.pending_listing)
+
+    def listing() -> Callable[[set[str]], None]:
+        pending, any_pod = observer.pending_listing(), operator.lists.listing(LISTED_PODS)
+
+        def listed(uids: set[str]) -> None:
+            pending(uids)
+            any_pod(uids)
+
+        return listed
+
+    await follow(operator.client, PODS, {"fieldSelector": OUR_PODS}, observer.any_pod, listing)
 
 
 async def _follow_cards(operator: Operator) -> None:
-    await follow(operator.client, ALLOCATIONS, {}, operator.workflows.observer.allocation, operator.kopf_lists.listing)
+    observe = operator.workflows.observer.allocation
+    await follow(operator.client, ALLOCATIONS, {}, observe, partial(operator.lists.listing, LISTED_CARDS))
 
 
 async def _follow_agents(operator: Operator) -> None:
@@ -201,20 +198,15 @@ def _after_comparing(operator: Operator) -> None:
         operator.workflows.unlinked.tell()
 
 
-async def _watch(operator: Operator) -> None:
-    registry = build_registry(operator.client, operator.workflows.observer, operator.kopf_lists)
-    settings = build_settings(operator.settings.scheduler_names)
-    serve_webhook(registry, settings, operator.settings)
-    me = Identity(socket.gethostname())  # else Kopf asks for this user's name, and the image's user has none
-    await kopf.operator(identity=me, registry=registry, settings=settings, memories=NoMemories(), clusterwide=True)
-
-
 async def _first_to_end(*parts: Awaitable[None]) -> None:
+    """Wait until one of them ends, and raise what it has raised. The others are cancelled, whatever ends the wait."""
     tasks = [asyncio.ensure_future(part) for part in parts]
-    done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in others:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
     for task in done:
         task.result()

@@ -6,7 +6,10 @@ other pods are left alone. `gpuledger webhook-config` prints it.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any
 
 import kopf
@@ -17,8 +20,27 @@ from gpuledger.formats.admission.review import PodRules, check, filled_in
 from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN
 from gpuledger.model.errors import BadInput
 
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 5.0
+"""Before the webhook is served again after its certificate could not be read."""
+
 FORBIDDEN = 403
 """The HTTP status of a refusal, as with the policies."""
+
+
+class SteadyWebhookServer(kopf.WebhookServer):
+    """Kopf's server, which takes up new certificates by itself. One that can't be used does not end the operator."""
+
+    async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
+        """Serve, and tell where, until cancelled."""
+        while True:
+            try:
+                async for config in super().__call__(fn):
+                    yield config
+            except OSError as error:  # of TLS, too; the files of a Secret are not exchanged at the same moment
+                logger.error("the webhook can't be served, trying again: %s", error)
+                await asyncio.sleep(PAUSE_S)
 
 
 def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorSettings, settings: Settings) -> None:
@@ -26,7 +48,7 @@ def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorS
     if not settings.webhook_port:
         return
     _check_certificate(settings.webhook_cert_file, settings.webhook_key_file)
-    kopf_settings.admission.server = kopf.WebhookServer(
+    kopf_settings.admission.server = SteadyWebhookServer(
         addr=settings.webhook_host,
         port=settings.webhook_port,
         certfile=settings.webhook_cert_file,

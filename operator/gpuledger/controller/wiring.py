@@ -1,4 +1,4 @@
-"""The operator: its workflows, and what serves and shows them. Nothing runs yet: startup.py does that."""
+"""The operator: its workflows, and what serves and shows them. Nothing runs yet: see kopf_frame.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuledger.configuration.dialects import words_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
-from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.garbage import Garbage
 from gpuledger.controller.telemetry.metrics import Metrics
@@ -29,7 +29,7 @@ class Operator:
     settings: Settings
     clock: Clock
     workflows: Workflows
-    kopf_lists: KopfLists
+    lists: ListsRead
     view_source: LedgerSource
     garbage: Garbage
     server: ExtenderServer
@@ -74,14 +74,14 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: s
         is_ready=lambda: workflows.observer.synced,
         scheduler=SchedulerHealth(settings.scheduler_livez_url),
     )
-    kopf_lists = KopfLists()
-    workflows.journal.reader.on_older.append(kopf_lists.again.set)  # a comparison with full lists finds out the rest
+    lists = ListsRead()
+    workflows.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
     return Operator(
         client=client,
         settings=settings,
         clock=clock,
         workflows=workflows,
-        kopf_lists=kopf_lists,
+        lists=lists,
         view_source=view_source,
         garbage=Garbage(metrics.garbage_seconds.observe),
         server=server,

@@ -1,4 +1,4 @@
-"""Every read from the API server, apart from Kopf's watches."""
+"""Every read from the API server, apart from the watches."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ PODS = "/api/v1/pods"
 
 CLUSTERS_OWN = "default-scheduler"
 """It tells no device plugin of another system which cards a pod gets: its pods get none from these."""
+
+OUR_PODS = f"spec.schedulerName!={CLUSTERS_OWN}"
+"""The field selector for the pods that the operator follows, with a node or without: `pods_of` says why those."""
 
 
 def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:

@@ -1,4 +1,4 @@
-"""A plain list-and-watch, for what Kopf does not watch: it takes one selector for each kind, and pods need two."""
+"""A plain list-and-watch, for the kinds that change too often to be watched by Kopf, and for single objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster shows, from Kopf's watches or a full list, into the ledger. Every call can be repeated.
+"""What the cluster shows, from watches or a full list, into the ledger. Every call can be repeated.
 
 No object's content is an error of these calls: one that can't be taken in is left out by itself (`apart`).
 """
@@ -213,6 +213,14 @@ class ClusterObserver:
                     tracker.forget_bound(pod["metadata"]["uid"], pod)
                 else:
                     tracker.observe_bound(pod, bound_before=not self.synced)
+
+    def any_pod(self, pod: Json, gone: bool) -> None:
+        """Take in a pod, whether it waits or has a node: one that has does not wait any more."""
+        if bound_node(pod):
+            self.pending_pod(pod, gone=True)
+            self.pod(pod, gone)
+        else:
+            self.pending_pod(pod, gone)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Take in a pod without a node; `gone` says that it has one now, or was deleted."""

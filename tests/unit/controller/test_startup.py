@@ -1,6 +1,7 @@
-"""The watch of the cards, as start-up connects it."""
+"""The watches of cards and pods, as start-up connects them."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,30 +9,44 @@ import pytest
 
 from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer
+from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.controller import startup
-from gpuledger.controller.kopf_lists import KopfLists
+from gpuledger.controller.lists_read import CARDS, NODES, ListsRead
+from gpuledger.controller.startup import _first_to_end
+from gpuledger.controller.wiring import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
-from gpuledger.model.errors import ApiError, Conflict, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Unreachable, WentBack
 
 Json = dict[str, Any]
+Taker = Callable[[Json, bool], None]
+Listing = Callable[[], Callable[[set[str]], None]]
+
+
+async def watched(
+    part: Callable[[Operator], Awaitable[None]], operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Json, Taker, Listing]:
+    """Return how a part follows what it follows: path, parameters, and what is called."""
+    asked: list[tuple[str, Json, Taker, Listing]] = []
+
+    async def follow(_: object, path: str, parameters: Json, changed: Taker, listing: Listing) -> None:
+        asked.append((path, parameters, changed, listing))
+
+    monkeypatch.setattr(startup, "follow", follow)
+    await part(operator)
+    (found,) = asked
+    return found
 
 
 async def test_a_card_that_cannot_be_read_is_counted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     api = ApiServer()
     parts, card = OperatorParts(api), a_card()
     api.put_card(card, a_holder("a", a_share(card)))
-
-    async def follow(
-        _: object, path: str, parameters: Json, changed: Callable[[Json, bool], None], listing: object
-    ) -> None:
-        assert path.endswith("/gpuallocations")
-        assert parameters == {}
-        changed(new_allocation(a_card(1)), False)
-        changed(api.cards[card.object_name], False)
-
-    monkeypatch.setattr(startup, "follow", follow)
-    await startup._follow_cards(replace(parts.as_operator(), kopf_lists=KopfLists()))
+    path, parameters, changed, _ = await watched(startup._follow_cards, parts.as_operator(), monkeypatch)
+    assert path.endswith("/gpuallocations")
+    assert parameters == {}
+    changed(new_allocation(a_card(1)), False)
+    changed(api.cards[card.object_name], False)
     assert parts.counts.bad_input == {"allocation": 1}
     assert list(parts.entry(card).holders) == ["a"]
 
@@ -50,3 +65,69 @@ async def test_the_first_comparison_is_tried_until_all_pages_of_all_lists_were_r
 
     await startup._until_it_works(compare)
     assert outcomes == []
+
+
+async def test_pods_have_one_watch_that_selects_on_a_field_that_nobody_can_edit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod that left a label selector would look deleted. Other schedulers' pods may use cards without the ledger."""
+    operator = OperatorParts(ApiServer()).as_operator()
+    path, parameters, _, _ = await watched(startup._follow_pods, operator, monkeypatch)
+    assert (path, parameters) == ("/api/v1/pods", {"fieldSelector": "spec.schedulerName!=default-scheduler"})
+
+
+async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_the_list_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts, lists = OperatorParts(ApiServer()), ListsRead()
+    operator = replace(parts.as_operator(), lists=lists)
+    lists.read(NODES)
+    lists.read(CARDS)
+    _, _, changed, listing = await watched(startup._follow_pods, operator, monkeypatch)
+    pods = [a_pod_object(name, limits={GPU: 1}) for name in ("stays", "leaves")]
+    listing()({"uid-stays", "uid-leaves"})
+    assert lists.first.is_set()
+    assert not lists.again.is_set()
+    for pod in pods:
+        changed(pod, False)
+    known = {tracker: set(tracker.known_pending()) for tracker in parts.observer._pending_trackers}
+    assert any("uid-leaves" in uids for uids in known.values())
+    listing()({"uid-stays"})
+    assert lists.again.is_set()  # for bound pods, a comparison finds out
+    for tracker, before in known.items():
+        assert set(tracker.known_pending()) == before - {"uid-leaves"}
+
+
+async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -> None:
+    ended: list[str] = []
+
+    async def goes_on(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise WentBack("older")
+
+    with pytest.raises(WentBack):
+        await _first_to_end(goes_on("a"), fails(), goes_on("b"))
+    assert ended == ["a", "b"]
+
+
+async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
+    ended: list[str] = []
+
+    async def goes_on(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    running = asyncio.create_task(_first_to_end(goes_on("a"), goes_on("b")))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended == ["a", "b"]

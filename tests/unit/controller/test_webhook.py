@@ -1,5 +1,7 @@
 """Kopf's side of the webhook: off unless asked for, and the handlers that the configuration names."""
 
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +12,8 @@ import yaml
 from fakes.objects import GPU, MEMORY, a_pod_object
 from gpuledger.configuration.admission import pod_rules, webhook_configuration
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.webhook import add_handlers, serve_webhook
+from gpuledger.controller import webhook
+from gpuledger.controller.webhook import SteadyWebhookServer, add_handlers, serve_webhook
 from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 from gpuledger.model.errors import BadInput
 
@@ -83,3 +86,22 @@ async def test_a_refusal_is_told_as_forbidden_and_a_warning_without_one() -> Non
     body = kopf.Body(cast(Any, a_pod_object(limits={GPU: 1, MEMORY: 1, "nvidia.com/gpumem-percentage": 5})))
     await check(body=body, userinfo=user, warnings=warnings)
     assert len(warnings) == 1
+
+
+async def test_a_certificate_that_cannot_be_read_does_not_end_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a Secret are not exchanged at the same moment: for a while, certificate and key do not match."""
+    served: list[str] = []
+
+    async def serve(self: object, fn: object) -> AsyncIterator[kopf.WebhookClientConfig]:
+        served.append("again" if served else "first")
+        if len(served) == 1:
+            yield kopf.WebhookClientConfig(url="https://old")
+            raise ssl.SSLError("key values mismatch")
+        yield kopf.WebhookClientConfig(url="https://new")
+
+    monkeypatch.setattr(kopf.WebhookServer, "__call__", serve)
+    monkeypatch.setattr(webhook, "PAUSE_S", 0.0)
+    configs = SteadyWebhookServer()(cast(Any, None))
+    assert [(await anext(configs))["url"] for _ in range(2)] == ["https://old", "https://new"]
+    assert served == ["first", "again"]
+    await cast(AsyncGenerator[Any, None], configs).aclose()

@@ -40,6 +40,26 @@ async def resync(parts: OperatorParts) -> None:
     await parts.releaser.worker.idle()
 
 
+async def test_a_pod_that_gets_a_node_waits_no_more_and_counts_as_bound_from_the_same_event(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    observer, uid = parts.observer, "uid-new"
+
+    def known() -> tuple[bool, bool]:
+        pending = any(uid in tracker.known_pending() for tracker in observer._pending_trackers)
+        return pending, any(uid in tracker.known_bound() for tracker in observer._bound_trackers)
+
+    observer.any_pod(a_pod_object("new", limits={GPU: 1}), gone=False)
+    assert known() == (True, False)
+    observer.any_pod(a_pod_object("new", limits={GPU: 1}, node_name="node-a"), gone=False)
+    assert known() == (False, True)
+    observer.any_pod(a_pod_object("new", limits={GPU: 1}, node_name="node-a"), gone=True)
+    assert known() == (False, False)
+    observer.any_pod(a_pod_object("new", limits={GPU: 1}), gone=False)
+    observer.any_pod(a_pod_object("new", limits={GPU: 1}), gone=True)
+    assert known() == (False, False)
+
+
 async def test_the_first_resync_reads_everything_and_says_so(api: ApiServer, parts: OperatorParts) -> None:
     assert parts.observer.synced
     assert sorted(parts.ledger.node_names()) == ["node-a", "node-b"]

@@ -1,0 +1,166 @@
+"""The operator as Kopf runs it: built by `on.startup`, stopped by `on.cleanup`, and shown nodes in between.
+
+Of the watches, Kopf has that of nodes. Pods and GPUAllocations have plain ones: docs/architecture.md has the figures.
+The handler of nodes is an `on.event` one, which returns None: all other kinds make Kopf write annotations or finalizers
+to the objects that they watch. What a watch may miss, a comparison with full lists finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from gpuledger.controller.kopf_session import session
+from gpuledger.controller.run_options import RunOptions
+from gpuledger.controller.startup import run_parts, serve
+from gpuledger.controller.webhook import serve_webhook
+from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.workflows.system_clock import SystemClock
+
+RETRY_S = 1.0
+"""Pause before a request of Kopf's is repeated that had no answer."""
+
+NODES_AT_ONCE = 50
+"""Nodes of a page at most. Kopf has a task for each object that it has just seen, which holds the object until it ends:
+with pages of 200 and tasks that wait for half a second, the list of 5,000 nodes took 45 MiB; with these two, 13."""
+
+IDLE_S = 0.01
+"""How long such a task waits for the next event of its object."""
+
+LONGEST_EXIT_S = 10.0
+"""From a signal to the end of the process, after which Kopf kills it."""
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Stores nothing: Kopf's comparison of old and new objects is half the cost of an event, and nobody asks for it."""
+
+    def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
+        """Return nothing to compare."""
+        return {}
+
+    def fetch(self, *, body: kopf.Body) -> Any:
+        """Return nothing to compare with."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: Any) -> None:
+        """Write nothing."""
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Have Kopf read what it must, and write nothing."""
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.watching.chunk_size = NODES_AT_ONCE
+    settings.queueing.idle_timeout = IDLE_S
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = itertools.repeat(RETRY_S)  # its own grow to 21 s, and end the process then
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.process.ultimate_exiting_timeout = LONGEST_EXIT_S
+
+
+class KopfFrame:
+    """One operator in Kopf's hands. Whatever goes wrong at the start, or ends a part, ends Kopf in good order."""
+
+    def __init__(self, registry: kopf.OperatorRegistry, read_options: Callable[[], RunOptions]) -> None:
+        self.failure: BaseException | None = None
+        """Why the operator ends, unless it was told to."""
+        self._registry = registry
+        self._read_options = read_options
+        self._operator: Operator | None = None
+        self._started = contextlib.AsyncExitStack()
+        os.environ.setdefault("POD_ID", socket.gethostname())  # else Kopf asks for a user's name, and images have none
+        kopf.on.startup(registry=registry)(self.start)
+        kopf.on.cleanup(registry=registry)(self.stop)
+        kopf.on.login(registry=registry)(self.log_in)
+        kopf.on.probe(registry=registry, id="ledger")(self.probe)
+        kopf.on.event("", "v1", "nodes", registry=registry)(self.node)
+
+    async def start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
+        """Build the parts and let them run. If that fails, Kopf begins, and ends at once."""
+        try:
+            configure(settings)
+            await self._start(self._read_options(), settings)
+        except Exception as error:  # noqa: BLE001 - whoever runs Kopf is told
+            self._end(error)
+
+    async def _start(self, options: RunOptions, settings: kopf.OperatorSettings) -> None:
+        async with contextlib.AsyncExitStack() as started:
+            client = await KubeClient.connect(options.kubeconfig)
+            started.push_async_callback(client.close)
+            operator = build_operator(client, options.settings, SystemClock(), options.host)
+            serve_webhook(self._registry, settings, options.settings)
+            await serve(operator, options, started)
+            parts = asyncio.create_task(
+                run_parts(operator, follows_lease=options.host is not None), name="parts of gpuledger"
+            )
+            started.push_async_callback(_stopped, parts)
+            parts.add_done_callback(self._parts_ended)
+            self._operator = operator
+            self._started = started.pop_all()
+
+    async def stop(self, **_: Any) -> None:
+        """Stop the parts, in the reverse order; once is enough."""
+        started, self._started = self._started, contextlib.AsyncExitStack()
+        await started.aclose()
+
+    async def log_in(self, **_: Any) -> kopf.AiohttpSession:
+        """Return a connection to the API server."""
+        operator = await self._built()
+        return session(operator.client, operator.lists)
+
+    async def probe(self, **_: Any) -> str:
+        """Return what Kopf's own liveness endpoint says of the ledger, where that is asked for."""
+        return "read" if (await self._built()).workflows.observer.synced else "not read yet"
+
+    async def node(self, event: kopf.RawEvent, **_: Any) -> None:
+        """Take in a Node."""
+        operator = await self._built()
+        operator.workflows.observer.node(dict(event["object"]), gone=event["type"] == "DELETED")
+
+    async def _built(self) -> Operator:
+        """Return the operator. Where there is none, because its start has failed, wait for the end."""
+        while self._operator is None:
+            await asyncio.Event().wait()
+        return self._operator
+
+    def _parts_ended(self, parts: asyncio.Task[None]) -> None:
+        if not parts.cancelled():
+            self._end(parts.exception())
+
+    def _end(self, why: BaseException | None) -> None:
+        """Have Kopf end as if the process had been told to: its own way out, whoever has started it."""
+        self.failure = why
+        # Not at once: Kopf may not listen for signals yet.
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def run(options: RunOptions) -> None:
+    """Run until a signal.
+
+    Raises what the start has failed with, and WentBack when nothing that is remembered can be trusted: whoever runs the
+    process starts it again.
+    """
+    registry = kopf.OperatorRegistry()
+    frame = KopfFrame(registry, lambda: options)
+    try:
+        await kopf.operator(registry=registry, clusterwide=True)
+    finally:
+        await frame.stop()
+    if frame.failure is not None:
+        raise frame.failure

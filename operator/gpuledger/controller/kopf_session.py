@@ -1,0 +1,153 @@
+"""Kopf's connection to the API server, over which no answer reaches it that would end the process.
+
+A list that is refused with 404, 410 or 422, an error in a watch other than 410, a line or a page that is no JSON: each
+ends Kopf, and with it the operator; an API server in trouble would end all operators at once. And Kopf reads pages and
+lines in one piece, however long. That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
+only that the content of an answer is replaced is in nobody's documents.
+tests/unit/controller/test_kopf_session.py runs Kopf over it, and says what a next release has to keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Any, cast
+
+import aiohttp
+import kopf
+import orjson
+
+from gpuledger.controller.lists_read import ListsRead
+from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
+from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
+from gpuledger.kube_api.pages import fewer, longest_page_bytes, read_at_most
+from gpuledger.model.errors import AnswerTooLong
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+"""Before a request that has failed is sent again."""
+
+
+def session(client: KubeClient, lists: ListsRead) -> kopf.AiohttpSession:
+    """Return a connection for Kopf with the client's account. Kopf closes it."""
+    configuration = client.configuration
+    info = kopf.ConnectionInfo(
+        server=str(configuration.host),
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+    )
+    connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())
+    opened = aiohttp.ClientSession(connector=connector, middlewares=[SteadyAnswers(client, lists)])
+    return kopf.AiohttpSession(server=info.server, aiohttp_session=opened)
+
+
+class SteadyAnswers:
+    """A middleware for Kopf's HTTP session: it asks until there is an answer that Kopf can read."""
+
+    def __init__(self, client: KubeClient, lists: ListsRead) -> None:
+        self._client = client
+        self._lists = lists
+
+    async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Send a request until it succeeds. Raises what aiohttp raises without an answer: Kopf asks again then."""
+        while True:
+            if authorization := await self._client.authorization():  # anew each time: tokens end
+                request.headers["Authorization"] = authorization
+            response = await send(request)
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                await self._wait(request, response)
+            elif "watch" in request.url.query:
+                watched = _Watched(response.content, request.url.name)
+                response.content = cast(aiohttp.StreamReader, watched)
+                return response
+            elif await self._is_read(request, response):
+                return response
+
+    async def _wait(self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse) -> None:
+        """Pause after a refusal, and begin anew with what is too old."""
+        asked_s = response.headers.get("Retry-After", "")
+        logger.info("%s %s: %d; asking again", request.method, request.url.path_qs, response.status)
+        response.release()
+        await asyncio.sleep(min(LONGEST_WAIT_S, max(PAUSE_S, float(asked_s if asked_s.isdigit() else 0))))
+        if response.status == HTTPStatus.GONE:
+            request.url = request.url.without_query_params("resourceVersion", "continue")
+            if "watch" in request.url.query:
+                self._lists.again.set()  # it begins with the present state: what was deleted meanwhile is not in it
+
+    async def _is_read(self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse) -> bool:
+        """Read an answer; if it is too long, or no JSON, say no, and have the request ask for fewer objects."""
+        size = int(request.url.query.get("limit", 1))
+        try:
+            body = await read_at_most(response, longest_page_bytes(size) if size > 1 else LONGEST_LINE_BYTES)
+            answer = orjson.loads(body)
+            is_last = not (answer.get("metadata") or {}).get("continue")
+        except AnswerTooLong as error:
+            if size > 1:
+                request.url = request.url.update_query(limit=str(fewer(size)))
+                return False
+            return await self._failed(error)
+        except (orjson.JSONDecodeError, AttributeError) as error:
+            return await self._failed(error)
+        response.content = cast(aiohttp.StreamReader, _Read(response.content, body))
+        if "limit" in request.url.query and is_last:
+            self._lists.read(request.url.name)
+        return True
+
+    async def _failed(self, error: Exception) -> bool:
+        logger.warning("an answer to Kopf can't be read: %r; asking again", error)
+        await asyncio.sleep(PAUSE_S)
+        return False
+
+
+class _Content:
+    """The content of an answer, of which something is replaced."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+
+class _Read(_Content):
+    """The content of an answer that has been read."""
+
+    def __init__(self, content: aiohttp.StreamReader, body: bytes) -> None:
+        super().__init__(content)
+        self._body = body
+
+    async def read(self) -> bytes:
+        """Return all of it."""
+        return self._body
+
+
+class _Watched(_Content):
+    """The content of a watch, up to a line that Kopf would not survive."""
+
+    def __init__(self, content: aiohttp.StreamReader, kind: str) -> None:
+        super().__init__(content)
+        self._kind = kind
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """Yield whole lines, one at a time."""
+        async for line in whole_lines(self._content.iter_chunked(size), f"watch of {self._kind}"):
+            if not _is_survived(line):
+                logger.warning("watch of %s: %s; watching again", self._kind, line[:300].decode(errors="replace"))
+                await asyncio.sleep(PAUSE_S)
+                return
+            yield line + b"\n"
+
+
+def _is_survived(line: bytes) -> bool:
+    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists anew."""
+    try:
+        event = orjson.loads(line)
+        is_error, found = event["type"] == "ERROR", dict(event["object"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return False
+    return not is_error or found.get("code") == HTTPStatus.GONE

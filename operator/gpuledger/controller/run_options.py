@@ -1,0 +1,50 @@
+"""How an operator is run: by the options of `gpuledger run`, or by the same as variables of the environment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.configuration.settings import Settings
+from gpuledger.configuration.settings_file import settings_of
+from gpuledger.model.errors import BadInput
+
+BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""As the command line reads variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What does not stand in the settings."""
+
+    settings: Settings
+    kubeconfig: Path | None = None
+    """How to reach the API server; None: as the pod's service account."""
+    host: str | None = None
+    """Write only while the kube-scheduler of this host holds the schedulers' Lease; None: always."""
+    scheduler_pipe: Path | None = None
+    """Named pipe through which that kube-scheduler gets its configuration."""
+
+
+def followed_host(leader_elect: bool, host: str | None) -> str | None:
+    """Return whose kube-scheduler is followed: that of a host, or else of this one."""
+    return (host or socket.gethostname()) if leader_elect else None
+
+
+def options_from(environment: Mapping[str, str]) -> RunOptions:
+    """Return the options of the environment, by the names under which `gpuledger run` reads them. Raises BadInput."""
+    leader_elect = BOOLEANS.get(environment.get("GPULEDGER_LEADER_ELECT", "true").lower())
+    if leader_elect is None:
+        raise BadInput("GPULEDGER_LEADER_ELECT: must be true or false")
+    return RunOptions(
+        settings=settings_of(_path(environment, "GPULEDGER_SETTINGS")),
+        kubeconfig=_path(environment, "KUBECONFIG"),
+        host=followed_host(leader_elect, environment.get("GPULEDGER_HOST")),
+        scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
+    )
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    return Path(environment[name]) if environment.get(name) else None
