@@ -23,7 +23,7 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import BY_NAME, SMALL, random_scenario
 
-LIVES = times(20, 200)
+LIVES = times(20, 200, check=4)
 """Random lives of each small scenario."""
 
 RANDOM_SCENARIOS_AT_ONCE = 10
@@ -46,6 +46,7 @@ def nothing_goes_wrong(lives: Iterable[Life]) -> None:
             pytest.fail(story(shortened(life)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_no_single_deviation_does_harm(scenario: Scenario) -> None:
     nothing_goes_wrong(all_lives(scenario, 1))
@@ -65,7 +66,7 @@ def test_what_random_lives_have_found_does_no_harm_any_more(name: str, seed: int
     nothing_goes_wrong(random_lives(BY_NAME[name], range(seed, seed + 1)))
 
 
-@pytest.mark.parametrize("first", fresh_seeds("random scenarios", times(5, 200)))
+@pytest.mark.parametrize("first", fresh_seeds("random scenarios", times(5, 200, check=1)))
 def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
     for seed in range(first, first + RANDOM_SCENARIOS_AT_ONCE):
         nothing_goes_wrong(random_lives(random_scenario(seed), range(2)))
@@ -73,7 +74,7 @@ def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
 
 @pytest.mark.parametrize("name", ["two pods for one card", "two operators, two pods"])
 @given(gaps=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=times(30, 30, check=6))
 def test_no_handful_of_deviations_does_harm(name: str, gaps: list[tuple[int, int]]) -> None:
     """Each deviation comes so many steps after the last one; Hypothesis leaves out what a failure does not need."""
     deviations, step = [], 0
