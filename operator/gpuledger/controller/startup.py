@@ -25,7 +25,7 @@ from gpuledger.controller.webhook import serve_webhook
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, pods_of
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, leases_in, pods_in, pods_of
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
@@ -144,14 +144,13 @@ async def _follow_cards(operator: Operator) -> None:
 
 
 async def _follow_agents(operator: Operator) -> None:
-    path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods"
+    path, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
     agents = operator.workflows.agents
-    await follow(operator.client, path, {"labelSelector": AGENT_SELECTOR}, agents.observe, agents.listing)
+    await follow(operator.client, path, selector, agents.observe, agents.listing)
 
 
 async def _follow_lease(operator: Operator) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
-    selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
+    path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
     # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
     observe = operator.workflows.leadership.observe
