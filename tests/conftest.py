@@ -7,14 +7,14 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from build_steps import cache_directory
-from effort import LONG, RUN_SEED, times
+from effort import LEFT_OUT, RUN_SEED, times
 from side_by_side import group_of, in_order, is_computed
 
 pytest_plugins = ["reporting"]
 
 settings.register_profile(
     "gpuledger",
-    max_examples=times(50, 200),  # others in each run
+    max_examples=times(50, 200, check=10),  # others in each run
     deadline=None,  # a busy machine must not fail a property
     database=DirectoryBasedExampleDatabase(cache_directory().parent / "hypothesis"),  # a failure is tried again first
     print_blob=True,
@@ -30,11 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the conftest.py of tests/cluster and tests/node have set their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is long, and put the groups of tests in order."""
-    long = [] if LONG else [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    """Leave out what takes more effort than was asked for, and put the groups of tests in order."""
+    left_out = {item for item in items if any(map(item.get_closest_marker, LEFT_OUT))}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: in_order(group_of(item.nodeid)))
 
 

@@ -1,22 +1,31 @@
 """How much a run of the tests tries, and from which seed.
 
-`make test` tries a little of everything, and the same in each run: what fails was changed. `make test-long` tries much
-more, from a seed that it prints first; `make test SEED=12345` makes the choices of another seed, or the same again. The
-environment carries both to the processes that share the work.
+`make test` tries a little of everything, and the same in each run: what fails was changed. `make check` tries less,
+so that one can wait for it. `make test-long` tries much more, from a seed that it prints first. With `make test
+SEED=12345`, the choices are those of another seed, or the same again. The environment carries both to the processes
+that share the work.
 """
 
 import os
 import random
 import secrets
 
-SEED_VARIABLE, LONG_VARIABLE = "GPULEDGER_TEST_SEED", "GPULEDGER_TEST_LONG"
-LONG = os.environ.get(LONG_VARIABLE) == "1"
-RUN_SEED = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(2**32) if LONG else 1)))
+SEED_VARIABLE, EFFORT_VARIABLE = "GPULEDGER_TEST_SEED", "GPULEDGER_TEST_EFFORT"
+EFFORT = os.environ.get(EFFORT_VARIABLE, "test")
+"""The target of the Makefile: check, test or test-long."""
+
+LEFT_OUT = {"check": ("thorough", "long"), "test": ("long",), "test-long": ()}[EFFORT]
+"""Marks of tests that do not run."""
+
+RUN_SEED = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(2**32) if EFFORT == "test-long" else 1)))
 
 
-def times(short: int, long: int) -> int:
-    """Return how often something is tried: `short` by `make test`, `long` by `make test-long`."""
-    return long if LONG else short
+def times(short: int, long: int, check: int | None = None) -> int:
+    """Return how often something is tried: `short` by `make test`, `long` by `make test-long`.
+
+    By `make check` as often as by `make test`, if nothing else is said.
+    """
+    return {"check": short if check is None else check, "test": short, "test-long": long}[EFFORT]
 
 
 def seeds_for(purpose: str, count: int) -> list[int]:

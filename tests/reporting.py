@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from effort import RUN_SEED
+from effort import EFFORT, RUN_SEED
 
 MEASURED = "measured"
 """Name of the property of a report that carries a sentence."""
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    return f"seed: {RUN_SEED}; `make test SEED={RUN_SEED}` makes the same random choices"
+    return f"seed: {RUN_SEED}; `make {EFFORT} SEED={RUN_SEED}` makes the same random choices"
 
 
 class Telling:

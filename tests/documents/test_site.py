@@ -1,4 +1,7 @@
-"""`make docs` builds the site without a warning, and its pages ask no other host for anything."""
+"""`make docs` builds the site without a warning, and its pages ask no other host for anything.
+
+`make check` does not build it: the first time, Sphinx is installed.
+"""
 
 import os
 import re
@@ -69,6 +72,7 @@ def files(site: Path, *endings: str) -> Iterator[tuple[str, str]]:
             yield str(file.relative_to(site)), file.read_text()
 
 
+@pytest.mark.thorough
 def test_pages_load_nothing_from_another_host(site: Path) -> None:
     pages = dict(files(site, ".html"))
     assert len(pages) > len(PAGES)
@@ -77,6 +81,7 @@ def test_pages_load_nothing_from_another_host(site: Path) -> None:
     assert {name: each for name, each in foreign.items() if each} == {}
 
 
+@pytest.mark.thorough
 def test_styles_and_pictures_load_nothing_from_another_host(site: Path) -> None:
     styles = dict(files(site, ".css", ".svg"))
     assert styles
@@ -84,6 +89,7 @@ def test_styles_and_pictures_load_nothing_from_another_host(site: Path) -> None:
     assert {name: each for name, each in foreign.items() if each} == {}
 
 
+@pytest.mark.thorough
 def test_scripts_name_no_other_host_to_load_from(site: Path) -> None:
     """Addresses in their comments, and names of XML namespaces, are no requests."""
     calls = re.compile(r"(?:fetch|import|open|src\s*=)\s*\(?\s*['\"`](?:https?:)?//", re.IGNORECASE)
@@ -92,6 +98,7 @@ def test_scripts_name_no_other_host_to_load_from(site: Path) -> None:
     assert [name for name, text in scripts.items() if calls.search(text)] == []
 
 
+@pytest.mark.thorough
 def test_every_document_has_its_page(site: Path) -> None:
     missing = [page for page in PAGES if not (site / page.relative_to(ROOT)).with_suffix(".html").exists()]
     assert missing == []

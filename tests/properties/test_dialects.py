@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from builders import a_card
+from effort import times
 from fakes.dialects import (
     HAMI,
     VOLCANO,
@@ -212,7 +213,7 @@ POD_NAMES += [name for row in vendor_rows() for name in (row.use_uuid, row.avoid
 quantities = st.sampled_from(["0", "1", "2", "100", "3k", "30M", "1Gi", "500m", "-1", "x", "1e9", "9E"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(300, 300, check=60))
 @given(
     st.dictionaries(st.sampled_from(NODE_NAMES), annotation_texts, max_size=4),
     st.dictionaries(st.sampled_from(COUNTS), quantities, max_size=3),
@@ -229,7 +230,7 @@ def test_any_node_is_read_or_bad_input_and_every_card_that_is_read_can_be_stored
         assert all(0 < card.capacity.memory_mib <= crd.MAX_MEMORY_MIB for card in inventory.cards)
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(300, 300, check=60))
 @given(
     st.dictionaries(st.sampled_from(POD_NAMES), annotation_texts, max_size=4),
     st.lists(st.dictionaries(st.sampled_from(WORDS.resources()), quantities, max_size=3), min_size=1, max_size=3),
@@ -298,7 +299,7 @@ objects = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(300, 300, check=60))
 @given(documents | objects | st.fixed_dictionaries({"items": st.lists(objects, max_size=2)}))
 def test_any_object_is_inspected(document: Any) -> None:
     found = list(inspected(document, WORDS))

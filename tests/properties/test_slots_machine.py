@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from effort import times
 from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT, AdmissionError
 from fakes.objects import GPU
@@ -196,4 +197,4 @@ class SlotsMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotsMachine.TestCase
-TestSlots.settings = settings(max_examples=40, stateful_step_count=30)
+TestSlots.settings = settings(max_examples=times(40, 40, check=10), stateful_step_count=30)

@@ -37,10 +37,10 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import BY_NAME, FAULTS, SMALL, random_scenario
 
-LIVES = times(20, 200)
+LIVES = times(20, 200, check=4)
 """Random lives of each small scenario."""
 
-LIVES_WITH_FAULTS = times(8, 200)
+LIVES_WITH_FAULTS = times(8, 200, check=2)
 """The same of each scenario with more faults."""
 
 PARTS = times(5, 1)
@@ -76,6 +76,7 @@ def nothing_goes_wrong(lives: Iterable[Life]) -> None:
             pytest.fail(story(shortened(life)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_no_single_deviation_does_harm(scenario: Scenario) -> None:
     nothing_goes_wrong(all_lives(scenario, 1))
@@ -92,6 +93,7 @@ def test_no_random_life_does_harm(scenario: Scenario, seed: int) -> None:
     nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES)))
 
 
+@pytest.mark.thorough
 @with_seeds(FAULTS, "parts")
 def test_no_single_deviation_does_harm_where_more_can_go_wrong(scenario: Scenario, seed: int) -> None:
     nothing_goes_wrong(all_lives(scenario, 1, seed % PARTS, PARTS))
@@ -107,7 +109,7 @@ def test_what_random_lives_have_found_does_no_harm_any_more(name: str, choices: 
     nothing_goes_wrong([live(BY_NAME[name], Repeat(read_choices(choices)))])
 
 
-@pytest.mark.parametrize("first", seeds_for("random scenarios", times(5, 200)))
+@pytest.mark.parametrize("first", seeds_for("random scenarios", times(5, 200, check=1)))
 def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
     for seed in range(first, first + RANDOM_SCENARIOS_AT_ONCE):
         nothing_goes_wrong(random_lives(random_scenario(seed), range(2)))
@@ -115,7 +117,7 @@ def test_no_random_life_of_a_random_scenario_does_harm(first: int) -> None:
 
 @pytest.mark.parametrize("name", ["two pods for one card", "two operators, two pods"])
 @given(gaps=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=times(30, 30, check=6))
 def test_no_handful_of_deviations_does_harm(name: str, gaps: list[tuple[int, int]]) -> None:
     """Each deviation comes so many steps after the last one; Hypothesis leaves out what a failure does not need."""
     deviations, step = [], 0

@@ -17,6 +17,9 @@ from simulation.test_the_simulation_notices import BREAKS, LEFT, LOST, NOTHING, 
 LARGE = ("bind, sweep, bind", "two pods on one card")
 """Races with thousands of orders even when nothing goes wrong."""
 
+WIDE = ("a pod on two cards", "a pod on two cards, twice")
+"""Races that take seconds even when nothing goes wrong."""
+
 WITH_A_FAULT = ("bind and sweep", "two pods for one card")
 
 
@@ -32,11 +35,19 @@ def nothing_goes_wrong(orders: Orders) -> None:
             pytest.fail(told(lived.race, lived.places)[1])
 
 
-@pytest.mark.parametrize("name", [race.name for race in RACES if race.name not in LARGE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(race.name, marks=pytest.mark.thorough if race.name in WIDE else ())
+        for race in RACES
+        if race.name not in LARGE
+    ],
+)
 def test_no_order_does_harm(name: str) -> None:
     nothing_goes_wrong(Orders(BY_NAME[name], wrong=0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WITH_A_FAULT)
 def test_no_order_with_a_fault_does_harm(name: str) -> None:
     nothing_goes_wrong(Orders(BY_NAME[name], wrong=1))

@@ -79,7 +79,8 @@ class Samples:
         while frame is not None and not frame.f_code.co_filename.startswith(HERE):
             stack.append(_name(frame))
             frame = frame.f_back
-        self.stacks[(self._subject, *reversed(stack))] += 1
+        if stack:
+            self.stacks[(self._subject, *reversed(stack))] += 1
 
 
 def _name(frame: FrameType) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.formats.objects.pod import has_started, is_finished
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.writes import MERGE_PATCH
+from gpuledger.kube_api.kubelet_writes import KubeletWrites
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
@@ -122,30 +123,23 @@ async def register_node(client: KubeClient, node: FakeNode, count_resources: Seq
     slots = dict.fromkeys(count_resources, str(sum(card.capacity.number for card in node.cards)))
     amounts = {"cpu": "128", "memory": "1Ti", "pods": str(PODS_PER_NODE), **slots}
     ready = {"type": "Ready", "status": "True", "reason": "FakeKubelet", "message": "simulated by gpuledger"}
-    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {**metadata, "labels": labels}}
-    path = f"/api/v1/nodes/{node.name}"
-    try:
-        # With its status at once, as a kubelet creates its node: kube-scheduler may refuse a pod in between, and does
-        # not try it again when the slots come (docs/limits.md).
-        await client.request("POST", "/api/v1/nodes", {**body, **status})
-    except Conflict:
-        await client.request("PATCH", path, body, content_type=MERGE_PATCH)
-        await client.request("PATCH", f"{path}/status", status, content_type=MERGE_PATCH)
+    await KubeletWrites(client).put_node(body, status)
 
 
 class FakeKubelet:
     """Shows bound pods as running and lets them end. Polls: it stands for many kubelets, and is no model of one."""
 
     def __init__(self, client: KubeClient, node_names: set[str]) -> None:
-        self._client = client
+        self._reads, self._writes = KubeReads(client), KubeletWrites(client)
         self._node_names = node_names
 
     async def run(self) -> None:
         """Play until cancelled."""
         while True:
             try:
-                async for page in self._client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
+                async for page in self._reads.all_bound_pods():
                     for pod in page:
                         if pod["spec"]["nodeName"] in self._node_names:
                             await self._play(pod)
@@ -156,20 +150,19 @@ class FakeKubelet:
     async def _play(self, pod: Json) -> None:
         status, metadata = pod.get("status") or {}, pod["metadata"]
         finished = is_finished(pod)
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         try:
             if metadata.get("deletionTimestamp"):
                 if not finished:
-                    await self._set_phase(path, pod, "Failed" if _is_long_lived(pod) else "Succeeded")
-                await self._client.request("DELETE", path, {"gracePeriodSeconds": 0})
+                    await self._set_phase(pod, "Failed" if _is_long_lived(pod) else "Succeeded")
+                await self._writes.remove_pod(pod)
             elif not has_started(pod):
-                await self._set_phase(path, pod, "Running")
+                await self._set_phase(pod, "Running")
             elif not finished and not _is_long_lived(pod) and _age_s(status["startTime"]) > JOB_RUNTIME_S:
-                await self._set_phase(path, pod, "Succeeded")
+                await self._set_phase(pod, "Succeeded")
         except (NotFound, Conflict):
             pass  # it went meanwhile
 
-    async def _set_phase(self, path: str, pod: Json, phase: str) -> None:
+    async def _set_phase(self, pod: Json, phase: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started = (pod.get("status") or {}).get("startTime") or now
         running = phase == "Running"
@@ -190,7 +183,7 @@ class FakeKubelet:
             "containerStatuses": containers,
             "conditions": [*scheduled, condition],
         }
-        await self._client.request("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)
+        await self._writes.set_pod_status(pod, status)
 
 
 def _is_long_lived(pod: Json) -> bool:

@@ -44,7 +44,7 @@ from gpuledger.formats.objects.pod import container_ids
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import KubeReads
+from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
@@ -123,9 +123,7 @@ class Agent:
                 group.create_task(self._register.run())
                 group.create_task(self._ends.run())
                 selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
-                group.create_task(
-                    follow(self._client, "/api/v1/nodes", selector, self._observe_node, lambda: lambda _: None)
-                )
+                group.create_task(follow(self._client, NODES, selector, self._observe_node, lambda: lambda _: None))
                 group.create_task(self._look_after_ended_pods())
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
@@ -151,7 +149,7 @@ class Agent:
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
-            group.create_task(follow(self._client, "/api/v1/pods", selector, self._ended.observe, self._ended.listing))
+            group.create_task(follow(self._client, PODS, selector, self._ended.observe, self._ended.listing))
 
     async def _sees_processes(self) -> bool:
         """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""

@@ -19,7 +19,7 @@ from gpuledger.controller.web.view_access import access_for
 from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.reads import ALLOCATIONS, OUR_PODS, PODS, KubeReads
+from gpuledger.kube_api.reads import ALLOCATIONS, OUR_PODS, PODS, KubeReads, leases_in, pods_in
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
@@ -143,14 +143,13 @@ async def _follow_cards(operator: Operator) -> None:
 
 
 async def _follow_agents(operator: Operator) -> None:
-    path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods"
+    path, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
     agents = operator.workflows.agents
-    await follow(operator.client, path, {"labelSelector": AGENT_SELECTOR}, agents.observe, agents.listing)
+    await follow(operator.client, path, selector, agents.observe, agents.listing)
 
 
 async def _follow_lease(operator: Operator) -> None:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
-    selector = {"fieldSelector": f"metadata.name={LEASE_NAME}"}
+    path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
     # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
     observe = operator.workflows.leadership.observe

@@ -9,7 +9,7 @@ from gpuledger.kube_api.client import Json, KubeClient
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
-
+NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 
 CLUSTERS_OWN = "default-scheduler"
@@ -31,6 +31,16 @@ def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     return f"spec.schedulerName{only},spec.nodeName{'!=' if bound else '='}"
 
 
+def pods_in(namespace: str) -> str:
+    """Return the path of a namespace's pods."""
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def leases_in(namespace: str) -> str:
+    """Return the path of a namespace's Leases."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
 class KubeReads:
     """Typed names for the requests that read."""
 
@@ -39,7 +49,7 @@ class KubeReads:
 
     def nodes(self) -> AsyncIterator[list[Json]]:
         """Yield all Nodes, page by page."""
-        return self._client.pages("/api/v1/nodes")
+        return self._client.pages(NODES)
 
     def allocations(self) -> AsyncIterator[list[Json]]:
         """Yield all GPUAllocations, page by page."""
@@ -48,6 +58,10 @@ class KubeReads:
     def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the pods that have a node of all schedulers but the cluster's own, page by page."""
         return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=True)})
+
+    def all_bound_pods(self) -> AsyncIterator[list[Json]]:
+        """Yield the pods that have a node of all schedulers, those that have ended too, page by page."""
+        return self._client.pages(PODS, {"fieldSelector": "spec.nodeName!="})
 
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the pods of these scheduler profiles that have no node, page by page; others may be among them."""
@@ -65,7 +79,7 @@ class KubeReads:
     def selected_pods(self, namespace: str, label_selector: str) -> AsyncIterator[list[Json]]:
         """Yield the pods of a namespace with these labels, page by page; an empty selector stands for all."""
         selector = {"labelSelector": label_selector} if label_selector else {}
-        return self._client.pages(f"/api/v1/namespaces/{namespace}/pods", selector)
+        return self._client.pages(pods_in(namespace), selector)
 
     async def server_version(self) -> tuple[int, int]:
         """Return the API server's version, major and minor."""
@@ -74,7 +88,7 @@ class KubeReads:
 
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
-        return await self._client.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return await self._client.request("GET", f"{pods_in(namespace)}/{name}")
 
     async def pods_of_node(self, node_name: str) -> list[Json]:
         """Return the pods that are bound to a node, as they are now."""
@@ -83,7 +97,7 @@ class KubeReads:
 
     async def node(self, name: str) -> Json:
         """Return a node as it is now. Raises NotFound."""
-        return await self._client.request("GET", f"/api/v1/nodes/{name}")
+        return await self._client.request("GET", f"{NODES}/{name}")
 
     async def allocation(self, name: str) -> Json:
         """Return a card's GPUAllocation as it is now. Raises NotFound."""

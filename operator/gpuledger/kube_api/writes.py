@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from gpuledger.kube_api.client import Json, KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS
+from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in
 from gpuledger.model.errors import ApiError
 from gpuledger.model.share import Pod
 
@@ -77,7 +77,7 @@ class KubeWrites:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node_name},
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+        path = f"{pods_in(pod.namespace)}/{pod.name}/binding"
         await self._client.request("POST", path, binding, timeout_s=timeout_s)
 
     async def evict_pod(self, pod: Pod) -> None:
@@ -92,7 +92,7 @@ class KubeWrites:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        await self._client.request("POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", eviction)
+        await self._client.request("POST", f"{pods_in(pod.namespace)}/{pod.name}/eviction", eviction)
 
     async def delete_pod(self, pod: Pod) -> None:
         """Have a pod leave in good order, whatever its PodDisruptionBudgets say.
@@ -100,7 +100,7 @@ class KubeWrites:
         Raises NotFound if it is gone, Conflict if another pod has its name.
         """
         options = {"preconditions": {"uid": pod.uid}}
-        await self._client.request("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", options)
+        await self._client.request("DELETE", f"{pods_in(pod.namespace)}/{pod.name}", options)
 
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then.
@@ -108,7 +108,7 @@ class KubeWrites:
         Raises NotFound if there is no such pod, Invalid if it has another UID by now.
         """
         change = {"metadata": {"uid": pod.uid, "annotations": {name: value}}}
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        path = f"{pods_in(pod.namespace)}/{pod.name}"
         return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     async def set_pod_condition(self, pod: Pod, condition: Json) -> None:
@@ -117,7 +117,7 @@ class KubeWrites:
         Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
         """
         change = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        path = f"{pods_in(pod.namespace)}/{pod.name}/status"
         await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
     async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
@@ -126,7 +126,7 @@ class KubeWrites:
         Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
         """
         change = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node_name or None}}
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        path = f"{pods_in(pod.namespace)}/{pod.name}/status"
         return await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
     async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
@@ -135,12 +135,12 @@ class KubeWrites:
         Raises Conflict if it has, and NotFound.
         """
         change = {"metadata": {"resourceVersion": resource_version, "annotations": {annotation: value}}}
-        await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
+        await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
         """Set one annotation of a node that nobody else should write. Raises NotFound."""
         change = {"metadata": {"annotations": {annotation: value}}}
-        await self._client.request("PATCH", f"/api/v1/nodes/{name}", change, content_type=MERGE_PATCH)
+        await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def create_event(self, event: Json) -> None:
         """Create an Event, in the namespace that it names."""

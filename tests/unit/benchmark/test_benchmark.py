@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import GeneratorType
 
 import pytest
 from rich.console import Console
@@ -130,6 +131,14 @@ def test_samples_are_taken_of_what_is_asked_for(tmp_path: Path) -> None:
     assert samples.subjects() == ["sums"]
     samples.save(tmp_path / "folded")
     assert (tmp_path / "folded").read_text().startswith("sums;")
+
+
+def test_what_the_benchmark_does_itself_is_no_sample() -> None:
+    samples = Samples()
+    with (counted := samples.of("sums")):
+        assert isinstance(counted.gen, GeneratorType)
+        samples._take(0, counted.gen.gi_frame)
+    assert not samples.stacks
 
 
 @pytest.mark.parametrize("rounds", [1, 12, 34])

@@ -596,7 +596,7 @@ class Lives:
         await self.cluster.start()
 
 
-@pytest.mark.parametrize("seed", seeds_for("strangers", times(10, 300)))
+@pytest.mark.parametrize("seed", seeds_for("strangers", times(10, 300, check=2)))
 async def test_what_really_runs_on_a_card_never_exceeds_it(api: ApiServer, seed: int) -> None:
     lives = Lives(await a_cluster(api, hami_node(cards=2)), seed)
     for _ in range(40):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_card, a_ledger, a_request, a_share, mib, occupy, whole, whole_share
+from effort import times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
@@ -49,7 +50,7 @@ def ledger_of(nodes: list[PlainNode]) -> Ledger:
     return ledger
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60, 60, check=20), deadline=None)
 @given(
     nodes=st.lists(plain_nodes, min_size=1, max_size=4),
     kinds=st.lists(pods, min_size=1, max_size=5, unique=True),

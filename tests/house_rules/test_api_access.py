@@ -1,0 +1,104 @@
+"""Only `kube_api` talks to the API server: what import-linter, which sees imports alone, can't tell.
+
+A request needs a connection, or a program such as kubectl, and a path of the API. Both are looked for in the source of
+every other module. An exception below that is not needed any more fails the test, too.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "operator" / "gpuledger"
+ALLOWED = "kube_api"
+
+CONNECTIONS = {
+    *(f"aiohttp.{name}" for name in ("BaseConnector", "ClientSession", "TCPConnector", "UnixConnector", "request")),
+    *(f"asyncio.create_subprocess_{kind}" for kind in ("exec", "shell")),
+    *("asyncio.open_connection", "asyncio.open_unix_connection", "http.client", "urllib.request"),
+    *(f"os.{name}" for name in ("popen", "posix_spawn", "posix_spawnp", "spawnv", "spawnvp", "system")),
+    *(f"subprocess.{name}" for name in ("Popen", "call", "check_call", "check_output", "run")),
+}
+"""What opens connections or starts programs."""
+
+PATHS = ("/api/", "/apis/")
+
+CONNECTED = {  # file -> what it uses
+    # Kopf's own watches, with an account that kube_api gives.
+    "controller/kopf_session.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
+    # Not the API server: kube-scheduler's /livez.
+    "controller/scheduler_health.py": {"aiohttp.request"},
+    # The commands, with the account of whoever runs them: kubectl, and what it forwards.
+    "doctor/access.py": {"aiohttp.UnixConnector", "asyncio.create_subprocess_exec"},
+    "plugin/kubectl.py": {"subprocess.Popen"},
+    "plugin/operator_view.py": {"http.client", "subprocess.Popen", "urllib.request"},
+    "plugin/watching.py": {"asyncio.create_subprocess_exec"},
+}
+
+WITH_PATHS = {  # all of them commands
+    "command_line/inspect.py",
+    "command_line/look.py",
+    "doctor/reading.py",
+    "plugin/account.py",
+    "plugin/cards.py",
+    "plugin/completion.py",
+    "plugin/get.py",
+    "plugin/operator_view.py",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each file of the program outside `kube_api`, and its source."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE)
+        if name.parts[0] != ALLOWED and "_generated" not in name.parts:
+            yield str(name), ast.parse(file.read_text())
+
+
+def connections(module: ast.Module) -> set[str]:
+    """Return which of CONNECTIONS a module uses: by the module's name, or imported from it."""
+    found = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found & CONNECTIONS
+
+
+def paths(module: ast.Module) -> set[str]:
+    """Return the beginnings of the API's paths that are written out in a module."""
+    texts = (node.value for node in ast.walk(module) if isinstance(node, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and text.startswith(PATHS)}
+
+
+def test_only_the_api_client_opens_connections_or_starts_programs() -> None:
+    used = {name: connections(module) for name, module in modules()}
+    assert {name: found for name, found in used.items() if found} == CONNECTED
+
+
+def test_only_the_api_client_writes_out_paths_of_the_api() -> None:
+    assert {name for name, module in modules() if paths(module)} == WITH_PATHS
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import aiohttp\nasync with aiohttp.ClientSession() as session: pass", {"aiohttp.ClientSession"}),
+        ("from aiohttp import ClientSession", {"aiohttp.ClientSession"}),
+        ("from subprocess import run", {"subprocess.run"}),
+        ("import urllib.request", {"urllib.request"}),
+        ("from urllib.request import urlopen", {"urllib.request"}),
+        ("import urllib.parse\nfrom aiohttp import web\nimport subprocess", set()),
+    ],
+)
+def test_what_opens_a_connection_is_noticed(source: str, found: set[str]) -> None:
+    assert connections(ast.parse(source)) == found
+
+
+@pytest.mark.parametrize("source", ["'/api/v1/pods'", "f'/apis/apps/v1/namespaces/{name}'"])
+def test_a_path_of_the_api_is_noticed(source: str) -> None:
+    assert paths(ast.parse(source))
