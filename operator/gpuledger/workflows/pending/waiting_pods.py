@@ -179,7 +179,7 @@ class WaitingPods:
                 return
 
     async def _wake_up(self, pod: Pod) -> None:
-        self._counts.wake_ups += 1
+        self._counts.wake_ups.inc()
         await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
