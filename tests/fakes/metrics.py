@@ -15,6 +15,7 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -29,11 +30,10 @@ class Shown:
 
     ledger: Ledger = field(default_factory=Ledger)
     counts: Counts = field(default_factory=Counts)
-    journal: JournalCounts = field(default_factory=JournalCounts)
+    journal: JournalCounts = field(default_factory=lambda: JournalCounts(GROUP_LIMIT))
     active: bool = True
     synced: bool = True
     by_reason: dict[str, int] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.ledger, Policy())
@@ -53,7 +53,6 @@ class Shown:
             is_active=lambda: self.active,
             is_synced=lambda: self.synced,
             pending_by_reason=lambda: self.by_reason,
-            ledger_failures=lambda: self.failures,
             per_card=per_card,
             per_pod=per_pod,
             compatibility=compatibility,

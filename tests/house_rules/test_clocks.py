@@ -15,18 +15,18 @@ READINGS = {"now", "utcnow", "today", "time"}
 
 def readings(source: str) -> list[int]:
     """Return the lines of a module that read the time of day, the time of a loop, or anything of `time`."""
-    return sorted({node.lineno for node in ast.walk(ast.parse(source)) if _reads(node)})
+    return sorted(set(_lines_that_read(source)))
 
 
-def _reads(node: ast.AST) -> bool:
-    match node:
-        case ast.Import(names=names):
-            return any(alias.name == "time" for alias in names)
-        case ast.ImportFrom(module=module):
-            return module == "time"
-        case ast.Attribute(attr=attribute):
-            return attribute in READINGS
-    return False
+def _lines_that_read(source: str) -> Iterator[int]:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names) if any(alias.name == "time" for alias in names):
+                yield node.lineno
+            case ast.ImportFrom(module="time"):
+                yield node.lineno
+            case ast.Attribute(attr=attribute) if attribute in READINGS:
+                yield node.lineno
 
 
 def _sources() -> Iterator[tuple[str, str]]:

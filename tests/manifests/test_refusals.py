@@ -1,13 +1,13 @@
 """Wrong values are refused, with a message that says which and why."""
 
+import json
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from chart import CHOICES
 from gpuledger.configuration.settings import Settings
-from manifests.helm import BEFORE_POLICIES, Helm, Json
+from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json
 
 NOT_ALLOWED = "additional properties '{}' not allowed"
 WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is said of it
@@ -74,9 +74,14 @@ def test_a_wrong_value_is_refused_and_named(helm: Helm, values: dict[str, Any], 
     assert what in text
 
 
-@pytest.mark.parametrize("name", CHOICES)
+SETTINGS = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+WORDS = {name: schema["enum"] for name, schema in SETTINGS.items() if "enum" in schema}
+assert {"node_policy", "preemption", "isolation", "delivery"} <= WORDS.keys()
+
+
+@pytest.mark.parametrize("name", WORDS)
 def test_the_words_that_a_setting_may_have_are_those_of_the_program(name: str) -> None:
-    for word in CHOICES[name]:
+    for word in WORDS[name]:
         assert getattr(Settings().changed({name: word}), name) == word
     with pytest.raises(ValueError, match=name):
         Settings().changed({name: "another"})

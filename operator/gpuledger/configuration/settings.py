@@ -11,10 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+POLICIES = ("binpack", "spread", "topology", "fragmentation")
+"""How to choose among nodes, and among cards: docs/placement.md."""
 
-def option(default: Any, text: str) -> Any:
-    """Declare an option with its help."""
-    return field(default=default, metadata={"help": text})
+METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
+"""Whose names metrics can have beside our own: docs/metrics.md."""
+
+
+def option(default: Any, text: str, *, choices: tuple[str, ...] = (), least: int = 0, most: int | None = None) -> Any:
+    """Declare an option with its help: the words that it can have, or the bounds of a number."""
+    return field(default=default, metadata={"help": text, "choices": choices, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +43,14 @@ class Settings:
         "nvidia.com/priority", "Resource: priority on a card; does not influence placement."
     )
 
-    resource_memory_unit_mib: int = option(1, "What 1 of resource_memory stands for; HAMi's memoryFactor.")
+    resource_memory_unit_mib: int = option(1, "What 1 of resource_memory stands for; HAMi's memoryFactor.", least=1)
 
     volcano_count: str = option("volcano.sh/vgpu-number", "Volcano's name for the number of cards.")
     volcano_memory: str = option("volcano.sh/vgpu-memory", "Volcano's name for the memory of each card.")
     volcano_memory_percentage: str = option("volcano.sh/vgpu-memory-percentage", "The same in percent.")
     volcano_cores: str = option("volcano.sh/vgpu-cores", "Volcano's name for the cores of each card, in percent.")
     volcano_memory_unit_mib: int = option(
-        1, "What 1 of volcano_memory, and of memory in Volcano's registers, stands for; its gpuMemoryFactor."
+        1, "What 1 of volcano_memory, and of memory in Volcano's registers, stands for; its gpuMemoryFactor.", least=1
     )
     volcano_classic_count: str = option("volcano.sh/gpu-number", "Whole cards, in the words of Volcano's first plugin.")
     volcano_classic_memory: str = option("volcano.sh/gpu-memory", "Memory of a card, in the same words.")
@@ -60,29 +66,36 @@ class Settings:
 
     default_number: int = option(1, "Cards for a container that asks for memory or cores alone.")
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
-    default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.")
+    default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.", most=100)
 
     most_containers: int = option(
-        8, "Containers of one pod that may ask for cards; the search for a place takes longer with each."
+        8, "Containers of one pod that may ask for cards; the search for a place takes longer with each.", least=1
     )
 
     node_policy: str = option(
         "binpack",
         "Which fitting node to prefer: binpack (fullest first), spread, topology (smallest first), fragmentation (what "
         "costs the expected pods least).",
+        choices=POLICIES,
     )
     card_policy: str = option(
-        "binpack", "Which fitting cards of the node to prefer: binpack, spread, topology (by links), fragmentation."
+        "binpack",
+        "Which fitting cards of the node to prefer: binpack, spread, topology (by links), fragmentation.",
+        choices=POLICIES,
     )
 
     nodes_offered: int = option(
-        1, "Nodes that fit between which kube-scheduler chooses by a pod's soft preferences, 10 at most; 1: by none."
+        1,
+        "Nodes that fit between which kube-scheduler chooses by a pod's soft preferences, 10 at most; 1: by none.",
+        least=1,
+        most=10,
     )
 
     preemption: str = option(
         "auto",
         "Who evicts pods of lower priority from cards: own (the operator), native (kube-scheduler, from Kubernetes "
         "1.38 on), off; auto: by the API server's version.",
+        choices=("auto", "own", "native", "off"),
     )
     preempt_despite_budgets: bool = option(
         False, "Evict pods that a PodDisruptionBudget protects if nothing else helps, as kube-scheduler does."
@@ -115,9 +128,15 @@ class Settings:
     resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
 
     isolation: str = option(
-        "none", "How nodes keep shares of a card apart: none, mps, hami-core, mig; node_config_file may say it of one."
+        "none",
+        "How nodes keep shares of a card apart: none, mps, hami-core, mig; node_config_file may say it of one.",
+        choices=("none", "mps", "hami-core", "mig"),
     )
-    delivery: str = option("cdi", "How containers get to know their cards: cdi, or directory for older runtimes.")
+    delivery: str = option(
+        "cdi",
+        "How containers get to know their cards: cdi, or directory for older runtimes.",
+        choices=("cdi", "directory"),
+    )
     cdi_directory: str = option("/var/run/cdi", "Where the container runtime reads CDI files, on every node.")
     hami_core_directory: str = option("/usr/local/vgpu", "Where HAMi-core is installed on nodes that have it.")
     mps_directory: str = option("/run/nvidia/mps", "Where MPS has its pipe/ and shm/ on nodes that run its daemon.")
@@ -143,7 +162,9 @@ class Settings:
     )
     metrics_per_pod: bool = option(True, "Show in /metrics what each pod holds of each card.")
     metrics_compatibility: tuple[str, ...] = option(
-        (), "Show cards and pods under other systems' names too, for their dashboards: hami, hami-legacy, volcano."
+        (),
+        "Show cards and pods under other systems' names too, for their dashboards: hami, hami-legacy, volcano.",
+        choices=METRICS_COMPATIBILITY,
     )
     view_host: str = option("127.0.0.1", "Where the page listens; on any other address it wants tokens.")
     view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: there is none.")
@@ -172,58 +193,30 @@ class Settings:
 
         Raises ValueError for a name that does not exist, a value of another kind, or values that contradict.
         """
+        from gpuledger.configuration.option_values import checked
+
         known = {option.name: option for option in fields(self)}
-        clean: dict[str, Any] = {}
-        for name, value in values.items():
+        for name in values:
             if name not in known:
                 raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
-            kind = type(known[name].default)
-            if kind is tuple and isinstance(value, list) and all(isinstance(each, str) for each in value):
-                value = tuple(value)
-            wanted = int | float if kind is float else kind
-            if isinstance(value, bool) != (kind is bool) or not isinstance(value, wanted):
-                raise ValueError(f"settings: {name} must be a {_KINDS[kind]}, not {value!r}")
-            clean[name] = float(value) if kind is float and isinstance(value, int) else value
-        result = replace(self, **clean)
+        result = replace(self, **{name: checked(known[name], value) for name, value in values.items()})
         result._check()
         return result
 
     def _check(self) -> None:
-        for name in ("node_policy", "card_policy"):
-            if getattr(self, name) not in POLICIES:
-                raise ValueError(f"settings: {name} must be one of {', '.join(POLICIES)}, not {getattr(self, name)!r}")
-        if self.preemption not in PREEMPTION:
-            raise ValueError(f"settings: preemption must be one of {', '.join(PREEMPTION)}, not {self.preemption!r}")
-        if not 1 <= self.nodes_offered <= 10:
-            raise ValueError("settings: nodes_offered is 1 at least and 10 at most, as many as there are scores")
-        if self.most_containers < 1:
-            raise ValueError("settings: most_containers is 1 at least")
-        if self.default_cores > 100:
-            raise ValueError("settings: default_cores is a percentage of a card, 100 at most")
+        """Raise ValueError for values that are possible by themselves and not together, or a name that is none."""
         if self.bind_timeout_s >= self.extender_timeout_s:
             raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
-        if any(getattr(self, option.name) < 0 for option in fields(self) if isinstance(option.default, int | float)):
-            raise ValueError("settings: no number may be negative")
-        if 0 in (self.resource_memory_unit_mib, self.volcano_memory_unit_mib):
-            raise ValueError("settings: a unit of memory is 1 MiB at least")
-        if not set(self.metrics_compatibility) <= set(METRICS_COMPATIBILITY):
-            raise ValueError(f"settings: metrics_compatibility is a list of {', '.join(METRICS_COMPATIBILITY)}")
+        if not all(number.isdecimal() for number in self.ignored_xids):
+            raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
         self._check_names()
         self._check_nodes()
-        self._check_agent()
 
     def _check_nodes(self) -> None:
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):
             raise ValueError(f"settings: node_label is a label, key=value, not {self.node_label!r}")
         if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
             raise ValueError(f"settings: node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}")
-
-    def _check_agent(self) -> None:
-        for name, known in {"isolation": ("none", "mps", "hami-core", "mig"), "delivery": ("cdi", "directory")}.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"settings: {name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        if not all(number.isdecimal() for number in self.ignored_xids):
-            raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
 
     def _check_names(self) -> None:
         counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}
@@ -243,18 +236,7 @@ class Settings:
             )
 
 
-POLICIES = ("binpack", "spread", "topology", "fragmentation")
-"""How to choose among nodes, and among cards: docs/placement.md."""
-
-PREEMPTION = ("auto", "own", "native", "off")
-"""Who evicts: docs/preemption.md."""
-
-METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
-"""Whose names metrics can have beside our own: docs/metrics.md."""
-
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
-
-_KINDS = {str: "str", int: "int", float: "float", bool: "bool", tuple: "list of str"}
 
 RESOURCES = (
     "resource_count",

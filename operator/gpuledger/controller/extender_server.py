@@ -121,7 +121,7 @@ class ExtenderServer:
 
     def _told(self, error: GpuledgerError) -> str:
         if isinstance(error, BadInput):
-            self._counts.bad_input["request"] += 1
+            self._counts.bad_input.labels("request").inc()
         return f"gpuledger: {error}"
 
 

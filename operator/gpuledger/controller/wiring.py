@@ -58,12 +58,10 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: s
         is_active=workflows.leadership.is_active,
         is_synced=lambda: workflows.observer.synced,
         pending_by_reason=workflows.why_waiting.pods_by_reason,
-        ledger_failures=lambda: workflows.journal.counts.failures,
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
     )
-    workflows.journal.counts.on_write.append(metrics.ledger_written)
     view_source = operators_source(workflows.ledger, workflows.why_waiting, workflows.explainer, workflows.trail)
     workflows.ledger.on_stored.append(view_source.note)
     server = ExtenderServer(

@@ -52,7 +52,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
-        self._lost: Latest[int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
+        self._lost: Latest[str, int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._holds: dict[str, Hold] = {}  # pod UID -> hold

@@ -1,4 +1,8 @@
-"""The preferences that have prices, and what these are made from."""
+"""The preferences that have prices, and what these are made from.
+
+Prices need numpy: 0.1 s and 10 MiB of whoever imports it. So the modules of a preference are imported when it is first
+asked for, by the policy of the cluster or by a pod's annotation; with any other policy, never.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,32 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.decide import Pricer
-from gpuledger.placement.fragmentation.best_fit import BestFit
-from gpuledger.placement.fragmentation.fgd import Fgd
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.refresh import FragmentationPrices
 from gpuledger.placement.policy import Preference
 
+
+def _fragmentation(ledger: Ledger, mix: Mix) -> Pricer:
+    from gpuledger.placement.fragmentation.refresh import FragmentationPrices
+
+    return FragmentationPrices(ledger, mix)
+
+
+def _fgd(ledger: Ledger, mix: Mix) -> Pricer:
+    from gpuledger.placement.fragmentation.fgd import Fgd
+
+    return Fgd(ledger, mix)
+
+
+def _best_fit(ledger: Ledger, _: Mix) -> Pricer:
+    from gpuledger.placement.fragmentation.best_fit import BestFit
+
+    return BestFit(ledger)
+
+
 PRICERS: dict[Preference, Callable[[Ledger, Mix], Pricer]] = {
-    Preference.FRAGMENTATION: FragmentationPrices,
-    Preference.FGD: Fgd,
-    Preference.BEST_FIT: lambda ledger, _: BestFit(ledger),
+    Preference.FRAGMENTATION: _fragmentation,
+    Preference.FGD: _fgd,
+    Preference.BEST_FIT: _best_fit,
 }
 
 

@@ -26,10 +26,10 @@ def apart(kind: str, found: Json, counts: Counts) -> Iterator[None]:
     except WentBack:
         raise
     except BadInput as error:
-        counts.bad_input[kind] += 1
+        counts.bad_input.labels(kind).inc()
         logger.error("%s %s is left out: %s", kind, _name(found), error)
     except Exception:
-        counts.bad_input[kind] += 1
+        counts.bad_input.labels(kind).inc()
         logger.exception(
             "%s %s is left out: it can't be taken in, which is a defect of this program", kind, _name(found)
         )

@@ -1,48 +1,71 @@
-"""What has happened so far, in numbers. The controller shows them as metrics."""
+"""What has happened so far, in numbers. The controller shows them as metrics.
+
+They are the counters of Prometheus' client library, each declared here and nowhere else: its name, its text, and the
+values of its label that are known. Their names begin with `gpuledger_`.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
-from gpuledger.model.listeners import Listeners
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from gpuledger.model.refusal import Reason
+
+NAMESPACE: Final = "gpuledger"
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+"""Upper ends of the buckets of a duration."""
 
 
-@dataclass(slots=True)
 class Counts:
-    """Counters that only grow."""
+    """Counters that only grow, in a registry of their own: there can be several operators in a process."""
 
-    filters: int = 0
-    binds: Counter[str] = field(default_factory=Counter)
-    """Outcome of a bind -> how often."""
-    refusals: Counter[str] = field(default_factory=Counter)
-    """Reason why no node took a pod (the first node's) -> how often."""
-    bad_input: Counter[str] = field(default_factory=Counter)
-    """Kind of object that could not be read (pod, node, request) -> how often."""
-    pods_examined: int = 0
-    nodes_examined: int = 0
-    """Nodes whose facts differed from the last ones."""
-    node_events: int = 0
-    cards_written: int = 0
-    """Cards created, changed or deleted; their status apart."""
-    releases: int = 0
-    wake_ups: int = 0
-    """Patches that made kube-scheduler try a pod again."""
-    plugin_late: int = 0
-    """Pods that another system's device plugin had not found in time."""
-    preemptions: Counter[str] = field(default_factory=Counter)
-    """Outcome of a preemption (begun, done, given-up, forbidden) -> how often."""
-    evictions: int = 0
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace=NAMESPACE, registry=self.registry)
+        self.filters = counter("filters", "Filter requests of the scheduler")
+        self.pods_examined = counter("pods_examined", "Events of bound pods that were looked at")
+        self.node_events = counter("node_events", "Events of nodes")
+        self.nodes_examined = counter("nodes_examined", "Events of nodes that changed something for the ledger")
+        self.cards_written = counter("cards_written", "Cards created, changed or deleted, their status apart")
+        self.releases = counter("releases", "Pods whose shares were given back")
+        self.wake_ups = counter("wake_ups", "Patches of waiting pods that made the scheduler try them again")
+        self.evictions = counter("evictions", "Pods that were evicted for others of higher priority")
+        self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time")
+        self.binds = counter("binds", "Bind requests by outcome", ["outcome"])
+        _begin(self.binds, ("bound", "failed", "late"))
+        self.refusals = counter("refusals", "Filters without a node, by reason", ["reason"])
+        """The reason is that of the first node."""
+        _begin(self.refusals, Reason)
+        self.preemptions = counter("preemptions", "Preemptions by what has become of them", ["outcome"])
+        _begin(self.preemptions, ("begun", "done", "forbidden", "given-up"))
+        self.bad_input = counter("bad_input", "Objects that could not be understood", ["kind"])
+        _begin(self.bad_input, ("allocation", "node", "pod", "request"))
 
 
-@dataclass(slots=True)
 class JournalCounts:
-    """What the journal has done so far."""
+    """What the journal has done so far, in the same way. A write carries `most_entries` at most."""
 
-    patches: int = 0
-    entries: int = 0
-    refusals: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    """Kind of error (conflict, unreachable, not-found, error) -> writes that failed by it."""
-    on_write: Listeners[[float, int]] = field(default_factory=Listeners)
-    """Called after each write, however it ended, with its seconds and the number of its entries."""
+    def __init__(self, most_entries: int) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace=NAMESPACE, registry=self.registry)
+        histogram = partial(Histogram, namespace=NAMESPACE, registry=self.registry)
+        self.patches = counter("ledger_patches", "Writes of a card's status")
+        self.entries = counter("ledger_entries", "Changes that these writes carried")
+        self.refusals = counter("ledger_refusals", "Writes of a card's status that a rule of the ledger refused")
+        text = "Writes of a card's status that failed, refusals apart; each is tried again"
+        self.failures = counter("ledger_write_failures", text, ["kind"])
+        _begin(self.failures, ("conflict", "error", "not-found", "unreachable"))
+        text = "Time from a write of a card's status to its answer"
+        self.write_seconds = histogram("ledger_write_seconds", text, buckets=SECONDS)
+        text = "Changes that a write of a card's status carried"
+        self.write_entries = histogram("ledger_write_entries", text, buckets=(1, 2, 4, 8, 16, 32, most_entries))
+
+
+def _begin(counter: Counter, values: Iterable[str]) -> None:
+    """Let the values of a label count from 0: Prometheus sees no increase where a sample begins with 1."""
+    for value in values:
+        counter.labels(value)

@@ -26,13 +26,14 @@ class Deadlines:
     def __init__(self, *, clock: Clock, least_s: float = 0.0) -> None:
         self._clock = clock
         self._least_s = least_s
-        self._until_s: Latest[float] = Latest(DEADLINES_KEPT)  # pod UID and deadline -> when it is over, loop's clock
+        # pod UID and deadline -> when it is over, loop's clock
+        self._until_s: Latest[tuple[str, str], float] = Latest(DEADLINES_KEPT)
 
     def seconds_left(self, holder: Holder) -> float:
         """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""
         if not holder.deadline:
             return 0.0
-        key, now_s = f"{holder.pod.uid} {holder.deadline}", self._clock.now_s()
+        key, now_s = (holder.pod.uid, holder.deadline), self._clock.now_s()
         until_s = self._until_s.get(key)
         if until_s is None:
             left_s = unix_s(holder.deadline) - self._clock.wall().timestamp()

@@ -31,7 +31,7 @@ class Learner:
         self._ledger = ledger
         self._chooser = chooser
         self._read_request = read_request
-        self._came: Latest[None] = Latest(PODS_REMEMBERED)  # UIDs of pods that have counted
+        self._came: Latest[str, None] = Latest(PODS_REMEMBERED)  # UIDs of pods that have counted
         self._running: dict[str, float] = {}  # UID of a bound pod -> its cards
 
     def forget_pending(self, pod_uid: str) -> None:

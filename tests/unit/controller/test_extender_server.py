@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from fakes.counters import by_label
 from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer
@@ -24,6 +25,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
 
@@ -84,7 +86,7 @@ class World:
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
         unlinked = UnlinkedNodes(ledger, Policy())
-        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(), waiting, cast(Any, ()), unlinked)
+        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(
             placer, preemption, metrics, self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
@@ -213,7 +215,7 @@ async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(wor
     answer = await post(extender, "/filter", question("node-a"))
     assert answer["Error"] == "gpuledger: shares are being given back"
     assert (answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (None, {})
-    assert world.counts.bad_input == {}
+    assert by_label(world.counts.bad_input) == {}
 
 
 @pytest.mark.parametrize(("path", "body"), [("/filter", question("node-a")), ("/bind", BIND)])
@@ -239,7 +241,7 @@ async def test_a_request_that_makes_no_sense_is_an_error_and_counted(
     world: World, extender: Client, path: str, body: bytes
 ) -> None:
     assert (await post(extender, path, body))["Error"].startswith("gpuledger: the ")
-    assert world.counts.bad_input == {"request": 1}
+    assert by_label(world.counts.bad_input) == {"request": 1}
     assert world.placer.asked == []
 
 
@@ -272,8 +274,8 @@ async def test_a_kube_scheduler_that_does_not_live_makes_the_operator_neither_de
 
 
 async def test_metrics_show_the_counters(world: World, health: Client, extender: Client) -> None:
-    world.counts.filters = 3
-    world.counts.refusals["no-memory"] = 2
+    world.counts.filters.inc(3)
+    world.counts.refusals.labels("no-memory").inc(2)
     await post(extender, "/filter", question("node-a"))
     async with health.get("/metrics") as response:
         text = await response.text()

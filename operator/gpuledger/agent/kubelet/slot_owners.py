@@ -10,7 +10,6 @@ that leaves no doubt.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from gpuledger.formats.objects.pod import has_started, is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import is_name, own_name
 from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
 from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
+from gpuledger.model.latest import Latest
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +70,12 @@ class SlotOwners:
         self._checkpoint = directory / CHECKPOINT_FILE
         self._pods, self._lister = pods, lister
         self._readable = True  # the checkpoint, when it was read last
-        self._answers: OrderedDict[tuple[str, frozenset[str]], str] = OrderedDict()  # resource, slots -> last name
+        # resource, slots -> last name
+        self._answers: Latest[tuple[str, frozenset[str]], str] = Latest(ANSWERS_REMEMBERED)
 
     def remember(self, resource: str, slots: frozenset[str], name: str) -> None:
         """Note what Allocate has answered."""
-        self._answers.pop((resource, slots), None)
-        self._answers[resource, slots] = name
-        while len(self._answers) > ANSWERS_REMEMBERED:
-            self._answers.popitem(last=False)
+        self._answers.note((resource, slots), name)
 
     def answered(self, resource: str, slots: frozenset[str]) -> str | None:
         """Return the name that Allocate has given last for these slots, None if that is not remembered."""

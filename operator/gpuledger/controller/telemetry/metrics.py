@@ -20,20 +20,16 @@ from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
 from gpuledger.controller.telemetry.process_metrics import NumberOf, ProcessMetrics, Told
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
-from gpuledger.workflows.counts import Counts, JournalCounts
+from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
-from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
 
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 FILTER_SECONDS = (
     *(float(f"{figure}e{power}") for power in (-5, -4, -3, -2) for figure in (1, 1.5, 2, 3, 4, 5, 6, 8)),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
 """Fine steps: while a Filter is answered, everything else waits."""
-
-ENTRIES = (1, 2, 4, 8, 16, 32, GROUP_LIMIT)
 
 JOINED_BYTES = 256 * 1024
 """Small families are sent together."""
@@ -60,7 +56,6 @@ class Metrics:
         is_active: Callable[[], bool] = lambda: True,
         is_synced: Callable[[], bool] | None = None,
         pending_by_reason: NumberOf | None = None,
-        ledger_failures: NumberOf | None = None,
         per_card: bool = True,
         per_pod: bool = True,
         compatibility: Sequence[str] = (),
@@ -72,7 +67,7 @@ class Metrics:
             *([POD_SHEET] if per_pod else ()),
             *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
         ]
-        told = Told(is_active, is_synced, pending_by_reason, ledger_failures)
+        told = Told(is_active, is_synced, pending_by_reason)
         self._registry = CollectorRegistry()
         self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, told))
         ProcessCollector(registry=self._registry)
@@ -86,17 +81,6 @@ class Metrics:
         self.loop_lag_seconds = self._histogram(
             "event_loop_lag_seconds", "By how much a timer of the event loop came late, once a second", SECONDS
         )
-        self.ledger_write_seconds = self._histogram(
-            "ledger_write_seconds", "Time from a write of a card's status to its answer", SECONDS
-        )
-        self.ledger_write_entries = self._histogram(
-            "ledger_write_entries", "Changes that a write of a card's status carried", ENTRIES
-        )
-
-    def ledger_written(self, seconds: float, entries: int) -> None:
-        """Take in a write of a card's status, however it ended."""
-        self.ledger_write_seconds.observe(seconds)
-        self.ledger_write_entries.observe(entries)
 
     async def while_served(self, _application: object) -> AsyncIterator[None]:
         """Measure how late the event loop is, from the server's start to its end: a context as aiohttp wants it."""

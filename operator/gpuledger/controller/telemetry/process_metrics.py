@@ -20,15 +20,6 @@ from gpuledger.workflows.repair.adopt import Adopter
 
 NumberOf = Callable[[], Mapping[str, int]]
 
-KNOWN = {
-    "refusals": [reason.value for reason in Reason],
-    "binds": ["bound", "failed", "late"],
-    "preemptions": ["begun", "done", "forbidden", "given-up"],
-    "bad_input": ["allocation", "node", "pod", "request"],
-    "ledger_write_failures": ["conflict", "error", "not-found", "unreachable"],
-}
-"""Values of labels that count from 0: Prometheus sees no increase where a sample begins with 1."""
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -38,8 +29,6 @@ class Told:
     is_synced: Callable[[], bool] | None = None
     pending_by_reason: NumberOf | None = None
     """Reason -> pods that wait for it."""
-    ledger_failures: NumberOf | None = None
-    """Kind of error -> writes of a card's status that failed by it; what a rule refuses is not among them."""
 
 
 class ProcessMetrics(Collector):
@@ -68,46 +57,16 @@ class ProcessMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all of them."""
         yield from self._counters()
-        yield from self._labelled_counters()
         yield from self._gauges()
         yield from self._who_waits()
 
     def _counters(self) -> Iterator[Metric]:
-        counts, journal = self._counts, self._journal
-        for name, text, value in (
-            ("filters", "Filter requests of the scheduler", counts.filters),
-            ("pods_examined", "Events of bound pods that were looked at", counts.pods_examined),
-            ("node_events", "Events of nodes", counts.node_events),
-            ("nodes_examined", "Events of nodes that changed something for the ledger", counts.nodes_examined),
-            ("shape_evaluations", "Comparisons of a node with a shape of request", self._chooser.evaluations),
-            ("cards_written", "Cards created, changed or deleted, their status apart", counts.cards_written),
-            ("ledger_patches", "Writes of a card's status", journal.patches),
-            ("ledger_entries", "Changes that these writes carried", journal.entries),
-            ("ledger_refusals", "Writes of a card's status that a rule of the ledger refused", journal.refusals),
-            ("releases", "Pods whose shares were given back", counts.releases),
-            ("wake_ups", "Patches of waiting pods that made the scheduler try them again", counts.wake_ups),
-            ("evictions", "Pods that were evicted for others of higher priority", counts.evictions),
-            ("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time", counts.plugin_late),
-        ):
-            yield CounterMetricFamily(f"gpuledger_{name}", text, value=value)
-
-    def _labelled_counters(self) -> Iterator[Metric]:
-        counts, failures = self._counts, self._told.ledger_failures
-        for name, text, label, values in (
-            ("binds", "Bind requests by outcome", "outcome", counts.binds),
-            ("refusals", "Filters without a node, by reason", "reason", counts.refusals),
-            ("preemptions", "Preemptions by what has become of them", "outcome", counts.preemptions),
-            ("bad_input", "Objects that could not be understood", "kind", counts.bad_input),
-            (
-                "ledger_write_failures",
-                "Writes of a card's status that failed, refusals apart; each is tried again",
-                "kind",
-                failures() if failures else {},
-            ),
-        ):
-            family = CounterMetricFamily(f"gpuledger_{name}", text, labels=[label])
-            _add_all(family, {**dict.fromkeys(KNOWN[name], 0), **values})
+        for family in (*self._counts.registry.collect(), *self._journal.registry.collect()):
+            if family.type == "counter":  # without a sample for each that says when it was made
+                family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
+        text = "Comparisons of a node with a shape of request"
+        yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._chooser.evaluations)
 
     def _gauges(self) -> Iterator[Metric]:
         told, cards = self._told, list(self._ledger.entries())
@@ -133,8 +92,9 @@ class ProcessMetrics(Collector):
         text = "Pods that wait for room, by the reason that most nodes give"
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
         if self._told.pending_by_reason is not None:
-            known = dict.fromkeys(KNOWN["refusals"], 0)
-            _add_all(by_reason, {**known, **self._told.pending_by_reason()})
+            pods = {**dict.fromkeys(map(str, Reason), 0), **self._told.pending_by_reason()}
+            for reason, number in sorted(pods.items()):
+                by_reason.add_metric([reason], number)
         yield by_reason
         text = "When the pod was created that has been waiting longest; missing if none waits"
         oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
@@ -143,11 +103,6 @@ class ProcessMetrics(Collector):
         if known_s:
             oldest.add_metric([], min(known_s))
         yield oldest
-
-
-def _add_all(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, int]) -> None:
-    for value, number in sorted(values.items()):
-        family.add_metric([value], number)
 
 
 def _timestamp_s(time: str) -> float | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gpuledger.formats.custom_resource.gpu_allocation import GROUP, PLURAL
 from gpuledger.model.errors import ApiError, Denied
+from gpuledger.model.latest import Latest
 
 ALLOWED_S = 30.0
 """How long a token counts as good: who loses the permission sees the page no longer than that."""
@@ -104,7 +104,7 @@ class TokenAccess:
 
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
-        self._known: OrderedDict[bytes, tuple[float, bool | None]] = OrderedDict()
+        self._known: Latest[bytes, tuple[float, bool | None]] = Latest(TOKENS_KNOWN)
         """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if nobody's."""
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._asking: dict[bytes, asyncio.Task[bool | None]] = {}
@@ -144,15 +144,13 @@ class TokenAccess:
         async with self._turns:
             user = await self._reviews.user_of(token)
             allowed = None if user is None else await self._reviews.may_list(user, GROUP, PLURAL)
-        self._known[key] = (_now_s() + (ALLOWED_S if allowed else REFUSED_S), allowed)
-        while len(self._known) > TOKENS_KNOWN:
-            self._known.popitem(last=False)
+        self._known.note(key, (_now_s() + (ALLOWED_S if allowed else REFUSED_S), allowed))
         return allowed
 
     def _recall(self, key: bytes) -> tuple[float, bool | None] | None:
         known = self._known.get(key)
         if known is not None and known[0] <= _now_s():
-            del self._known[key]
+            self._known.drop(key)
             return None
         return known
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from gpuledger.model.latest import Latest
 from gpuledger.reports.cards import NodeReport
 
 SLICE_S = 0.002
@@ -91,7 +92,7 @@ class Feed:
         self._seen = -1  # edition of the source
         self._nodes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         """Node name -> edition of its last change and JSON, the latest last."""
-        self._gone: OrderedDict[str, int] = OrderedDict()  # node name -> edition
+        self._gone: Latest[str, int] = Latest(GONE_KNOWN)  # node name -> edition
         self._forgotten = self._first  # clients behind this edition may have missed that a node is gone
         self._waiting, self._waiting_edition = b"[]", self._first
         self._refreshing = asyncio.Lock()
@@ -149,7 +150,7 @@ class Feed:
         if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
             return Change(self.edition, True, tuple(self._nodes), (), self._waiting)
         nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
-        gone = tuple(name for name in reversed(self._gone) if self._gone[name] > edition)
+        gone = tuple(name for name, gone_since in self._gone.items() if gone_since > edition)
         return Change(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
 
     async def next(self, edition: int, patience_s: float) -> bool:
@@ -210,17 +211,16 @@ class Feed:
             if known is None:
                 return False
             del self._nodes[name]
-            self._gone[name] = edition
-            self._gone.move_to_end(name)
-            if len(self._gone) > GONE_KNOWN:
-                self._forgotten = self._gone.popitem(last=False)[1]
+            forgotten = self._gone.note(name, edition)
+            if forgotten is not None:
+                self._forgotten = forgotten
             return True
         encoded = orjson.dumps(report.json())
         if known is not None and known[1] == encoded:
             return False
         self._nodes[name] = (edition, encoded)
         self._nodes.move_to_end(name)
-        self._gone.pop(name, None)
+        self._gone.drop(name)
         return True
 
     async def _encode_waiting(self, edition: int, pace: Pace) -> bool:
@@ -249,7 +249,7 @@ class Feed:
         self.edition += 1
         self._forgotten = self._first = self.edition
         self._nodes.clear()
-        self._gone.clear()
+        self._gone = Latest(GONE_KNOWN)
         self._waiting, self._waiting_edition = b"[]", self.edition
         self._seen, self._refreshed_s = -1, float("-inf")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.touches import Touches
 from gpuledger.reports.cards import NodeReport, report_of
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.trail import Trail, Wanted
@@ -32,35 +32,27 @@ class LedgerSource:
     ) -> None:
         self._ledger = ledger
         self._waiting, self._explain, self._history = waiting, explain, history
-        self._edition = 0
         self._taken = 0  # the ledger's number of its last change that was looked at
-        self._touched: OrderedDict[str, int] = OrderedDict()  # node name -> edition, oldest first
+        self._touches = Touches()  # an edition is the number of one
 
     def note(self, node_name: str) -> None:
         """Note that something is shown of a node that has changed. Costs next to nothing."""
-        self._edition += 1
-        self._touch(node_name)
+        self._touches.touch(node_name)
 
     @property
     def edition(self) -> int:
         """Number of the last change of any node."""
         if self._ledger.changes != self._taken:
-            self._edition += 1
             for name in self._ledger.touched_since(self._taken):
-                self._touch(name)
+                self._touches.touch(name)
             self._taken = self._ledger.changes
-        return self._edition
+        return self._touches.changes
 
     def touched_since(self, edition: int) -> Iterable[str]:
         """Return the nodes that may have changed later than this edition, or gone; -1: all that have a card."""
         if edition < 0:
             return list(self._ledger.node_names())
-        names = []
-        for name in reversed(self._touched):
-            if self._touched[name] <= edition:
-                break
-            names.append(name)
-        return names
+        return [name for _, name in self._touches.since(edition)]
 
     def node(self, name: str) -> NodeReport | None:
         """Return a node's cards as they are now; None if it has none."""
@@ -78,10 +70,6 @@ class LedgerSource:
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened."""
         return self._history(query)
-
-    def _touch(self, name: str) -> None:
-        self._touched[name] = self._edition
-        self._touched.move_to_end(name)
 
 
 def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplainer, trail: Trail) -> LedgerSource:

@@ -36,7 +36,7 @@ class _Failures:
     put_off_until_s: float = 0.0
     offered: tuple[str, ...] = ()
     """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
-    nodes: Latest[None] = field(default_factory=lambda: Latest(NODES_KEPT))
+    nodes: Latest[str, None] = field(default_factory=lambda: Latest(NODES_KEPT))
     """Names of the nodes that led nowhere."""
 
 

@@ -142,18 +142,18 @@ class PodPlacer:
 
     def _filter(self, arguments: FilterArguments) -> Generator[None, None, FilterResult]:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
-        self._counts.filters += 1
+        self._counts.filters.inc()
         self.expire_holds()
         try:
             pod = pod_identity(arguments.pod)
             request = self._request(arguments.pod)
         except BadInput as error:
-            self._counts.bad_input["pod"] += 1
+            self._counts.bad_input.labels("pod").inc()
             return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, str(error)))
         if request is None:
             return FilterResult(arguments.node_names, {})
         if arguments.pod_bytes > MAX_POD_BYTES:
-            self._counts.bad_input["pod"] += 1
+            self._counts.bad_input.labels("pod").inc()
             return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, TOO_LONG))
         yield from self._chooser.look_around(request, arguments.node_names)
         node_name = self._settled_node(pod, request)
@@ -219,7 +219,7 @@ class PodPlacer:
         self.on_refused(pod.uid)
         self._trail.refused(pod, choice.refusals)
         if choice.refusals:
-            self._counts.refusals[next(iter(choice.refusals.values())).reason] += 1
+            self._counts.refusals.labels(next(iter(choice.refusals.values())).reason).inc()
         return self._refused(choice.refusals, self._promised_node(pod.uid))
 
     def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
@@ -276,7 +276,7 @@ class PodPlacer:
         raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
 
     def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
-        self._counts.refusals[refusal.reason] += 1
+        self._counts.refusals.labels(refusal.reason).inc()
         return FilterResult([], dict.fromkeys(node_names, refusal.text))
 
     # Bind.
@@ -296,7 +296,7 @@ class PodPlacer:
             await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
         await bind.permission.until_known(bind.task)
         if not bind.task.done():
-            self._counts.binds["late"] += 1
+            self._counts.binds.labels("late").inc()
             why = "the API server is slow to answer"
             if self._turns.is_waiting(arguments.uid):
                 why = "the node's device plugin has another pod to find first"
@@ -304,9 +304,9 @@ class PodPlacer:
         try:
             bind.task.result()
         except GpuledgerError as error:
-            self._counts.binds["failed"] += 1
+            self._counts.binds.labels("failed").inc()
             raise BindFailed(str(error)) from error
-        self._counts.binds["bound"] += 1
+        self._counts.binds.labels("bound").inc()
 
     def _begin(self, arguments: BindArguments) -> _Bind:
         self._failures.bind_begins(arguments.uid)

@@ -270,7 +270,7 @@ class PluginTurns:
             node_name,
             self._timeout_s,
         )
-        self._counts.plugin_late += 1
+        self._counts.plugin_late.inc()
         self._over.add(pod.uid)
         self._close(pod.uid)
         if dialect is Dialect.HAMI and self._is_active():

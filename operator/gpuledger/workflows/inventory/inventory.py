@@ -69,11 +69,11 @@ class InventoryKeeper:
 
     def observe(self, facts: NodeFacts) -> None:
         """Take in a Node. Equal facts cost a comparison and nothing else."""
-        self._counts.node_events += 1
+        self._counts.node_events.inc()
         before = self._facts.get(facts.name)
         if facts == before:
             return
-        self._counts.nodes_examined += 1
+        self._counts.nodes_examined.inc()
         self._facts[facts.name] = facts
         self._open_or_close(facts)
         if before is None or replace(before, offer=facts.offer, host=facts.host) != facts:
@@ -217,7 +217,7 @@ class InventoryKeeper:
 
     def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
         if problems and self._told.get(node_name) != problems:
-            self._counts.bad_input["node"] += len(problems)
+            self._counts.bad_input.labels("node").inc(len(problems))
             for problem in problems:
                 logger.warning("%s", problem)
                 self._teller.tell_node(node_name, problem)
@@ -273,12 +273,12 @@ class InventoryKeeper:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
             except Conflict:  # it exists: memory is behind, or was told wrongly that it was gone
                 self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
-            self._counts.cards_written += 1
+            self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:
             self._was_healthy.setdefault(card.uuid, entry.card.healthy)
             stored = await self._store.replace_allocation_spec(card.object_name, new_allocation(card))
-            self._counts.cards_written += 1
+            self._counts.cards_written.inc()
             self._ledger.load(stored_card(stored))
         if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
             self._tell_holders(card)
@@ -303,7 +303,7 @@ class InventoryKeeper:
         if entry.stored:
             with suppress(NotFound):
                 await self._store.delete_allocation(entry.card.object_name, version)
-            self._counts.cards_written += 1
+            self._counts.cards_written.inc()
         self._ledger.unload(entry.card.uuid, version)
         self._offer_to_others(entry.card.uuid)
         self._mark_claimant(entry.card)

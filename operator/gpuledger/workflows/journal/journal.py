@@ -90,7 +90,7 @@ class Journal:
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self._gather_s = gather_s
         self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
-        self.counts = JournalCounts()
+        self.counts = JournalCounts(GROUP_LIMIT)
         self.reader = CardReader(ledger, store)
         self.on_lost = Listeners[[str]]()
         """Called with a node's name when the API server does not have one of its cards that memory knows."""
@@ -301,7 +301,7 @@ class _CardWriter:
         card = self._ledger.entry(self.uuid)
         if card is None:
             return
-        self._counts.patches += 1
+        self._counts.patches.inc()
         version = card.resource_version  # it may be another one when the answer comes
         begin_s = self._clock.now_s()
         try:
@@ -311,14 +311,14 @@ class _CardWriter:
         except Invalid as error:
             self._refused(entries, error)
         except NotFound:
-            self._counts.failures["not-found"] += 1
+            self._counts.failures.labels("not-found").inc()
             self._lost(card.card.node_name, version)
         except (Conflict, Unreachable) as error:
-            self._counts.failures["conflict" if isinstance(error, Conflict) else "unreachable"] += 1
+            self._counts.failures.labels("conflict" if isinstance(error, Conflict) else "unreachable").inc()
             self._stale = True
             self._unanswered([*entries, *others], error)
         except ApiError as error:  # who gives up a share can't be told to give up on that
-            self._counts.failures["error"] += 1
+            self._counts.failures.labels("error").inc()
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
                 if isinstance(entry, Add):
@@ -326,15 +326,16 @@ class _CardWriter:
             self._note_pause(error)
         else:
             self._backoff.reset()
-            self._counts.entries += len(entries)
+            self._counts.entries.inc(len(entries))
             self._ledger.load(stored_card(stored))
             for entry in entries:
                 entry.succeed()
         finally:
-            self._counts.on_write(self._clock.now_s() - begin_s, len(entries))
+            self._counts.write_seconds.observe(self._clock.now_s() - begin_s)
+            self._counts.write_entries.observe(len(entries))
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
-        self._counts.refusals += 1
+        self._counts.refusals.inc()
         self._stale = True
         for entry in entries:
             entry.refusals += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
+from gpuledger.model.latest import Latest
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explanation.node import explain_node
@@ -83,8 +83,8 @@ class PodExplainer:
         self._read_request = read_request
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
-        # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found; oldest first
-        self._found: OrderedDict[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = OrderedDict()
+        # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
+        self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
     async def explain(self, namespace: str, name: str) -> Explanation:
         """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
@@ -148,10 +148,8 @@ class PodExplainer:
             return await self._look(uid, shape, offered)
         known = self._found.get(key)
         if of_now or known is None or known[0] < self._clock.now_s() - REUSED_S:
-            known = self._found[key] = (self._clock.now_s(), offered, await self._look(uid, shape, offered))
-            self._found.move_to_end(key)
-            if len(self._found) > ASKS_KEPT:
-                self._found.popitem(last=False)
+            known = (self._clock.now_s(), offered, await self._look(uid, shape, offered))
+            self._found.note(key, known)
         return known[2]
 
     async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
+from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
@@ -52,7 +53,7 @@ class Trail:
     def __init__(self, *, clock: Clock, kept: int = KEPT) -> None:
         self._clock = clock
         self._records: deque[Record] = deque(maxlen=kept)
-        self._refused: dict[str, Refusal] = {}  # pod UID -> why it was refused last, the oldest first
+        self._refused: Latest[str, Refusal] = Latest(REFUSALS_KEPT)  # pod UID -> why it was refused last
         self.number = 0
         """How many there were so far."""
         self.on_record = Listeners[[Record]]()
@@ -98,7 +99,7 @@ class Trail:
 
     def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
         """Note that a pod was bound with cards, and how its node compared with others when it was chosen."""
-        self._refused.pop(pod.uid, None)
+        self._refused.drop(pod.uid)
         if not placement.shares:
             return
         why, ranked = "on the node that was decided on before", tuple[Ranked, ...]()
@@ -124,10 +125,7 @@ class Trail:
         first = next(iter(refusals.values()), None)
         if first is None or self._refused.get(pod.uid) == first:
             return
-        self._refused.pop(pod.uid, None)  # it is the newest now
-        self._refused[pod.uid] = first
-        if len(self._refused) > REFUSALS_KEPT:
-            del self._refused[next(iter(self._refused))]
+        self._refused.note(pod.uid, first)
         self.note(Happening.REFUSED, pod, "", (), refusals_text(refusals.values()))
 
 

@@ -108,7 +108,7 @@ class WaitingPods:
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
-        self._gone: Latest[None] = Latest(GONE_KEPT)
+        self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.changes = 0
         """How often somebody has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
@@ -181,7 +181,7 @@ class WaitingPods:
                 return
 
     async def _wake_up(self, pod: Pod) -> None:
-        self._counts.wake_ups += 1
+        self._counts.wake_ups.inc()
         await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:

@@ -324,7 +324,7 @@ class PreemptionCarrier:
     def _end(self, pod_uid: str) -> None:
         if pod_uid in self._active:
             outcome = Outcome.DONE if self._ledger.holders_of(pod_uid) else Outcome.GIVEN_UP
-            self._counts.preemptions[outcome] += 1
+            self._counts.preemptions.labels(outcome).inc()
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
         self._evictor.forget(pod_uid)

@@ -87,7 +87,7 @@ class Evictor:
                 await self._store.delete_pod(victim)
             except (NotFound, Conflict):
                 return False
-        self._counts.evictions += 1
+        self._counts.evictions.inc()
         self._evicted.setdefault(pod.uid, set()).add(victim.uid)
         lost = [each for each in self._ledger.holders_of(victim.uid) if each[0].uuid in uuids]
         node_name = lost[0][0].node_name if lost else ""

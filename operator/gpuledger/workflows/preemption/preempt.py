@@ -265,7 +265,7 @@ class Preemption:
         self._rest(pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by
-            self._counts.preemptions["forbidden"] += 1
+            self._counts.preemptions.labels("forbidden").inc()
             budgets = ", ".join(found.protected_by)
             sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
             self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
@@ -281,7 +281,7 @@ class Preemption:
 
     def _begin(self, pod: Pod, found: Victims) -> None:
         """Promise the room, and have it claimed in the background."""
-        self._counts.preemptions["begun"] += 1
+        self._counts.preemptions.labels("begun").inc()
         for uid in found.displaced:
             self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
         self._ledger.promises.make(pod.uid, found.placement)
@@ -382,7 +382,7 @@ class Preemption:
         except GpuledgerError as error:
             logger.warning("pod %s: no room is claimed for it: %s", pod, error)
             return {}
-        self._counts.preemptions["begun"] += 1
+        self._counts.preemptions.labels("begun").inc()
         self._carrier.look(pod.uid)
         added = [victim.uid for victim in found.pods if victim.uid not in victims]
         return {found.placement.node_name: (*victims, *added)}

@@ -111,7 +111,7 @@ class PodReleaser:
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """Take in a bound pod: once it is finished, its shares are released."""
-        self._counts.pods_examined += 1
+        self._counts.pods_examined.inc()
         uid = pod["metadata"]["uid"]
         holders = self._ledger.holders_of(uid)
         if is_finished(pod):
@@ -131,7 +131,7 @@ class PodReleaser:
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """Take in that a pod is gone. A hint only: the API server is asked before anything is released."""
         if last is not None:
-            self._counts.pods_examined += 1
+            self._counts.pods_examined.inc()
             if has_ended(last):  # it may be the first to say so
                 self._note_ended(pod_uid)
         self.recheck(pod_uid)
@@ -344,7 +344,7 @@ class PodReleaser:
     def _ended(self, pod_uid: str) -> None:
         if self._ledger.holders_of(pod_uid):
             return  # those of a newer attempt, or of another operator
-        self._counts.releases += 1
+        self._counts.releases.inc()
         self._bound.pop(pod_uid, None)
         self._departures.forget(pod_uid)
         timer = self._timers.pop(pod_uid, None)

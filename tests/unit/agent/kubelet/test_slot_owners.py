@@ -281,4 +281,5 @@ async def test_only_so_many_answers_are_remembered(node: AgentNode, monkeypatch:
     owners = SlotOwners(NODE, node.kubelet.directory, node.api.store, node)
     for number in range(5):
         owners.remember(GPU, frozenset({f"slot-{number}"}), f"name-{number}")
-    assert list(owners._answers.values()) == ["name-3", "name-4"]
+    answers = [owners.answered(GPU, frozenset({f"slot-{number}"})) for number in range(5)]
+    assert answers == [None, None, None, "name-3", "name-4"]

@@ -86,8 +86,8 @@ def test_a_standby_shows_that_it_is_one_and_no_cards() -> None:
 
 def test_outcomes_that_have_not_happened_are_0() -> None:
     shown = Shown()
-    shown.counts.preemptions["done"] = 2
-    shown.failures["unreachable"] = 3
+    shown.counts.preemptions.labels("done").inc(2)
+    shown.journal.failures.labels("unreachable").inc(3)
     text = shown.metrics().text()
     assert value(text, "gpuledger_preemptions_total", outcome="forbidden") == 0
     assert value(text, "gpuledger_preemptions_total", outcome="done") == 2
@@ -95,6 +95,12 @@ def test_outcomes_that_have_not_happened_are_0() -> None:
     assert value(text, "gpuledger_bad_input_total", kind="node") == 0
     reasons = {dict(labels)["reason"] for name, labels in samples(text) if name == "gpuledger_refusals_total"}
     assert reasons == {reason.value for reason in Reason}
+
+
+def test_a_counter_is_one_series_and_not_a_second_one_for_when_it_was_made() -> None:
+    made = {name for name, _ in samples(Shown().metrics().text()) if name.endswith("_created")}
+    assert "gpuledger_filters_created" not in made
+    assert "gpuledger_binds_created" not in made
 
 
 def test_who_waits_is_shown_with_the_reason_and_since_when() -> None:
@@ -111,9 +117,10 @@ def test_who_waits_is_shown_with_the_reason_and_since_when() -> None:
 
 
 def test_a_write_of_the_ledger_is_seen_with_its_time_and_size() -> None:
-    metrics = Shown().metrics()
-    metrics.ledger_written(0.02, 5)
-    text = metrics.text()
+    shown = Shown()
+    shown.journal.write_seconds.observe(0.02)
+    shown.journal.write_entries.observe(5)
+    text = shown.metrics().text()
     assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.025") == 1
     assert value(text, "gpuledger_ledger_write_seconds_bucket", le="0.01") == 0
     assert value(text, "gpuledger_ledger_write_entries_sum") == 5

@@ -62,6 +62,11 @@ def reviewer() -> Reviewer:
 
 
 @pytest.fixture
+def three_tokens_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_access, "TOKENS_KNOWN", 3)
+
+
+@pytest.fixture
 async def guarded(cluster: ViewCluster, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     monkeypatch.setattr(view_feed, "INTERVAL_S", 0.01)
     async with TestClient(TestServer(ViewServer(cluster.source, TokenAccess(reviewer)).application())) as client:
@@ -225,10 +230,8 @@ async def test_a_verdict_does_not_last(guarded: Client, reviewer: Reviewer, monk
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 403
 
 
-async def test_made_up_tokens_do_not_fill_the_memory(
-    guarded: Client, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(view_access, "TOKENS_KNOWN", 3)
+@pytest.mark.usefixtures("three_tokens_known")
+async def test_made_up_tokens_do_not_fill_the_memory(guarded: Client, reviewer: Reviewer) -> None:
     for number in range(10):
         await guarded.get("/v1/history", headers=bearer(f"made-up-{number}"))
     await guarded.get("/v1/history", headers=bearer("made-up-9"))

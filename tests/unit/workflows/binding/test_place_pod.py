@@ -11,6 +11,7 @@ import pytest
 from builders import a_card, a_holder, a_share, first_attempts, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, deliver_late, hold_answer, hold_request, lose_request
 from fakes.api_server import refuse as refuse_with
+from fakes.counters import by_label
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
@@ -52,7 +53,7 @@ async def test_a_hold_makes_the_next_filter_see_the_share_as_taken(api: ApiServe
         api.put_pod(a_pod_object(name, WHOLE))
     assert [parts.filter(name, "node-a").node_names for name in "xyz"] == [["node-a"], ["node-a"], []]
     assert parts.filter("z", "node-a").refused == {"node-a": "no card entirely free"}
-    assert parts.counts.refusals == {"no-whole-card": 2}
+    assert by_label(parts.counts.refusals) == {"no-whole-card": 2}
     assert api.calls == []
 
 
@@ -99,7 +100,7 @@ async def test_a_request_that_makes_no_sense_refuses_every_node_with_its_sentenc
     assert result.node_names == []
     assert set(result.refused) == {"node-a", "node-b"}
     assert "container main, nvidia.com/gpumem: 4Gi has a unit of bytes" in result.refused["node-a"]
-    assert (parts.counts.bad_input, parts.counts.refusals) == ({"pod": 1}, {"bad-request": 1})
+    assert (by_label(parts.counts.bad_input), by_label(parts.counts.refusals)) == ({"pod": 1}, {"bad-request": 1})
 
 
 async def test_a_pod_of_such_length_that_nobody_could_write_to_it_any_more_gets_no_cards(
@@ -109,7 +110,7 @@ async def test_a_pod_of_such_length_that_nobody_could_write_to_it_any_more_gets_
     pod, names = a_pod_object("long", {GPU: "1"}), ["node-a", "node-b"]
     result = parts.placer.filter(FilterArguments(pod, names, pod_bytes=MAX_POD_BYTES + 1))
     assert set(result.refused.values()) == {TOO_LONG}
-    assert parts.counts.bad_input == {"pod": 1}
+    assert by_label(parts.counts.bad_input) == {"pod": 1}
     assert parts.placer.filter(FilterArguments(pod, names, pod_bytes=MAX_POD_BYTES)).node_names
 
 
@@ -343,7 +344,7 @@ async def test_two_binds_of_one_pod_join_one_task(api: ApiServer, parts: Operato
     parts.filter("a", "node-a")
     await asyncio.gather(parts.bind("a", "node-a"), parts.bind("a", "node-a"))
     assert api.writes() == [WRITE, BIND]
-    assert parts.counts.binds == {"bound": 2}
+    assert by_label(parts.counts.binds) == {"bound": 2}
 
 
 async def test_a_bind_to_another_node_while_one_is_in_progress_fails(api: ApiServer, parts: OperatorParts) -> None:
@@ -394,7 +395,7 @@ async def test_a_bind_whose_time_is_over_sends_no_binding_until_it_is_asked_agai
     with pytest.raises(BindFailed, match="not bound yet"):
         await hasty.bind("a", "node-a")
     assert now_s() - began == pytest.approx(HASTY_S)
-    assert hasty.counts.binds == {"late": 1}
+    assert by_label(hasty.counts.binds) == {"late": 1}
     gate.set()
     await until_entered(api)
     await asyncio.sleep(ASKED_AGAIN_S - 1)

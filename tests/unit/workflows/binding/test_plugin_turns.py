@@ -10,6 +10,7 @@ import pytest
 
 from builders import a_card
 from fakes.api_server import ApiServer, Fault, Operation, hold_request, refuse
+from fakes.counters import count
 from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlugin, annotations
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
@@ -200,7 +201,7 @@ async def test_a_plugin_that_never_answers_is_waited_for_no_longer_than_the_stat
     parts = a_node_with(api, dialect)
     await asyncio.gather(*await come(parts, a_pod("a", dialect=dialect), a_pod("b", dialect=dialect)))
     assert PLUGIN_TIMEOUT_S <= passed_s() < PLUGIN_TIMEOUT_S + 5
-    assert parts.counts.plugin_late == 1
+    assert count(parts.counts.plugin_late) == 1
     if dialect is Dialect.HAMI:
         assert annotations(api.nodes["node-a"])[LOCK].endswith(",default,b")
 
@@ -478,7 +479,7 @@ async def test_an_operator_that_is_not_active_removes_no_lock(api: ApiServer) ->
     active.turns.forget_bound("uid-a", api.pods["default", "a"])  # it gives up nothing any more
     written = len(api.called(Operation.ANNOTATE_NODE))
     await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
-    assert passive.counts.plugin_late == 1
+    assert count(passive.counts.plugin_late) == 1
     assert len(api.called(Operation.ANNOTATE_NODE)) == written
 
 

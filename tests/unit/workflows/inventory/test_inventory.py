@@ -10,6 +10,7 @@ import pytest
 from builders import a_card, a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Fault, Json, Operation, hold_request, lose_answer
 from fakes.api_server import refuse as refuse_with
+from fakes.counters import by_label, count
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
@@ -65,7 +66,7 @@ async def test_equal_facts_cost_nothing(api: ApiServer) -> None:
     assert len(api.calls) == calls
     assert parts.ledger.node_room("node-a") is room
     assert parts.ledger.changes == changes
-    assert (parts.counts.node_events, parts.counts.nodes_examined) == (4, 1)
+    assert (count(parts.counts.node_events), count(parts.counts.nodes_examined)) == (4, 1)
 
 
 async def test_a_node_without_cards_costs_nothing(api: ApiServer) -> None:
@@ -89,7 +90,7 @@ async def test_an_unreadable_register_keeps_what_was_known_and_tells_the_node_on
     assert node_name == "node-a"
     assert "is not JSON" in sentence
     assert "its cards stay as they were known" in sentence
-    assert parts.counts.bad_input == {"node": 1}
+    assert by_label(parts.counts.bad_input) == {"node": 1}
 
 
 async def test_a_node_that_is_unreadable_from_the_start_keeps_the_cards_of_the_ledger(api: ApiServer) -> None:
@@ -127,7 +128,7 @@ async def test_a_problem_that_stays_while_the_rest_of_the_register_changes_is_to
         items[0]["memoryMiB"] = -1
         await report(parts, register=orjson.dumps(items).decode())
     assert len(parts.told) == 1
-    assert parts.counts.bad_input == {"node": 1}
+    assert by_label(parts.counts.bad_input) == {"node": 1}
 
 
 async def test_a_card_that_the_api_server_refuses_keeps_no_other_out(api: ApiServer) -> None:
@@ -531,7 +532,7 @@ async def test_the_spec_is_replaced_only_where_it_differs(api: ApiServer) -> Non
     assert [call.path.rsplit("/", 1)[1] for call in replaced] == [CARD.object_name]
     assert api.card(CARD).card == changed
     assert api.holders_of(CARD) == ["a"]
-    assert parts.counts.cards_written == 3
+    assert count(parts.counts.cards_written) == 3
 
 
 async def test_a_card_that_exists_already_is_taken_over(api: ApiServer) -> None:

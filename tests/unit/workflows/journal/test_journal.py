@@ -10,6 +10,7 @@ import pytest
 from builders import a_card, a_holder, a_share, first_attempts, whole_share
 from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, hold_request, lose_answer, lose_request
 from fakes.api_server import refuse as refuse_with
+from fakes.counters import count
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.model.amounts import Amounts
@@ -84,7 +85,10 @@ async def test_entries_that_arrive_while_a_patch_is_in_flight_travel_in_one_patc
     await asyncio.gather(*await add_while_a_patch_is_in_flight(api, parts, "a", "b", "c", "d"))
     assert api.holders_of(CARD) == ["a", "b", "c", "d"]
     assert len(api.patches()) == 2
-    assert (parts.journal.counts.patches, parts.journal.counts.entries) == (2, 4)
+    counts = parts.journal.counts
+    assert (count(counts.patches), count(counts.entries)) == (2, 4)
+    seen = ("seconds_count", "entries_count", "entries_sum")
+    assert [counts.registry.get_sample_value(f"gpuledger_ledger_write_{name}") for name in seen] == [2, 2, 4]
 
 
 async def test_removals_and_entries_travel_together_and_make_room_for_each_other(api: ApiServer) -> None:
@@ -160,7 +164,7 @@ async def test_an_entry_is_in_at_most_two_patches_that_are_refused(api: ApiServe
     uids = ("a", "bad-1", "b", "bad-2", "c")
     await asyncio.gather(*await add_while_a_patch_is_in_flight(api, parts, *uids), return_exceptions=True)
     assert [times_in_a_patch(api, uid) for uid in uids] == [1, 2, 2, 2, 2]
-    assert parts.journal.counts.refusals == 3  # the group, and each bad one alone
+    assert count(parts.journal.counts.refusals) == 3  # the group, and each bad one alone
 
 
 async def test_a_lost_answer_is_found_out_and_the_entry_is_there_once(api: ApiServer) -> None:
@@ -212,7 +216,7 @@ async def test_an_entry_that_still_fits_after_another_writer_gets_in(api: ApiSer
     api.put_card(CARD, a_holder("other", a_share(CARD, 15_000)))
     await parts.add("a", a_share(CARD, 1_000))
     assert api.holders_of(CARD) == ["other", "a"]
-    assert parts.journal.counts.refusals == 1
+    assert count(parts.journal.counts.refusals) == 1
 
 
 async def test_an_entry_that_no_longer_fits_after_another_writer_fails_without_a_second_patch(api: ApiServer) -> None:
@@ -242,7 +246,7 @@ async def test_a_stale_index_never_removes_another_pod(api: ApiServer) -> None:
     api.put_card(CARD, other, mine)
     await parts.journal.remove(CARD.uuid, "mine")
     assert api.holders_of(CARD) == ["other"]
-    assert parts.journal.counts.refusals == 1
+    assert count(parts.journal.counts.refusals) == 1
 
 
 async def test_a_stale_index_never_changes_another_pod(api: ApiServer) -> None:
@@ -292,7 +296,7 @@ async def test_a_holder_that_is_only_remembered_is_entered_again(api: ApiServer)
     entered = await parts.journal.add(a_holder("a", a_share(CARD)), 10.0)
     assert entered.took_over == {"first"}  # who knows what became of it
     assert api.holders_of(CARD) == ["a"]
-    assert parts.journal.counts.refusals == 1
+    assert count(parts.journal.counts.refusals) == 1
 
 
 async def test_who_enters_what_is_there_already_makes_it_an_attempt_of_its_own_in_one_write(api: ApiServer) -> None:
@@ -340,7 +344,7 @@ async def test_a_holder_that_somebody_has_written_by_hand_is_like_any_other(api:
     assert states == [(entered.attempt, HolderState.ALLOCATED), ("", HolderState.RELEASING)]
     await parts.journal.remove(CARD.uuid, "b", (api.card(CARD).holders or ())[1])
     assert api.holders_of(CARD) == ["a"]
-    assert parts.journal.counts.refusals == 0
+    assert count(parts.journal.counts.refusals) == 0
 
 
 async def test_a_change_that_arrives_late_leaves_a_newer_attempt_alone(api: ApiServer) -> None:

@@ -11,6 +11,7 @@ import pytest
 from builders import OFFER, a_card, a_request, cards_of, mib, stored, whole_share
 from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
+from fakes.counters import count
 from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
@@ -284,7 +285,7 @@ async def test_a_pod_that_sleeps_is_called_once(api: ApiServer, parts: OperatorP
     await parts.bind("a", "node-a")
     await asyncio.sleep(10 * EARMARK_S)
     assert called(api) == ["a"]
-    assert parts.counts.wake_ups == 1
+    assert count(parts.counts.wake_ups) == 1
 
 
 async def test_a_pod_that_was_refused_before_the_start_is_called_when_there_is_room(api: ApiServer) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, refuse
+from fakes.counters import by_label, count
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle, wall
@@ -721,7 +722,7 @@ async def test_who_can_stay_for_years_is_asked_once_and_not_waited_for_so_long(
     ]
     assert unix_s(str(claim.holder.deadline)) - now_s <= LONGEST_GRACE_S + PREEMPTION_TIMEOUT_S
     await pass_time(parts, 20.0)
-    assert (evicted(api), parts.counts.preemptions["begun"]) == ([victim], 1)
+    assert (evicted(api), by_label(parts.counts.preemptions)["begun"]) == ([victim], 1)
 
 
 async def test_who_was_deleted_and_can_stay_for_years_does_not_count_as_leaving(
@@ -745,7 +746,7 @@ async def test_a_defect_puts_one_pod_to_rest_and_is_no_hot_loop(
     monkeypatch.setattr(parts.preemption._claimer, "claim", defect)
     await want(parts, "high")
     await pass_time(parts, 2.5 * RESTING_S)
-    assert parts.counts.preemptions["begun"] <= 4
+    assert by_label(parts.counts.preemptions)["begun"] <= 4
 
 
 async def test_a_setting_puts_pods_above_budgets(parts: OperatorParts, api: ApiServer) -> None:
@@ -839,8 +840,8 @@ async def test_what_has_become_of_preemptions_is_counted(parts: OperatorParts, a
     await want(parts, "gone")
     api.delete_pod("gone")
     await pass_time(parts, 0.5)
-    assert parts.counts.preemptions == {"begun": 2, "done": 1, "given-up": 1}
-    assert parts.counts.evictions == 2
+    assert by_label(parts.counts.preemptions) == {"begun": 2, "done": 1, "given-up": 1}
+    assert count(parts.counts.evictions) == 2
 
 
 async def test_pods_that_leave_anyway_are_waited_for(parts: OperatorParts, api: ApiServer) -> None:

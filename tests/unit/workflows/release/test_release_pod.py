@@ -11,6 +11,7 @@ import pytest
 from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer, Operation, deliver_late, hold_answer, hold_request, lose_request
 from fakes.api_server import refuse as refuse_with
+from fakes.counters import count
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, settle, wall
@@ -93,7 +94,7 @@ async def test_a_finished_pod_is_released(api: ApiServer, parts: OperatorParts, 
     assert api.holders_of(CARD) == ["uid-a"]
     await show(parts, finished(phase))
     assert api.holders_of(CARD) == []
-    assert parts.counts.releases == 1
+    assert count(parts.counts.releases) == 1
 
 
 @pytest.mark.parametrize("pod", [running(), not_started(), a_pod_object("a", node_name="node-a", phase="Unknown")])
@@ -121,7 +122,7 @@ async def test_pods_that_hold_nothing_cost_no_request_and_leave_nothing_behind(
     api.delete_pod("plain")
     await parts.idle()
     assert api.calls == []
-    assert parts.counts.pods_examined == 2
+    assert count(parts.counts.pods_examined) == 2
     assert parts.remembered("uid-plain") == []
 
 
