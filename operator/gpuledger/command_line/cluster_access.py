@@ -76,8 +76,9 @@ class Helper:
         self._found: re.Match[str] | None = None
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
+        setpriv = shutil.which("setpriv")  # Linux' way to end it even where nobody can: after a SIGKILL of this program
         self._process = subprocess.Popen(
-            argv,
+            [setpriv, "--pdeathsig", "TERM", *argv] if setpriv else argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

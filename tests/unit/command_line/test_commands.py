@@ -4,9 +4,11 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,23 @@ def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> 
     assert process.returncode == 128 + signal.SIGTERM
 
 
+def test_no_proxy_stays_after_a_kill_that_nobody_can_answer(kubectl: FakeKubectl) -> None:
+    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
+    if setpriv is None:
+        pytest.skip("there is no setpriv, which Debian has in util-linux")
+    (kubectl.directory / "setpriv").symlink_to(setpriv)
+    argv = [sys.executable, "-m", "gpuledger", "top", "-w"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().split()[0] == "NODE"
+        assert kubectl.proxy_runs
+        process.kill()
+    deadline_s = time.monotonic() + 30
+    while kubectl.proxy_runs:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(kubectl: FakeKubectl) -> None:
     command = f"{sys.executable} -m gpuledger top -o json | /usr/bin/head -c 1"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
@@ -368,14 +387,26 @@ def test_help_says_of_a_command_what_it_says_of_itself(name: str) -> None:
     assert (command.name, command.get_short_help_str(1000)) == (name, COMMANDS[name])
 
 
-def test_help_and_top_start_without_slow_libraries(kubectl: FakeKubectl) -> None:
-    """Each of these takes 50 to 400 ms to import."""
+SLOW = {"asyncio", "aiohttp", "kubernetes_asyncio", "pydantic", "rich", "yaml", "kopf", "grpc", "uvloop"}
+"""Each of these takes 20 to 400 ms to import."""
+
+
+def slow_libraries_of(*arguments: str) -> list[str]:
+    """Return what a command has imported of them when it ends."""
     program = (
         "import sys; from gpuledger.command_line.program import main\n"
         "try: main()\n"
-        "finally: print(*sorted({'asyncio', 'aiohttp', 'kubernetes_asyncio', 'pydantic', 'rich', 'yaml', 'kopf'}\n"
-        "  & set(sys.modules)), file=sys.stderr)\n"
+        f"finally: print(*sorted({SLOW!r} & set(sys.modules)), file=sys.stderr)\n"
     )
-    for arguments in (["--help"], ["top"]):
-        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
-        assert done.stderr == "\n"
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return done.stderr.split()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_starts_without_slow_libraries(command: str) -> None:
+    assert slow_libraries_of(*command.split(), "--help") == []
+
+
+@pytest.mark.parametrize("arguments", ["top", "get card/gpu-node-2", "uncordon node/node-2"])
+def test_commands_that_ask_one_thing_start_without_slow_libraries(kubectl: FakeKubectl, arguments: str) -> None:
+    assert slow_libraries_of(*arguments.split()) == []

@@ -1,13 +1,21 @@
 """`top --watch`: what is appended where nobody looks, and what fits on a screen."""
 
+import contextlib
+import io
 import json
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
 
 from builders import a_card, cards_of
 from fakes.allocations import an_allocation, two_nodes
 from gpuledger.command_line.top.live import Changes, Wanted, picture
-from gpuledger.command_line.top.watching import CardWatch
+from gpuledger.command_line.top.screen import Screen
+from gpuledger.command_line.top.watching import CardWatch, Telling
 from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import NotFound, Unreachable
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Page
 
@@ -87,3 +95,43 @@ async def test_cards_of_other_nodes_and_deleted_ones_are_not_watched() -> None:
     watch.changed(objects[2], False)
     watch.changed(objects[0], True)
     assert [card.card.uuid for card in watch.cards.values()] == ["GPU-node-10-1"]
+
+
+async def test_what_keeps_news_away_is_said_until_something_comes() -> None:
+    refusals: list[Exception] = [Unreachable("the server is gone", 503), NotFound("no such thing", 404)]
+
+    class Client:
+        async def request(self, *_: object, **__: object) -> Json:
+            raise refusals[0]
+
+        @contextlib.asynccontextmanager
+        async def stream(self, *_: object) -> AsyncIterator[AsyncIterator[bytes]]:
+            if len(refusals) > 1:
+                raise refusals.pop()
+            yield events([b"{}"])
+
+    async def events(lines: list[bytes]) -> AsyncIterator[bytes]:
+        for line in lines:
+            yield line
+
+    said: list[str] = []
+    client = Telling(cast("KubeClient", Client()), said.append)
+    with pytest.raises(Unreachable):
+        await client.request("GET", "/api")
+    with pytest.raises(NotFound):
+        async with client.stream("/api", {}, 1.0):
+            pass
+    async with client.stream("/api", {}, 1.0) as lines:
+        assert [line async for line in lines] == [b"{}"]
+    assert said == ["the server is gone", "no such thing", ""]
+
+
+def test_a_screen_is_painted_in_place_and_given_back_after_an_error() -> None:
+    terminal = io.StringIO()
+    with contextlib.suppress(KeyboardInterrupt), Screen(terminal) as screen:
+        screen.show(["one", "two"])
+        raise KeyboardInterrupt
+    text = terminal.getvalue()
+    assert text.startswith("\x1b[?1049h")
+    assert "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J" in text
+    assert text.endswith("\x1b[?1049l")

@@ -8,7 +8,6 @@ from typing import TextIO
 import click
 
 from gpuledger.command_line.options import read_settings, settings_option
-from gpuledger.configuration.admission import policies
 
 
 @click.command("admission-policies")
@@ -23,5 +22,7 @@ from gpuledger.configuration.admission import policies
 @click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
 def admission_policies(settings_file: Path | None, kind: str, output: TextIO) -> None:
     """Print the API server's policies on pods and nodes that go with the settings."""
+    from gpuledger.configuration.admission import policies
+
     kinds = frozenset(("validating", "mutating", "agents") if kind == "all" else (kind,))
     output.write(policies(read_settings(settings_file), kinds))

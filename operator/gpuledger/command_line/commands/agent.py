@@ -8,10 +8,7 @@ from pathlib import Path
 
 import click
 
-from gpuledger.agent.supervisor import Supervisor
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
-from gpuledger.configuration.config_files import nodes_config
-from gpuledger.configuration.dialects import words_of
 from gpuledger.model.errors import BadInput
 
 
@@ -31,6 +28,10 @@ def agent(
     settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path, pod_uid: str
 ) -> None:
     """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
+    from gpuledger.agent.supervisor import Supervisor
+    from gpuledger.configuration.config_files import nodes_config
+    from gpuledger.configuration.dialects import words_of
+
     settings = read_settings(settings_file)
     try:
         config, words = nodes_config(settings).of(node_name), words_of(settings)

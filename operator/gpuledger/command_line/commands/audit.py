@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
-from gpuledger.configuration.dialects import words_of
-from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.objects.pod import pod_facts
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.findings import Finding, Kind
 from gpuledger.reports.tables import Cell, Column, Page, ruled
-from gpuledger.workflows.release.departures import ReleaseTimes
-from gpuledger.workflows.repair.audit import Auditor, AuditSettings, Report
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.workflows.repair.audit import AuditSettings, Report
 
 Json = dict[str, Any]
 
@@ -59,6 +56,9 @@ def audit(
         settings = read_settings(settings_file)
 
         async def compare(client: KubeClient) -> Report:
+            from gpuledger.kube_api.store import KubeStore
+            from gpuledger.workflows.repair.audit import Auditor
+
             auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s))
             return await auditor.mend(adopt) if fix else await auditor.look()
 
@@ -74,6 +74,12 @@ def audit(
 
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
+    from gpuledger.configuration.dialects import words_of
+    from gpuledger.formats.dialects.request import pod_request
+    from gpuledger.formats.objects.pod import pod_facts
+    from gpuledger.workflows.release.departures import ReleaseTimes
+    from gpuledger.workflows.repair.audit import AuditSettings
+
     words = words_of(settings)
     return AuditSettings(
         scheduler_names=scheduler_names or settings.scheduler_names,

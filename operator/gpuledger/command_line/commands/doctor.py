@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
@@ -22,13 +20,13 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.command_line.spelling import plural
-from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, Examination, examine
 from gpuledger.doctor.finding import Finding, Kind, Severity
-from gpuledger.doctor.objects import some_of
-from gpuledger.doctor.reading import Reading
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Page, table
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.doctor.examination import Examination
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +85,12 @@ def _examined(
     context: str | None,
     as_init: bool,
 ) -> Examination:
+    import asyncio
+
     async def look(access: ClusterAccess) -> Examination:
+        from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
+        from gpuledger.doctor.reading import Reading
+
         async with access.client() as client:
             reading = Reading(client, settings, configs)
             if as_init:
@@ -115,6 +118,8 @@ def _log(found: Examination) -> None:
 
 
 def _yaml_of(file: Path) -> dict[str, Any]:
+    import yaml
+
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -136,6 +141,8 @@ def lines_of(examination: Examination, page: Page) -> list[str]:
 
 def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
     """Return a row for findings that say the same of several places."""
+    from gpuledger.doctor.objects import some_of
+
     first = alike[0]
     return (
         ((first.kind.severity.value, STYLES[first.kind.severity]),),

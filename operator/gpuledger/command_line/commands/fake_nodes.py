@@ -6,10 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuledger.agent import fake_nodes as fake
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
-from gpuledger.configuration.config_files import nodes_config
-from gpuledger.configuration.dialects import words_of
 from gpuledger.model.errors import BadInput
 
 
@@ -35,6 +32,10 @@ def fake_nodes(
     list_models: bool,
 ) -> None:
     """Register simulated nodes, as a node agent and its kubelet would."""
+    from gpuledger.agent import fake_nodes as fake
+    from gpuledger.configuration.config_files import nodes_config
+    from gpuledger.configuration.dialects import words_of
+
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():
             click.echo(f"{name:<16} {memory_mib:>7} MiB")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,13 +16,12 @@ from gpuledger.command_line.options import (
     read_settings,
     settings_option,
 )
-from gpuledger.configuration.dialects import words_of
-from gpuledger.configuration.settings import Settings
-from gpuledger.formats.documents import read_documents
-from gpuledger.formats.inspection import inspected
-from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Page, table
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
 
 Json = dict[str, Any]
 
@@ -61,8 +60,7 @@ def inspect(
         return [{"kind": kind, **await client.request("GET", path)} for kind, path in paths]
 
     if paths:
-        words = words_of(settings)
-        found.extend(each for item in in_cluster(kubeconfig, read) for each in inspected(item, words))
+        found.extend(_inspected(in_cluster(kubeconfig, read), settings))
     out.show(as_json(found), output, lambda page: as_lines(found, page), narrowest=out.NARROWEST)
     context.exit(1 if has_problems(found) else 0)
 
@@ -77,8 +75,17 @@ def _text_of(file: str) -> str:
 
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
     """Return what is understood of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
+    from gpuledger.formats.documents import read_documents
+
+    return _inspected(read_documents(text, where), settings)
+
+
+def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
+    from gpuledger.configuration.dialects import words_of
+    from gpuledger.formats.inspection import inspected
+
     words = words_of(settings)
-    return [found for document in read_documents(text, where) for found in inspected(document, words)]
+    return [found for document in documents for found in inspected(document, words)]
 
 
 def as_json(found: list[Json]) -> Json:

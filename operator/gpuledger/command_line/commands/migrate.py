@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.store import KubeStore
-from gpuledger.ledger.migration import Step
 from gpuledger.reports.tables import Column, Page, ruled
-from gpuledger.workflows.repair.audit import Auditor
+
+if TYPE_CHECKING:
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.ledger.migration import Step
 
 Json = dict[str, Any]
 
@@ -43,6 +43,9 @@ def migrate(
     names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
 
     async def move(client: KubeClient) -> Sequence[Step]:
+        from gpuledger.kube_api.store import KubeStore
+        from gpuledger.workflows.repair.audit import Auditor
+
         auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s=0.0, scheduler_names=names))
         return await auditor.migrate(settings.scheduler_names, dry_run)
 

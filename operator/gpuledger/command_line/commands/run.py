@@ -6,10 +6,8 @@ import socket
 from pathlib import Path
 
 import click
-import uvloop
 
 from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
-from gpuledger.controller.startup import run as run_operator
 
 
 @click.command()
@@ -35,6 +33,10 @@ def run(
     scheduler_config: Path | None,
 ) -> None:
     """Run the operator: the ledger, and the scheduler's extender."""
+    import uvloop  # a second, which the help does without
+
+    from gpuledger.controller.startup import run as run_operator
+
     followed = (host or socket.gethostname()) if leader_elect else None
     until_interrupted(
         lambda: run_operator(read_settings(settings_file), kubeconfig, followed, scheduler_config),

@@ -8,7 +8,6 @@ from typing import TextIO
 import click
 
 from gpuledger.command_line.options import read_settings, settings_option
-from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
 
 
 @click.command("scheduler-config")
@@ -22,6 +21,8 @@ from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_te
 )
 def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
     """Print the configuration of kube-scheduler that goes with the settings."""
+    from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
+
     content = scheduler_config_text(read_settings(settings_file), leader_elect)
     if pipe is not None:
         make_pipe(pipe)

@@ -8,8 +8,6 @@ from typing import BinaryIO, TextIO
 import click
 
 from gpuledger.command_line.options import read_settings, settings_option
-from gpuledger.configuration.admission import webhook_configuration
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 
 
 @click.command("webhook-config")
@@ -29,6 +27,9 @@ def webhook_config(
     settings_file: Path | None, kind: str, url: str, ca_file: BinaryIO | None, cert_manager: str, output: TextIO
 ) -> None:
     """Print which new pods the API server sends to the webhook, for clusters without its policies."""
+    from gpuledger.configuration.admission import webhook_configuration
+    from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+
     ca_bundle = ca_file.read() if ca_file else b""
     if ca_file and b"-----BEGIN CERTIFICATE-----" not in ca_bundle:
         raise click.ClickException(f"{ca_file.name} has no certificate in PEM")

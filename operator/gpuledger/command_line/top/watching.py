@@ -56,7 +56,7 @@ class CardWatch:
             self.news.set()
 
 
-class _Telling:
+class Telling:
     """What `follow` needs of a client, which also says what keeps news away."""
 
     def __init__(self, client: KubeClient, say: Callable[[str], None]) -> None:
@@ -97,7 +97,7 @@ async def followed(cluster: ClusterAccess, node: str | None, watch: CardWatch) -
     Yields what raises the error that has ended the following, if one has. Raises BadInput without credentials.
     """
     async with cluster.client() as client:
-        api = _Telling(client, watch.say)
+        api = Telling(client, watch.say)
         task = asyncio.create_task(follow(api, ALLOCATIONS, selector_of(node), watch.changed, watch.listing))
         task.add_done_callback(lambda _: watch.news.set())
 
