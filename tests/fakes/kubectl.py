@@ -1,8 +1,7 @@
 """A stand-in for kubectl: a program that answers from files, and notes what it was asked.
 
-`kubectl proxy` serves, on its socket, what `answers` has for a path without its parameters, or for a later page
-PATH?continue=TOKEN; what it lacks is not found. A watch sends its events and then waits, as a real one. Every call is
-in `calls`, every request in `requests`.
+`kubectl proxy` serves, on its socket, what `answers` has for a path without its parameters; what it lacks is not found.
+A watch sends its events and then waits, as a real one. Every call is in `calls`, every request in `requests`.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ def serve(path):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             note("requests", [self.command, self.path, json.loads(body) if body else None])
             path, _, query = self.path.partition("?")
-            for parameter in query.split("&"):
-                if parameter.startswith("continue="):
-                    path += "?" + parameter
             if "watch=1" in query:
                 self.send_response(200)
                 self.send_header("Connection", "close")

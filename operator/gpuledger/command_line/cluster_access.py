@@ -130,27 +130,27 @@ class Helper:
 
 
 class Objects:
-    """The objects of a list, read page by page in a thread while others go on."""
+    """The objects of a list, read in a thread while others go on."""
 
-    def __init__(self, pages: Callable[[], Iterator[list[Json]]]) -> None:
-        self._pages = pages
+    def __init__(self, items: Callable[[], Iterator[list[Json]]]) -> None:
+        self._items = items
         self._read: SimpleQueue[list[Json] | Exception | None] = SimpleQueue()  # None is the end
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         try:
-            for page in self._pages():
-                self._read.put(page)
+            for some in self._items():
+                self._read.put(some)
             self._read.put(None)
         except Exception as error:  # noqa: BLE001 - raised again where the objects are read
             self._read.put(error)
 
     def __iter__(self) -> Iterator[Json]:
         """Yield each object, once, as soon as it is there. Raises BadInput or a subclass of ApiError."""
-        while (page := self._read.get()) is not None:
-            if isinstance(page, Exception):
-                raise page
-            yield from page
+        while (some := self._read.get()) is not None:
+            if isinstance(some, Exception):
+                raise some
+            yield from some
 
 
 class ClusterAccess:
@@ -170,16 +170,16 @@ class ClusterAccess:
             self._directory.cleanup()
 
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
-        """Start to read a list, page by page."""
+        """Start to read a list."""
         if self.kubectl is None:
             return Objects(lambda: iter([_directly(self._kubeconfig, "LIST", path, parameters)["items"]]))
         proxy, socket = self._started(self.kubectl)
 
-        def pages() -> Iterator[list[Json]]:
+        def items() -> Iterator[list[Json]]:
             proxy.wait()
-            yield from PlainClient(socket).pages(path, parameters)
+            yield from PlainClient(socket).items(path, parameters)
 
-        return Objects(pages)
+        return Objects(items)
 
     def read(self, path: str) -> Json:
         """Return the object at a path of the API."""

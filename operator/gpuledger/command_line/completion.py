@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gpuledger.command_line.cards import begin_cards
+from gpuledger.command_line.cards import all_cards
 from gpuledger.command_line.cluster_access import ClusterAccess
 
 Json = dict[str, Any]
@@ -27,4 +27,4 @@ def _of_kind(cluster: ClusterAccess, kind: str, namespace: str | None) -> Iterat
         yield from (item["metadata"]["name"] for item in cluster.begin(path))
         return
     field = "uuid" if kind == "card" else "nodeName"
-    yield from sorted({str(item["spec"][field]) for item in begin_cards(cluster)})
+    yield from sorted({str(item["spec"][field]) for item in all_cards(cluster)})

@@ -5,9 +5,13 @@ For commands that ask one thing and end: aiohttp takes 0.14 s to import, which i
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import http.client
+import json
+import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,8 +21,12 @@ from gpuledger import __version__
 from gpuledger.kube_api.refusals import kind_of
 from gpuledger.model.errors import ApiError, Unreachable
 
-PAGE_SIZE = 1000
-"""Objects of a page: while the next one is on its way, this one is read, and only these are in memory."""
+PIECE_BYTES = 1024 * 1024
+"""Of a list: while the next piece is on its way, the objects of this one are read, and only these are in memory."""
+
+ITEMS = re.compile(r'"items"\s*:\s*\[')
+"""No other field of a List's own has this name, or a text that the API server does not choose."""
+BETWEEN = re.compile(r"[\s,]*")
 
 ASK_WHERE = "Is the right cluster named? --kubeconfig, --context"
 
@@ -42,42 +50,71 @@ class PlainClient:
         parameters: Mapping[str, str] | None = None,
     ) -> Json:
         """Send one request, return the object in its answer. Raises a subclass of ApiError, in kubectl's words."""
+        with self._answer(method, path, body, content_type, parameters) as response:
+            found: Json = orjson.loads(response.read())
+            return found
+
+    def items(self, path: str, parameters: Mapping[str, str] | None = None) -> Iterator[list[Json]]:
+        """Yield the objects of a list as they come, some at a time. Raises as `request`."""
+        with self._answer("GET", path, None, "", parameters) as response:
+            yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, path: str, body: object, content_type: str, parameters: Mapping[str, str] | None
+    ) -> Iterator[http.client.HTTPResponse]:
         connection = _Connection(self._path)
         try:
             # Without Accept-Encoding: kubectl then has the answer packed, and unpacks it on a core of its own.
             connection.putrequest(
                 method, f"{path}?{urlencode(parameters)}" if parameters else path, skip_accept_encoding=True
             )
-            content = b"" if body is None else orjson.dumps(body)
-            for name, value in {
-                "Accept": "application/json",
-                "Content-Type": content_type,
-                "Content-Length": str(len(content)),
-                "User-Agent": f"gpuledger/{__version__}",  # the name in metadata.managedFields, too
-            }.items():
-                connection.putheader(name, value)
+            connection.putheader("Accept", "application/json")
+            connection.putheader("User-Agent", f"gpuledger/{__version__}")  # the name in metadata.managedFields, too
+            content = None if body is None else orjson.dumps(body)
+            if content is not None:
+                connection.putheader("Content-Type", content_type)
+                connection.putheader("Content-Length", str(len(content)))
             connection.endheaders(content)
             response = connection.getresponse()
-            answer = response.read()
             if response.status >= 300:
-                raise _error(response.status, answer)
-            found: Json = orjson.loads(answer)
-            return found
-        except (OSError, http.client.HTTPException, orjson.JSONDecodeError) as error:
+                raise _error(response.status, response.read())
+            yield response
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no JSON
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}. {ASK_WHERE}") from error
         finally:
             connection.close()
 
-    def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> Iterator[list[Json]]:
-        """Yield the items of a list, page by page, all from one moment of the cluster. Raises as `request`."""
-        asked = {"limit": str(PAGE_SIZE), **(parameters or {})}
+
+def items_of(pieces: Iterable[bytes]) -> Iterator[list[Json]]:
+    """Yield the items of a List that comes in pieces, those that each piece completes.
+
+    Raises ValueError if it is no List, or does not come to its end.
+    """
+    decode, characters = json.JSONDecoder().raw_decode, codecs.getincrementaldecoder("utf-8")()
+    text, at, begun = "", 0, False
+    for piece in pieces:
+        text, at = text[at:] + characters.decode(piece), 0
+        if not begun:
+            begin = ITEMS.search(text)
+            if begin is None:
+                continue
+            at, begun = begin.end(), True
+        found = []
         while True:
-            page = self.request("GET", path, parameters=asked)
-            yield page.get("items") or []
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
+            at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if text.startswith("]", at):
+                yield found
                 return
-            asked["continue"] = token
+            try:
+                item, at = decode(text, at)
+            except json.JSONDecodeError:  # the rest of it is to come
+                break
+            found.append(item)
+        yield found
+    if begun:
+        raise ValueError("the list does not come to its end")
+    yield json.loads(text).get("items") or []  # null, where there are none
 
 
 class _Connection(http.client.HTTPConnection):

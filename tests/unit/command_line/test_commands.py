@@ -48,21 +48,17 @@ def run(*arguments: str, **environment: str) -> Result:
 # top
 
 
-def test_top_reads_all_cards_through_a_proxy_that_ends_with_it(kubectl: FakeKubectl) -> None:
+def test_top_reads_all_cards_at_once_from_the_servers_memory_and_its_proxy_ends(
+    kubectl: FakeKubectl,
+) -> None:
     result = run("top", "--context", "lab", "--kubeconfig", "some/file")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2", "node-10"]
     ((proxy, socket, *flags),) = kubectl.calls
     assert (proxy, flags) == ("proxy", ["--kubeconfig", "some/file", "--context", "lab"])
-    assert kubectl.requests == [("GET", f"{ALLOCATIONS}?limit=1000", None)]
+    assert kubectl.requests == [("GET", f"{ALLOCATIONS}?resourceVersion=0", None)]
     assert not kubectl.proxy_runs
     assert not Path(socket.partition("=")[2]).parent.exists()
-
-
-def test_a_list_of_several_pages_is_read_to_its_end(kubectl: FakeKubectl) -> None:
-    first = {"items": two_nodes()[:2], "metadata": {"continue": "more"}}
-    kubectl.tell({ALLOCATIONS: first, f"{ALLOCATIONS}?continue=more": a_list(*two_nodes()[2:])})
-    assert [line.split()[0] for line in run("top").stdout.splitlines()] == ["NODE", "node-2", "node-10"]
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
@@ -82,7 +78,7 @@ def test_top_of_labelled_nodes_asks_the_server_which_these_are(kubectl: FakeKube
     nodes = {"items": [{"metadata": {"name": "node-2"}}]}
     kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/nodes": nodes})
     result = run("top", "-l", "pool=lab")
-    assert ("GET", "/api/v1/nodes?limit=1000&labelSelector=pool%3Dlab", None) in kubectl.requests
+    assert ("GET", "/api/v1/nodes?labelSelector=pool%3Dlab", None) in kubectl.requests
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpuledger.command_line.cards import ALLOCATIONS, begin_cards, card_named, cordon_of
+from gpuledger.command_line.cards import ALLOCATIONS, all_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.options import access_options, completed_names, errors_shown
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
@@ -71,7 +71,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
     the reading; a write that fails is told in what is yielded, and the next card has its turn.
     """
-    for allocation in _meant(list(begin_cards(cluster)), list(names)):
+    for allocation in _meant(all_cards(cluster), list(names)):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)
         done = {"uuid": spec["uuid"], "node": spec["nodeName"], "index": spec["index"], "before": before, "now": reason}
         if before == reason:

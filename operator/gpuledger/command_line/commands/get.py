@@ -9,7 +9,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.bars import bar
-from gpuledger.command_line.cards import begin_cards, card_named, cordon_of
+from gpuledger.command_line.cards import all_cards, begin_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.options import (
     access_options,
@@ -56,7 +56,7 @@ def get(
 
 def card_json(cluster: ClusterAccess, name: str) -> Json:
     """Return all that is known of a card, by its UUID or the beginning of it. Raises BadInput and ApiError."""
-    found = card_named(list(begin_cards(cluster)), name)
+    found = card_named(all_cards(cluster), name)
     card = stored_card(found)
     return {
         **report_of_stored(card).json(),
