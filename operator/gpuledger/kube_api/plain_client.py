@@ -100,7 +100,7 @@ def items_of(pieces: Iterable[bytes]) -> Iterator[list[Json]]:
             if begin is None:
                 continue
             at, begun = begin.end(), True
-        found = []
+        found: list[Json] = []
         while True:
             at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
             if text.startswith("]", at):
