@@ -34,7 +34,7 @@ POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 MERGE_PATCH = "application/merge-patch+json"
 
 START_TIMEOUT_S = 20.0
-"""How long kubectl may take until it serves: a slow login is in it."""
+"""How long kubectl may take until it serves: of a port-forward, a slow login is in it."""
 LOGIN_TIMEOUT_S = 300.0
 """How long the first request may take, in which kubectl logs in."""
 END_TIMEOUT_S = 2.0
@@ -58,7 +58,7 @@ class Kubectl:
         return [self._program, *arguments, *self._flags]
 
     def namespace(self) -> str:
-        """Return the namespace of the context. Raises ApiError."""
+        """Return the namespace of the context."""
         argv = self.argv("config", "view", "--minify", "--output=jsonpath={..namespace}")
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
         if done.returncode:  # no kubeconfig: in a pod, or what follows will say so
@@ -107,7 +107,7 @@ class Helper:
         finally:
             too_late.cancel()
         if not said:
-            raise BadInput(f"{self._name} has said nothing for {START_TIMEOUT_S:g} s")
+            raise BadInput(f"{self._name} does not serve, and does not say why")
         raise error_of("".join(said))
 
     def _listen(self) -> None:
@@ -123,9 +123,10 @@ class Helper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # What it has started itself, to log in for example, can live on and hold the pipe: nobody waits for that.
         if self._listener:
-            self._listener.join()
-        if self._process.stdout:
+            self._listener.join(END_TIMEOUT_S)
+        if self._process.stdout and not (self._lock.locked() or (self._listener and self._listener.is_alive())):
             self._process.stdout.close()
 
 
@@ -172,7 +173,7 @@ class ClusterAccess:
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""
         if self.kubectl is None:
-            return Objects(lambda: iter([_directly(self._kubeconfig, "LIST", path, parameters)["items"]]))
+            return Objects(lambda: iter([_directly(self._kubeconfig, "GET", path, parameters).get("items") or []]))
         proxy, socket = self._started(self.kubectl)
 
         def items() -> Iterator[list[Json]]:
@@ -291,7 +292,7 @@ def _directly(
     parameters: Mapping[str, str] | None = None,
     body: Json | None = None,
 ) -> Json:
-    """Send one request without kubectl, over a connection of its own; LIST reads all pages."""
+    """Send one request without kubectl, over a connection of its own."""
     import asyncio
 
     from gpuledger.kube_api.client import KubeClient
@@ -299,9 +300,9 @@ def _directly(
     async def send() -> Json:
         client = await KubeClient.connect(kubeconfig)
         try:
-            if method == "LIST":
-                return {"items": [item async for page in client.pages(path, parameters) for item in page]}
-            return await client.request(method, path, body, content_type=MERGE_PATCH, timeout_s=DIRECT_TIMEOUT_S)
+            return await client.request(
+                method, path, body, content_type=MERGE_PATCH, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
+            )
         finally:
             await client.close()
 

@@ -213,6 +213,16 @@ def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> 
     assert process.returncode == 128 + signal.SIGTERM
 
 
+def test_nobody_waits_for_what_kubectl_itself_has_started(kubectl: FakeKubectl) -> None:
+    """A program that logs kubectl in has kubectl's output, and may live longer."""
+    child = "__import__('subprocess').Popen(['/bin/sleep', '600']).pid"
+    told = kubectl.program.read_text()
+    kubectl.program.write_text(told.replace("    serve(", f"    note('children', {child})\n    serve("))
+    argv = [sys.executable, "-m", "gpuledger", "top"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    os.kill(int((kubectl.directory / "children").read_text()), signal.SIGKILL)  # fails if it had ended before
+
+
 def test_no_proxy_stays_after_a_kill_that_nobody_can_answer(kubectl: FakeKubectl) -> None:
     setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
     if setpriv is None:
