@@ -21,11 +21,11 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.kube_api.plain_client import ASK_WHERE, PlainClient
 from gpuledger.model.errors import ApiError, BadInput, Unreachable
 
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
+    from gpuledger.kube_api.plain_client import PlainClient
 
 Json = dict[str, Any]
 
@@ -174,11 +174,11 @@ class ClusterAccess:
         """Start to read a list."""
         if self.kubectl is None:
             return Objects(lambda: iter([_directly(self._kubeconfig, "GET", path, parameters).get("items") or []]))
-        proxy, socket = self._started(self.kubectl)
+        proxy, client = self._plain(self.kubectl)
 
         def items() -> Iterator[list[Json]]:
             proxy.wait()
-            yield from PlainClient(socket).items(path, parameters)
+            yield from client.items(path, parameters)
 
         return Objects(items)
 
@@ -193,9 +193,9 @@ class ClusterAccess:
     def _request(self, method: str, path: str, body: Json | None = None) -> Json:
         if self.kubectl is None:
             return _directly(self._kubeconfig, method, path, body=body)
-        proxy, socket = self._started(self.kubectl)
+        proxy, client = self._plain(self.kubectl)
         proxy.wait()
-        return PlainClient(socket).request(method, path, body, content_type=MERGE_PATCH)
+        return client.request(method, path, body, content_type=MERGE_PATCH)
 
     def namespace(self) -> str:
         """Return the namespace of the context; without kubectl, that of the pod."""
@@ -227,6 +227,13 @@ class ClusterAccess:
             yield client
         finally:
             await client.close()
+
+    def _plain(self, kubectl: Kubectl) -> tuple[Helper, PlainClient]:
+        """Return the proxy, which may not serve yet, and a client that takes no time to import."""
+        proxy, socket = self._started(kubectl)
+        from gpuledger.kube_api.plain_client import PlainClient  # while kubectl starts
+
+        return proxy, PlainClient(socket)
 
     def _started(self, kubectl: Kubectl) -> tuple[Helper, str]:
         """Return the proxy, which may not serve yet, and its socket."""
@@ -280,6 +287,8 @@ def ended_by_signals() -> Iterator[None]:
 def error_of(complaint: str) -> BadInput | ApiError:
     """Return what kubectl complained of as the error that it is, in its own words."""
     text = " ".join(complaint.split()).removeprefix("error: ")
+    from gpuledger.kube_api.plain_client import ASK_WHERE
+
     if "onnect" in text or "timeout" in text or "no such host" in text:  # "The connection ...", "Unable to connect ..."
         return Unreachable(f"{text} {ASK_WHERE}")
     return BadInput(text)
