@@ -35,7 +35,9 @@ def commands() -> str:
         *_options(main, context),
     ]
     for name in main.list_commands(context):
-        lines += _command(main.commands[name], click.Context(main.commands[name], context, name))
+        command = main.get_command(context, name)
+        assert command
+        lines += _command(command, click.Context(command, context, name))
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""A stand-in for kubectl: a program that answers from files, and notes what it was asked to write.
+"""A stand-in for kubectl: a program that answers from files, and notes what it was asked.
 
-`kubectl get --raw PATH` prints what `answers` has for the path, without its parameters; without an answer it fails as
-kubectl does. A watch prints its events and then waits, as the real one. Every call is in `calls`.
+`kubectl proxy` serves, on its socket, what `answers` has for a path without its parameters; what it lacks is not found.
+A watch sends its events and then waits, as a real one. Every call is in `calls`, every request in `requests`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,71 @@ from typing import Any
 SCRIPT = """#!{python} -S
 import json, pathlib, sys, time
 here = pathlib.Path(__file__).parent
-with open(here / "calls", "a") as calls:
-    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+
+def note(file, what):
+    with open(here / file, "a") as notes:
+        notes.write(json.dumps(what) + "\\n")
+
 told = json.loads((here / "told.json").read_text())
 arguments = sys.argv[1:]
-if arguments[0] == "get":
-    path, _, query = arguments[2].partition("?")
-    if "watch=1" in query:
-        for event in told["events"]:
-            print(json.dumps(event), flush=True)
-        time.sleep(600)
-    if path in told["answers"]:
-        print(json.dumps(told["answers"][path]))
-        sys.exit(0)
-    sys.stderr.write(told["refusals"].get(path, "Error from server (NotFound): there is no " + path) + "\\n")
-    sys.exit(1)
+note("calls", arguments)
+
+def serve(path):
+    import http.server, socketserver
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            note("requests", [self.command, self.path, json.loads(body) if body else None])
+            path, _, query = self.path.partition("?")
+            if "watch=1" in query:
+                self.send_response(200)
+                self.send_header("Connection", "close")
+                self.end_headers()
+                for event in told["events"]:
+                    self.wfile.write(json.dumps(event).encode() + b"\\n")
+                time.sleep(600)
+            refusal = told["refusals"].get(self.command) or told["refusals"].get(path)
+            if refusal:
+                self.answer(*refusal)
+            elif self.command == "PATCH":
+                self.answer(200, {{}})
+            elif path in told["answers"]:
+                self.answer(200, told["answers"][path])
+            else:
+                self.answer(404, {{"reason": "NotFound", "message": "there is no " + path}})
+
+        do_GET = do_PATCH = do
+
+        def answer(self, status, content):
+            text = content if isinstance(content, str) else json.dumps(content)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def address_string(self):
+            return "a socket"
+
+        def log_message(self, *_):
+            pass
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    with Server(path, Handler) as server:
+        print("Starting to serve on", path, flush=True)
+        server.serve_forever()
+
 if arguments[0] == "config":
     print(told["namespace"], end="")
-if arguments[0] == "patch":
-    if told["refusals"].get("patch"):
-        sys.stderr.write(told["refusals"]["patch"] + "\\n")
-        sys.exit(1)
-    print("{{}}")
 if arguments[0] == "proxy":
+    if told["complaint"]:
+        sys.exit(told["complaint"])
     (here / "proxy.pid").write_text(str(__import__("os").getpid()))
-    print("Starting to serve on nothing", flush=True)
-    time.sleep(600)
+    serve(arguments[1].partition("=")[2])
 if arguments[0] == "port-forward":
     (here / "forward.pid").write_text(str(__import__("os").getpid()))
     print(told["forward"], flush=True)
@@ -49,6 +88,9 @@ if arguments[0] == "port-forward":
         sys.exit(1)
     time.sleep(600)
 """
+
+Refusal = tuple[int, Any]
+"""An HTTP status, and the object or the text that comes with it."""
 
 
 class FakeKubectl:
@@ -64,25 +106,38 @@ class FakeKubectl:
     def tell(
         self,
         answers: Mapping[str, Any],
-        refusals: Mapping[str, str] | None = None,
+        refusals: Mapping[str, Refusal] | None = None,
         forward: str = "",
         namespace: str = "",
         events: Sequence[Any] = (),
+        complaint: str = "",
     ) -> None:
-        """Set path -> answer, path -> what it complains of, the first words of a port-forward, and events."""
+        """Set path -> answer, path or method -> refusal, the first words of a port-forward, and events.
+
+        With a complaint, the proxy does not start and says that.
+        """
         told = {
             "answers": answers,
             "refusals": refusals or {},
             "forward": forward,
             "namespace": namespace,
             "events": list(events),
+            "complaint": complaint,
         }
         (self.directory / "told.json").write_text(json.dumps(told))
 
     @property
     def calls(self) -> list[list[str]]:
         """The arguments of each call, oldest first."""
-        file = self.directory / "calls"
+        return self._notes("calls")
+
+    @property
+    def requests(self) -> list[tuple[str, str, Any]]:
+        """Method, path with parameters, and body of each request, oldest first."""
+        return [(method, path, body) for method, path, body in self._notes("requests")]
+
+    def _notes(self, name: str) -> list[Any]:
+        file = self.directory / name
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     @property
@@ -92,7 +147,7 @@ class FakeKubectl:
 
     @property
     def proxy_runs(self) -> bool:
-        """Whether the last proxy still runs. It serves nothing."""
+        """Whether the last proxy still runs."""
         return self._runs("proxy.pid")
 
     def _runs(self, file: str) -> bool:

@@ -30,21 +30,18 @@ CONNECTED = {  # file -> what it uses
     # Not the API server: kube-scheduler's /livez.
     "controller/scheduler_health.py": {"aiohttp.request"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.
-    "doctor/access.py": {"aiohttp.UnixConnector", "asyncio.create_subprocess_exec"},
-    "plugin/kubectl.py": {"subprocess.Popen"},
-    "plugin/operator_view.py": {"http.client", "subprocess.Popen", "urllib.request"},
-    "plugin/watching.py": {"asyncio.create_subprocess_exec"},
+    "command_line/cluster_access.py": {"subprocess.Popen", "subprocess.run"},
+    "command_line/operator_view.py": {"http.client", "urllib.request"},
 }
 
 WITH_PATHS = {  # all of them commands
-    "command_line/inspect.py",
-    "command_line/look.py",
+    "command_line/cards.py",
+    "command_line/commands/get.py",
+    "command_line/commands/inspect.py",
+    "command_line/commands/top.py",
+    "command_line/completion.py",
+    "command_line/operator_view.py",
     "doctor/reading.py",
-    "plugin/account.py",
-    "plugin/cards.py",
-    "plugin/completion.py",
-    "plugin/get.py",
-    "plugin/operator_view.py",
 }
 
 

@@ -14,7 +14,7 @@ from builders import a_card, a_ledger
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
 from fakes.virtual_time import LoopClock, VirtualTimeLoop
-from gpuledger.command_line.audit import audit_settings
+from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import misfit_json
 from gpuledger.formats.dialects.request import pod_request

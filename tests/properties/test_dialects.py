@@ -21,8 +21,7 @@ from fakes.dialects import (
     words,
 )
 from fakes.objects import GPU, WORDS, a_container
-from gpuledger.command_line.inspect import as_json, has_problems, inspect_text
-from gpuledger.command_line.inspect_tables import as_tables
+from gpuledger.command_line.commands.inspect import as_json, as_lines, has_problems, inspect_text
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource import gpu_allocation as crd
 from gpuledger.formats.dialects.assignments import hami_assignment, old_devices, unmatched, volcano_assignment
@@ -36,6 +35,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Share
+from gpuledger.reports.tables import Page
 
 UNIT_MIB = 16
 COARSE = words(volcano_memory_unit_mib=UNIT_MIB)
@@ -304,8 +304,8 @@ objects = st.fixed_dictionaries(
 def test_any_object_is_inspected(document: Any) -> None:
     found = list(inspected(document, WORDS))
     has_problems(found)
-    assert orjson.loads(as_json(found))
-    assert as_tables(found) or not found
+    assert orjson.loads(orjson.dumps(as_json(found)))
+    assert list(as_lines(found, Page())) or not found
 
 
 @settings(max_examples=75)  # each reads the vendors' table anew
@@ -318,4 +318,4 @@ def test_any_text_is_inspected_or_bad_input(text: str) -> None:
     with contextlib.suppress(BadInput):
         found = inspect_text(text, "file", Settings())
         as_json(found)
-        as_tables(found)
+        list(as_lines(found, Page()))

@@ -1,1 +1,1 @@
-"""The commands: what they run is imported when it is needed."""
+"""The commands of `gpuledger`, which are those of `kubectl gpuledger`, too."""

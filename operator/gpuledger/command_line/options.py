@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from gpuledger.command_line.cluster_access import ClusterAccess
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
+
+Result = TypeVar("Result")
 
 settings_option = click.option(
     "--settings",
@@ -57,6 +63,8 @@ def read_settings(file: Path | None) -> Settings:
 
     Ends the program with a message if it can't be used.
     """
+    from gpuledger.configuration.settings import Settings
+
     if file is None:
         return Settings()
     from gpuledger.configuration.settings_file import settings_of
@@ -76,12 +84,108 @@ def until_interrupted(
     async def go() -> None:
         await work()  # type: ignore[misc]
 
+    with ended_by_errors(), asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(go())
+
+
+def in_cluster(kubeconfig: Path | None, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
+    """Return what work with a client comes to, with the caller's account; without a kubeconfig, with the pod's.
+
+    What goes wrong ends the program with a message.
+    """
+    import asyncio
+
+    from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+
+    async def go(access: ClusterAccess) -> Result:
+        async with access.client() as client:
+            return await work(client)
+
+    way = cluster_access(str(kubeconfig)) if kubeconfig else contextlib.nullcontext(ClusterAccess(None, None))
+    with ended_by_errors(), way as access:
+        access.open()
+        return asyncio.run(go(access))
+
+
+@contextlib.contextmanager
+def ended_by_errors() -> Iterator[None]:
+    """Have errors end the program with a message and 1."""
     try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(go())
+        yield
     except KeyboardInterrupt:
         sys.exit(130)
     except NotFound as error:
         raise click.ClickException(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
     except (GpuledgerError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+# What people ask for: `kubectl gpuledger`.
+
+
+class Failed(click.ClickException):
+    """An error: the question has no answer."""
+
+    exit_code = 2  # 1 would be the answer "no"
+
+
+@contextlib.contextmanager
+def errors_shown() -> Iterator[None]:
+    """Have errors end the program with their text and 2; a reader that has gone away is none."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # click ends quietly
+        raise
+    except (GpuledgerError, OSError) as error:
+        raise Failed(str(error)) from error
+
+
+def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return what completes the names of objects in a shell. What goes wrong there completes nothing."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from gpuledger.command_line.cluster_access import cluster_access
+        from gpuledger.command_line.completion import names
+
+        flags = context.params
+        try:
+            with cluster_access(flags.get("kubeconfig"), flags.get("context")) as cluster:
+                if isinstance(parameter, click.Option):  # its name says the kind
+                    prefix = f"{kinds[0]}/"
+                    return [name.removeprefix(prefix) for name in names(cluster, kinds, prefix + incomplete, None)]
+                return names(cluster, kinds, incomplete, flags.get("namespace"))
+        except (GpuledgerError, click.ClickException, OSError):
+            return []
+
+    return complete
+
+
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which cluster is meant, and how to print."""
+    for option in (
+        click.option("--no-color", is_flag=True, help="No colours, as under NO_COLOR and where no terminal reads."),
+        click.option("--context", help="Context of the kubeconfig."),
+        click.option(
+            "--kubeconfig", type=click.Path(), help="As kubectl's; without it, $KUBECONFIG or ~/.kube/config."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output_option(*choices: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the option that says what is printed."""
+    return click.option(
+        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="What is printed."
+    )
+
+
+namespace_option = click.option("-n", "--namespace", help="Namespace of the pod.  [default: the context's]")
+operator_option = click.option(
+    "--operator-url",
+    envvar="GPULEDGER_URL",
+    help="Where the operator's view server is; without it, behind a kubectl port-forward of its own.  "
+    "[env: GPULEDGER_URL; a bearer token in GPULEDGER_TOKEN]",
+)

@@ -1,27 +1,74 @@
-"""Help in sections: what people ask for stands apart from what a cluster runs."""
+"""Which commands there are, in the sections of the help: what people ask for stands apart from what a cluster runs."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
+from click.shell_completion import CompletionItem
 
 SECTIONS = {
-    "Look, as kubectl gpuledger": ("top", "get", "explain", "history", "cordon", "uncordon"),
-    "The ledger and its words": ("doctor", "audit", "migrate", "inspect", "simulate"),
-    "Run it, set it up": (),
+    "Look, as kubectl gpuledger": {
+        "top": "How much of the GPUs is taken, and by whom.",
+        "get": "A pod's cards, or a card's holders.",
+        "explain": "Why a pod waits, node by node.",
+        "history": "What happened to a pod, a card or a node.",
+        "cordon": "Let cards or a node take no new pods.",
+        "uncordon": "Let them take new pods again.",
+    },
+    "The ledger and its words": {
+        "doctor": "What keeps the cluster from working.",
+        "audit": "Compare the ledger with pods, annotations and nodes, and show every difference.",
+        "migrate": "Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.",
+        "inspect": "Show what is understood of Nodes and Pods: their GPUs, what containers ask for, and every problem.",
+        "simulate": "Try placement without a cluster: replay a trace, or see where pods would go.",
+    },
+    "Run it, set it up": {
+        "admission-policies": "Print the API server's policies on pods and nodes that go with the settings.",
+        "agent": "Run the node agent: tell the ledger of this node's GPUs, and containers of theirs.",
+        "crd": "Print the CustomResourceDefinition of GPUAllocation.",
+        "fake-nodes": "Register simulated nodes, as a node agent and its kubelet would.",
+        "run": "Run the operator: the ledger, and the scheduler's extender.",
+        "scheduler-config": "Print the configuration of kube-scheduler that goes with the settings.",
+        "webhook-config": "Print which new pods the API server sends to the webhook, "
+        "for clusters without its policies.",
+    },
 }
-"""Title -> commands, in this order; the last one has all that the others lack."""
+"""Title -> command -> what it does, in short: so that help imports none of them."""
+
+COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
+
+BESIDE = {"uncordon": "cordon"}
+"""Command -> the one in whose module it is; of all others, the module has the command's name."""
 
 
 class SectionedGroup(click.Group):
-    """A group of commands whose help has sections."""
+    """A group of commands that are imported when they are asked for, and whose help has sections."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None if there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"gpuledger.command_line.commands.{BESIDE.get(cmd_name, cmd_name).replace('-', '_')}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what a word can become: a command, or an option of the program itself."""
+        named = [CompletionItem(name, help=COMMANDS[name]) for name in sorted(COMMANDS) if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, section by section."""
-        named = {name for names in SECTIONS.values() for name in names}
-        rest = [name for name in self.list_commands(ctx) if name not in named]
-        width = max(map(len, self.commands))
-        for title, names in SECTIONS.items():
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
                 room = formatter.width - width - 6
-                rows = [(name, self.commands[name].get_short_help_str(room)) for name in names or rest]
-                formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows])
+                short = {name: click.Command(None, help=text) for name, text in commands.items()}
+                formatter.write_dl(
+                    [(f"{name:<{width}}", each.get_short_help_str(room)) for name, each in short.items()]
+                )

@@ -21,7 +21,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from gpuledger import __version__
 from gpuledger.kube_api.lines import whole_lines
 from gpuledger.kube_api.pages import pages_of, read_at_most
-from gpuledger.model.errors import ApiError, BadInput, Conflict, Denied, Invalid, NotFound, Unreachable
+from gpuledger.kube_api.refusals import kind_of
+from gpuledger.model.errors import ApiError, BadInput, Unreachable
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -44,6 +45,8 @@ class KubeClient:
         self._session = aiohttp.ClientSession(
             connector=own_connector or rest.pool_manager.connector,
             connector_owner=False,
+            # A proxy on this machine asks for packed answers itself, and unpacks them on a core of its own.
+            skip_auto_headers=("Accept-Encoding",) if own_connector else None,
             headers={"User-Agent": f"gpuledger/{__version__}"},  # the name in metadata.managedFields, too
         )
 
@@ -63,6 +66,13 @@ class KubeClient:
             where = kubeconfig or "no kubeconfig, and not in a pod"
             raise BadInput(f"no credentials for an API server ({where}): {error}") from error
         return cls(configuration)
+
+    @classmethod
+    def by_proxy(cls, path: str) -> KubeClient:
+        """Return a client for the socket of a `kubectl proxy`, which has the credentials. Needs a running loop."""
+        configuration = Configuration()
+        configuration.host = "http://localhost"  # kubectl refuses other names
+        return cls(configuration, aiohttp.UnixConnector(path))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -165,7 +175,5 @@ def _error(request: str, status: int, answer: bytes, retry_after: str | None) ->
         message = orjson.loads(answer)["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = answer[:300].decode(errors="replace").strip()
-    kinds = {401: Denied, 403: Denied, 404: NotFound, 409: Conflict, 410: Conflict, 422: Invalid}
-    kind = kinds.get(status, Unreachable if status in (408, 429) or status >= 500 else ApiError)
     wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
-    return kind(f"{request}: {status}: {message}", status, wait_s)
+    return kind_of(status)(f"{request}: {status}: {message}", status, wait_s)

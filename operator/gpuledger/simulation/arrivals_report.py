@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from rich.table import Table
-
+from gpuledger.reports.tables import NARROW_GAP, Column, Page, table
 from gpuledger.simulation.arrivals import ArrivalRun
 from gpuledger.simulation.cluster import Why
 from gpuledger.simulation.load import percent
@@ -49,19 +48,14 @@ def csv_rows(runs_of: Mapping[str, Sequence[ArrivalRun]]) -> Iterator[tuple[str,
                 yield policy, str(run.seed), f"{point.load:g}", f"{point.allocated:.6f}", f"{point.fragments:.6f}"
 
 
-def table(summaries: Mapping[str, Json]) -> Table:
-    """Return one row per policy, the best allocation at the end first."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
+def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
+    """Return a table with one row per policy, the best allocation at the end first."""
     loads = list(next(iter(summaries.values()))["allocation_ratio"])
-    result.add_column("POLICY", no_wrap=True)
-    for load in loads:
-        result.add_column(f"AT {percent(load)}", justify="right", no_wrap=True)
-    for column in ("± SEEDS", "FRAGMENTS", "UNPLACED"):
-        result.add_column(column, justify="right", no_wrap=True)
-    result.add_column("WHY")
+    numbers = (*(f"AT {percent(load)}" for load in loads), "± SEEDS", "FRAGMENTS", "UNPLACED")
+    columns = [Column("POLICY"), *(Column(title, right=True) for title in numbers), Column("WHY", fold=True)]
     last = loads[-1]
-    for policy, found in sorted(summaries.items(), key=lambda item: -item[1]["allocation_ratio"][last]):
-        result.add_row(
+    rows = [
+        (
             policy,
             *(f"{found['allocation_ratio'][load]:.2%}" for load in loads),
             f"{found['spread'][last]['standard_deviation']:.2%}",
@@ -69,7 +63,9 @@ def table(summaries: Mapping[str, Json]) -> Table:
             f"{found['unplaced_pods']:.0f} of {found['arrived_pods']:.0f}",
             _whys(found["unplaced_by_reason"]),
         )
-    return result
+        for policy, found in sorted(summaries.items(), key=lambda item: -item[1]["allocation_ratio"][last])
+    ]
+    return table(page, columns, rows, gap=NARROW_GAP)
 
 
 def _whys(counts: Mapping[str, float]) -> str:

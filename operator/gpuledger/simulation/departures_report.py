@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from rich.table import Table
-
+from gpuledger.reports.tables import NARROW_GAP, Column, Page, table
 from gpuledger.simulation.departures import DepartureRun
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
@@ -77,24 +76,23 @@ def csv_rows(runs_of: Mapping[str, Mapping[float, Sequence[DepartureRun]]]) -> I
                     yield policy, f"{load:g}", str(run.seed), size, *counts, *quantiles, *ratios
 
 
-def table(summaries: Mapping[str, Json]) -> Table:
-    """Return one row per load and policy."""
-    result = Table(box=None, pad_edge=False, header_style="bold")
+def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
+    """Return a table with one row per load and policy."""
     loads = list(next(iter(summaries.values()))["loads"])
     sizes = list(next(iter(summaries.values()))["loads"][loads[0]]["waits"])
     gpus = [size for size in sizes if size != "no GPU"]
-    for column in ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus)):
-        result.add_column(column, justify="left" if column == "POLICY" else "right", no_wrap=True)
-    for load in loads:
-        for policy, found in summaries.items():
-            at = found["loads"][load]
-            result.add_row(
-                percent(load),
-                policy,
-                *(f"{at[name]:.2%}" for name in RATIOS),
-                *(_minutes(at["waits"].get(size)) for size in gpus),
-            )
-    return result
+    titles = ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus))
+    rows = [
+        (
+            percent(load),
+            policy,
+            *(f"{found['loads'][load][name]:.2%}" for name in RATIOS),
+            *(_minutes(found["loads"][load]["waits"].get(size)) for size in gpus),
+        )
+        for load in loads
+        for policy, found in summaries.items()
+    ]
+    return table(page, [Column(title, right=title != "POLICY") for title in titles], rows, gap=NARROW_GAP)
 
 
 def _heading(size: str) -> str:

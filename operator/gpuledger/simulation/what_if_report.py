@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Page, table
 from gpuledger.simulation.situation import Outcome, Status
 from gpuledger.simulation.what_if import Answer, Placed
 
@@ -30,18 +27,18 @@ def as_json(answer: Answer) -> Json:
     }
 
 
-def as_parts(answer: Answer) -> Iterator[RenderableType]:
+def as_lines(answer: Answer, page: Page) -> Iterator[str]:
     """Yield the table, the reasons of those that found no room, and a line that sums up."""
     if answer.pods:
-        yield _table(answer)
+        yield from _table(answer, page)
     for placed in answer.pods:
         if placed.outcome.status is Status.NO_ROOM:
             yield ""
-            yield Text(f"{placed.outcome.pod} finds no room:")
+            yield from page.folded(f"{placed.outcome.pod} finds no room:")
             for (reason, text), count in _ranked(placed.outcome.reasons):
-                yield Text(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
+                yield from page.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
     yield ""
-    yield _summary(answer)
+    yield from page.folded(_summary(answer))
 
 
 def _pod(placed: Placed) -> Json:
@@ -77,31 +74,31 @@ def _ranked(reasons: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, str
     return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _table(answer: Answer) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("POD", "NODE", "CONTAINER", "GPU", "UUID", "MIB", "CORES"):
-        table.add_column(column, justify="right" if column in ("GPU", "MIB", "CORES") else "left", overflow="fold")
+def _table(answer: Answer, page: Page) -> list[str]:
+    titles = ("POD", "NODE", "CONTAINER", "GPU", "UUID", "MIB", "CORES")
+    columns = [Column(title, right=title in ("GPU", "MIB", "CORES"), fold=True) for title in titles]
+    rows: list[tuple[Cell, ...]] = []
     for placed in answer.pods:
-        first = (placed.outcome.pod, _node(placed))
+        first: tuple[Cell, ...] = (placed.outcome.pod, _node(placed))
         for name, cards in _devices(placed.outcome).items():
             for uuid, memory_mib, cores in cards:
                 row = (name, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else "")
-                table.add_row(*first, *row)
+                rows.append((*first, *row))
                 first, name = ("", ""), ""
         if not placed.outcome.shares:
-            table.add_row(*first)
-    return table
+            rows.append((*first, "", "", "", "", ""))
+    return table(page, columns, rows, gap=NARROW_GAP)
 
 
-def _node(placed: Placed) -> Text | str:
+def _node(placed: Placed) -> Cell:
     match placed.outcome.status:
         case Status.NO_ROOM:
-            return Text("no room", "red")
+            return (("no room", "red"),)
         case Status.NO_GPU:
-            return Text(NO_GPU, "dim")
+            return ((NO_GPU, "dim"),)
         case Status.BOUND:
             return f"{placed.outcome.node_name} (bound)"
-    return Text(placed.outcome.node_name, "green")
+    return ((placed.outcome.node_name, "green"),)
 
 
 def _summary(answer: Answer) -> str:

@@ -1,17 +1,19 @@
 """What `gpuledger audit` prints and how it ends: whole UUIDs, stable fields, exit codes that a cron job can rely on."""
 
-import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from gpuledger.command_line import audit
-from gpuledger.command_line.audit import as_json, as_tables
+from gpuledger.command_line.commands import audit
+from gpuledger.command_line.commands.audit import as_json, as_lines
+from gpuledger.command_line.options import ended_by_errors
 from gpuledger.command_line.program import main
 from gpuledger.ledger.findings import Finding, Judge, Kind
 from gpuledger.model.errors import Unreachable
 from gpuledger.model.share import Pod
+from gpuledger.reports.tables import Page
 from gpuledger.workflows.repair.audit import Report
 
 POD = Pod("uid-a", "default", "a")
@@ -22,7 +24,7 @@ NOTHING = Report((), ())
 
 
 def test_the_fields_for_scripts() -> None:
-    assert json.loads(as_json(Report((GONE,), (TWIN,)))) == [
+    assert as_json(Report((GONE,), (TWIN,))) == [
         {
             "kind": "pod-gone",
             "node": "node-a",
@@ -42,11 +44,11 @@ def test_the_fields_for_scripts() -> None:
             "mended": False,
         },
     ]
-    assert json.loads(as_json(NOTHING)) == []
+    assert as_json(NOTHING) == []
 
 
 def test_a_table_for_another_program_has_whole_lines_and_no_colours() -> None:
-    lines = as_tables(Report((), (GONE, TWIN))).splitlines()
+    lines = list(as_lines(Report((), (GONE, TWIN)), Page()))
     (row,) = (line for line in lines if LONG_UUID in line)
     assert row.split() == ["node-a", LONG_UUID, "default/a", "1000", "MiB,", "0", "%", "cores,", "1", "slot"]
     assert f"pod-gone: {Kind.POD_GONE.remedy}" in lines
@@ -54,42 +56,44 @@ def test_a_table_for_another_program_has_whole_lines_and_no_colours() -> None:
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
 
 
-def test_a_table_on_a_terminal_has_colours_and_whole_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def test_a_table_on_a_terminal_has_colours_and_whole_uuids() -> None:
     uuid = "GPU-6872d826-680e-51ee-9808-86b7b9bf495f"
-    table = as_tables(Report((Finding(Kind.POD_GONE, "node-a", uuid, POD, "x" * 300),), (TWIN,)))
-    assert "\x1b[" in table
-    assert uuid in table
+    report = Report((Finding(Kind.POD_GONE, "node-a", uuid, POD, "x" * 300),), (TWIN,))
+    lines = list(as_lines(report, Page(width=120, colours=True)))
+    assert "\x1b[1mpod-gone\x1b[0m: " in lines[0]
+    assert any(uuid in line for line in lines)
+    shown = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert max(len(line) for line in shown[1:]) <= 120
+    assert sum(line.count("x") for line in shown if "xxx" in line) == 300
 
 
 def test_nothing_found_is_said() -> None:
-    assert as_tables(NOTHING) == "Ledger, pods and nodes agree.\n"
+    assert list(as_lines(NOTHING, Page())) == ["Ledger, pods and nodes agree."]
 
 
 def test_what_was_mended_is_shown_beside_what_is_left() -> None:
-    table = as_tables(Report((GONE,), (TWIN,)))
-    rows = [line.split() for line in table.splitlines() if line.strip().startswith("node-a")]
+    table = list(as_lines(Report((GONE,), (TWIN,)), Page()))
+    rows = [line.split() for line in table if line.strip().startswith("node-a")]
     assert [row[-1] for row in rows] == ["yes", "no"]
-    assert table.endswith("2 found: 1 mended, 1 left.\n")
+    assert table[-1] == "2 found: 1 mended, 1 left."
 
 
-def test_what_an_annotation_says_is_no_markup() -> None:
-    table = as_tables(Report((), (Finding(Kind.NOT_ADOPTABLE, detail="[red]container[/red] [/]"),)))
-    assert "[red]container[/red] [/]" in table
+def test_what_an_annotation_says_moves_no_cursor_and_begins_no_line() -> None:
+    hostile = "one\ntwo \x1b[31mred\x1b[2J \x9b1m"
+    table = as_lines(Report((), (Finding(Kind.NOT_ADOPTABLE, detail=hostile),)), Page())
+    assert [line for line in table if "red" in line] == ["  one two  [31mred [2J  1m"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, outcome: Report | Exception, *arguments: str) -> tuple[int, str]:
     """Run the command over an audit with this outcome; return exit code and output."""
 
-    async def run_audit(*_: object) -> Report:
-        if isinstance(outcome, Exception):
-            raise outcome
+    def in_cluster(*_: object) -> Report:
+        with ended_by_errors():
+            if isinstance(outcome, Exception):
+                raise outcome
         return outcome
 
-    monkeypatch.setattr(audit, "run_audit", run_audit)
+    monkeypatch.setattr(audit, "in_cluster", in_cluster)
     result = CliRunner().invoke(main, ["audit", *arguments])
     return result.exit_code, result.output
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from builders import cards_of
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, an_annotated_pod
 from fakes.objects import CORES, GPU, MEMORY, a_container, a_node_object, a_pod_object
-from gpuledger.command_line.inspect import inspect_text
+from gpuledger.command_line.commands.inspect import inspect_text
 from gpuledger.command_line.program import main
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION

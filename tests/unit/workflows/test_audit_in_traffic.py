@@ -13,7 +13,7 @@ from fakes.api_server import ApiServer, Fault, Operation
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import LoopClock
-from gpuledger.command_line.audit import audit_settings
+from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workflows.repair.audit import Auditor, Report

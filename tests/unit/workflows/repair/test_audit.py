@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Fault, Operation, hold_answer, hold_requ
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, RELEASE_DELAY_S, an_operator
 from fakes.virtual_time import LoopClock, now_s, settle
-from gpuledger.command_line.audit import audit_settings
+from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.ledger.findings import Finding, Kind

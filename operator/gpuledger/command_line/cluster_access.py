@@ -1,0 +1,318 @@
+"""The way of all commands to the API server, with the caller's own account.
+
+A `kubectl proxy` on a socket that only this user can open, which ends with the command: so whatever logs kubectl in
+logs us in, too. Without kubectl, as in the operator's own image, a kubeconfig, or the service account of the pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.model.errors import ApiError, BadInput, Unreachable
+
+if TYPE_CHECKING:
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.kube_api.plain_client import PlainClient
+
+Json = dict[str, Any]
+
+NO_KUBECTL = "kubectl is not on the PATH, and --context needs it"
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+MERGE_PATCH = "application/merge-patch+json"
+
+START_TIMEOUT_S = 20.0
+"""How long kubectl may take until it serves: of a port-forward, a slow login is in it."""
+LOGIN_TIMEOUT_S = 300.0
+"""How long the first request may take, in which kubectl logs in."""
+END_TIMEOUT_S = 2.0
+DIRECT_TIMEOUT_S = 60.0
+
+SERVES = re.compile("Starting to serve")
+
+
+class Kubectl:
+    """The user's kubectl, with the kubeconfig and the context that the user has named."""
+
+    def __init__(self, program: str, kubeconfig: str | None = None, context: str | None = None) -> None:
+        self._program = program
+        self._flags = [
+            *(["--kubeconfig", kubeconfig] if kubeconfig else []),
+            *(["--context", context] if context else []),
+        ]
+
+    def argv(self, *arguments: str) -> list[str]:
+        """Return the command line for these arguments."""
+        return [self._program, *arguments, *self._flags]
+
+    def namespace(self) -> str:
+        """Return the namespace of the context."""
+        argv = self.argv("config", "view", "--minify", "--output=jsonpath={..namespace}")
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if done.returncode:  # no kubeconfig: in a pod, or what follows will say so
+            return "default"
+        return done.stdout.strip() or "default"
+
+
+class Helper:
+    """A kubectl that works for us until it is ended: a proxy, a port-forward."""
+
+    def __init__(self, argv: list[str], ready: re.Pattern[str]) -> None:
+        """Start it; it is ready when it prints a line with this pattern."""
+        self._name = f"{Path(argv[0]).name} {argv[1]}"
+        self._ready = ready
+        self._found: re.Match[str] | None = None
+        self._lock = threading.Lock()
+        self._listener: threading.Thread | None = None
+        setpriv = shutil.which("setpriv")  # Linux' way to end it even where nobody can: after a SIGKILL of this program
+        self._process = subprocess.Popen(
+            [setpriv, "--pdeathsig", "TERM", *argv] if setpriv else argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+    def wait(self) -> re.Match[str]:
+        """Wait until it is ready; return what has said so. Raises BadInput or ApiError, in kubectl's words."""
+        with self._lock:  # several threads may wait for it
+            self._found = self._found or self._first()
+            return self._found
+
+    def _first(self) -> re.Match[str]:
+        assert self._process.stdout  # noqa: S101 - it was asked for
+        said: list[str] = []
+        too_late = threading.Timer(START_TIMEOUT_S, self._process.kill)
+        too_late.start()
+        try:
+            for line in self._process.stdout:
+                if found := self._ready.search(line):
+                    self._listener = threading.Thread(target=self._listen, daemon=True)
+                    self._listener.start()
+                    return found
+                said.append(line)
+        finally:
+            too_late.cancel()
+        if not said:
+            raise BadInput(f"{self._name} does not serve, and does not say why")
+        raise error_of("".join(said))
+
+    def _listen(self) -> None:
+        """Read what it says later, so that it never waits for us."""
+        for _ in self._process.stdout or ():
+            pass
+
+    def end(self) -> None:
+        """End it, however it takes that."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # What it has started itself, to log in for example, can live on and hold the pipe: nobody waits for that.
+        if self._listener:
+            self._listener.join(END_TIMEOUT_S)
+        if self._process.stdout and not (self._lock.locked() or (self._listener and self._listener.is_alive())):
+            self._process.stdout.close()
+
+
+class Objects:
+    """The objects of a list, read in a thread while others go on."""
+
+    def __init__(self, items: Callable[[], Iterator[list[Json]]]) -> None:
+        self._items = items
+        self._read: SimpleQueue[list[Json] | Exception | None] = SimpleQueue()  # None is the end
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            for some in self._items():
+                self._read.put(some)
+            self._read.put(None)
+        except Exception as error:  # noqa: BLE001 - raised again where the objects are read
+            self._read.put(error)
+
+    def __iter__(self) -> Iterator[Json]:
+        """Yield each object, once, as soon as it is there. Raises BadInput or a subclass of ApiError."""
+        while (some := self._read.get()) is not None:
+            if isinstance(some, Exception):
+                raise some
+            yield from some
+
+
+class ClusterAccess:
+    """The way to one cluster. Its kubectl starts with the first request; all of it raises BadInput and ApiError."""
+
+    def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None) -> None:
+        self.kubectl = kubectl
+        self._kubeconfig = Path(kubeconfig) if kubeconfig else None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._proxy: Helper | None = None
+
+    def close(self) -> None:
+        """End what was started."""
+        if self._proxy:
+            self._proxy.end()
+        if self._directory:
+            self._directory.cleanup()
+
+    def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
+        """Start to read a list."""
+        if self.kubectl is None:
+            return Objects(lambda: iter([_directly(self._kubeconfig, "GET", path, parameters).get("items") or []]))
+        proxy, client = self._plain(self.kubectl)
+
+        def items() -> Iterator[list[Json]]:
+            proxy.wait()
+            yield from client.items(path, parameters)
+
+        return Objects(items)
+
+    def read(self, path: str) -> Json:
+        """Return the object at a path of the API."""
+        return self._request("GET", path)
+
+    def merge(self, path: str, change: Json) -> Json:
+        """Merge a change into the object at a path, and return it."""
+        return self._request("PATCH", path, change)
+
+    def _request(self, method: str, path: str, body: Json | None = None) -> Json:
+        if self.kubectl is None:
+            return _directly(self._kubeconfig, method, path, body=body)
+        proxy, client = self._plain(self.kubectl)
+        proxy.wait()
+        return client.request(method, path, body, content_type=MERGE_PATCH)
+
+    def namespace(self) -> str:
+        """Return the namespace of the context; without kubectl, that of the pod."""
+        if self.kubectl:
+            return self.kubectl.namespace()
+        return POD_NAMESPACE.read_text().strip() if POD_NAMESPACE.exists() else "default"
+
+    def open(self) -> None:
+        """Have kubectl serve: before an event loop runs, which would take a Ctrl-C and wait on."""
+        if self.kubectl:
+            proxy, _ = self._started(self.kubectl)
+            import gpuledger.kube_api.client  # noqa: F401 - meanwhile
+
+            proxy.wait()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeClient]:
+        """Yield a client for many requests, until the `async with` ends. `open` comes first."""
+        from gpuledger.kube_api.client import KubeClient
+
+        if self.kubectl is None:
+            client = await KubeClient.connect(self._kubeconfig)
+        else:
+            client = KubeClient.by_proxy(self._started(self.kubectl)[1])
+        try:
+            if self.kubectl:
+                with contextlib.suppress(ApiError):  # whoever asks next is told, too
+                    await client.request("GET", "/version", timeout_s=LOGIN_TIMEOUT_S)
+            yield client
+        finally:
+            await client.close()
+
+    def _plain(self, kubectl: Kubectl) -> tuple[Helper, PlainClient]:
+        """Return the proxy, which may not serve yet, and a client that takes no time to import."""
+        proxy, socket = self._started(kubectl)
+        from gpuledger.kube_api.plain_client import PlainClient  # while kubectl starts
+
+        return proxy, PlainClient(socket)
+
+    def _started(self, kubectl: Kubectl) -> tuple[Helper, str]:
+        """Return the proxy, which may not serve yet, and its socket."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # nobody else may enter it
+        socket = f"{self._directory.name}/proxy"
+        if self._proxy is None:
+            self._proxy = Helper(kubectl.argv("proxy", f"--unix-socket={socket}"), SERVES)
+        return self._proxy, socket
+
+
+@contextlib.contextmanager
+def cluster_access(kubeconfig: str | None, context: str | None = None) -> Iterator[ClusterAccess]:
+    """Yield the way to the cluster until the `with` ends. Raises BadInput for a context without kubectl."""
+    program = shutil.which("kubectl")
+    if program is None and context:
+        raise BadInput(NO_KUBECTL)
+    kubectl = Kubectl(program, kubeconfig, context) if program else None
+    access = ClusterAccess(kubectl, kubeconfig or os.environ.get("KUBECONFIG"))
+    with ended_by_signals():
+        try:
+            yield access
+        finally:
+            access.close()
+
+
+def namespace_of(kubeconfig: str | None, context: str | None) -> str:
+    """Return the namespace that is meant where none is named. Raises BadInput."""
+    with cluster_access(kubeconfig, context) as cluster:
+        return cluster.namespace()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, so that what it has started ends, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def error_of(complaint: str) -> BadInput | ApiError:
+    """Return what kubectl complained of as the error that it is, in its own words."""
+    text = " ".join(complaint.split()).removeprefix("error: ")
+    from gpuledger.kube_api.plain_client import ASK_WHERE
+
+    if "onnect" in text or "timeout" in text or "no such host" in text:  # "The connection ...", "Unable to connect ..."
+        return Unreachable(f"{text} {ASK_WHERE}")
+    return BadInput(text)
+
+
+def _directly(
+    kubeconfig: Path | None,
+    method: str,
+    path: str,
+    parameters: Mapping[str, str] | None = None,
+    body: Json | None = None,
+) -> Json:
+    """Send one request without kubectl, over a connection of its own."""
+    import asyncio
+
+    from gpuledger.kube_api.client import KubeClient
+
+    async def send() -> Json:
+        client = await KubeClient.connect(kubeconfig)
+        try:
+            return await client.request(
+                method, path, body, content_type=MERGE_PATCH, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
+            )
+        finally:
+            await client.close()
+
+    return asyncio.run(send())

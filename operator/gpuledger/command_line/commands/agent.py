@@ -1,0 +1,54 @@
+"""`gpuledger agent`: what runs on a node. The parent process imports little: it only watches its child."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.model.errors import BadInput
+
+
+@click.command()
+@settings_option
+@kubeconfig_option
+@click.option("--node-name", envvar="NODE_NAME", required=True, help="The node on which this runs.  [env: NODE_NAME]")
+@click.option(
+    "--kubelet-directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Where the kubelet has its sockets.",
+)
+@click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod in which this runs.  [env: POD_UID]")
+def agent(
+    settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path, pod_uid: str
+) -> None:
+    """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
+    from gpuledger.agent.supervisor import Supervisor
+    from gpuledger.configuration.config_files import nodes_config
+    from gpuledger.configuration.dialects import words_of
+
+    settings = read_settings(settings_file)
+    try:
+        config, words = nodes_config(settings).of(node_name), words_of(settings)
+    except BadInput as error:
+        raise click.ClickException(str(error)) from error
+
+    def serve(pipe: int) -> int:
+        # Imported in the child alone, so that the parent stays small.
+        from gpuledger.agent.agent_plan import agent_plan, device_source
+        from gpuledger.agent.startup import run_agent
+
+        try:
+            plan = agent_plan(settings, words, config, node_name, kubelet_directory, pod_uid)
+        except BadInput as error:
+            logging.error("%s", error)
+            return 1
+        until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
+        return 0
+
+    sys.exit(Supervisor(serve).run())

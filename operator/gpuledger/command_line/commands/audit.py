@@ -1,0 +1,143 @@
+"""`gpuledger audit`: connects, compares, and shows what was found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.ledger.findings import Finding, Kind
+from gpuledger.reports.tables import Cell, Column, Page, ruled
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.workflows.repair.audit import AuditSettings, Report
+
+Json = dict[str, Any]
+
+
+class AuditFailed(click.ClickException):
+    """An error that kept the audit from its end."""
+
+    exit_code = 2  # 1 would say that the ledger is wrong
+
+
+@click.command()
+@settings_option
+@own_kubeconfig_option
+@click.option("--fix", is_flag=True, help="Mend what can be mended without a person's decision.")
+@click.option("--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, by their annotation.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between two reads.")
+@click.pass_context
+def audit(
+    context: click.Context,
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    fix: bool,
+    adopt: bool,
+    output: str,
+    settle_s: float,
+) -> None:
+    """Compare the ledger with pods, annotations and nodes, and show every difference.
+
+    What is shown was seen by two reads, some seconds apart. Ends with 0 if nothing was found or all of it was mended,
+    with 1 if something is left, with 2 after an error.
+    """
+    if adopt and not fix:
+        raise click.UsageError("--adopt enters shares, so it needs --fix")
+    try:
+        settings = read_settings(settings_file)
+
+        async def compare(client: KubeClient) -> Report:
+            from gpuledger.kube_api.store import KubeStore
+            from gpuledger.workflows.repair.audit import Auditor
+            from gpuledger.workflows.system_clock import SystemClock
+
+            auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
+            return await auditor.mend(adopt) if fix else await auditor.look()
+
+        report = in_cluster(kubeconfig, compare)
+    except click.ClickException as error:
+        raise AuditFailed(error.message) from error
+    except Exception:
+        logging.exception("the audit failed")
+        context.exit(2)
+    out.show(as_json(report), output, lambda page: as_lines(report, page), narrowest=out.NARROWEST)
+    context.exit(1 if report.left else 0)
+
+
+def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
+    """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
+    from gpuledger.configuration.dialects import words_of
+    from gpuledger.formats.dialects.request import pod_request
+    from gpuledger.formats.objects.pod import pod_facts
+    from gpuledger.workflows.release.departures import ReleaseTimes
+    from gpuledger.workflows.repair.audit import AuditSettings
+
+    words = words_of(settings)
+    return AuditSettings(
+        scheduler_names=scheduler_names or settings.scheduler_names,
+        words=words,
+        read_request=lambda pod: pod_request(pod, words),
+        read_facts=lambda pod: pod_facts(pod, words),
+        release=ReleaseTimes(settings.release_delay_s, settings.longest_release_s, by_deadline=True),
+        settle_s=settle_s,
+    )
+
+
+def as_json(report: Report) -> list[Json]:
+    """Return the findings as a list of objects, for scripts: fields may be added, and none goes."""
+    return [_as_json(finding, mended) for finding, mended in _rows(report)]
+
+
+def as_lines(report: Report, page: Page) -> Iterator[str]:
+    """Yield one table for each kind of finding, and a line that sums up."""
+    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in Kind}
+    for kind, rows in by_kind.items():
+        if rows:
+            yield f"{page.paint(kind.value, 'bold')}: {kind.remedy}"
+            yield from _table(rows, bool(report.mended), page)
+    yield _summary(report)
+
+
+def _rows(report: Report) -> Iterator[tuple[Finding, bool]]:
+    rows = [(finding, True) for finding in report.mended] + [(finding, False) for finding in report.left]
+    return iter(sorted(rows, key=lambda row: row[0].place))
+
+
+def _as_json(finding: Finding, mended: bool) -> Json:
+    return {
+        "kind": finding.kind.value,
+        "node": finding.node,
+        "card": finding.card,
+        "pod": str(finding.pod or ""),
+        "detail": finding.detail,
+        "remedy": finding.kind.remedy,
+        "mended": mended,
+    }
+
+
+def _table(rows: list[tuple[Finding, bool]], show_mended: bool, page: Page) -> list[str]:
+    columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
+    cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
+    used = [position for position in range(len(columns)) if any(row[position] for row in cells)]
+    body: list[list[Cell]] = [[row[position] for position in used] for row in cells]
+    if show_mended:
+        for shown, (_, mended) in zip(body, rows, strict=True):
+            shown.append((("yes", "green") if mended else ("no", "red"),))
+    return ruled(page, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
+
+
+def _summary(report: Report) -> str:
+    if not report.mended and not report.left:
+        return "Ledger, pods and nodes agree."
+    parts = [f"{len(report.mended)} mended"] if report.mended else []
+    parts += [f"{len(report.left)} left"] if report.left else []
+    return f"{len(report.mended) + len(report.left)} found: {', '.join(parts)}."

@@ -1,0 +1,115 @@
+"""`cordon` and `uncordon`: an annotation on cards, which the operator takes for a person's word."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from gpuledger.command_line.cards import ALLOCATIONS, all_cards, card_named, cordon_of
+from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.options import access_options, completed_names, errors_shown
+from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
+from gpuledger.model.errors import ApiError, BadInput
+
+Json = dict[str, Any]
+
+NO_REASON = "cordoned by hand"
+
+
+@click.command(short_help="Let cards or a node take no new pods.")
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="[card/UUID | node/NAME]...",
+    shell_complete=completed_names("card", "node"),
+)
+@click.option("--reason", default=NO_REASON, show_default=True, help="What the card then shows.")
+@access_options
+def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context: str | None, no_color: bool) -> None:
+    """Let cards take no new pods, or all cards of a node; who holds them stays.
+
+    Writes the annotation gpuledger.dev/cordoned, for which your account needs `patch` on gpuallocations. Ends with 0,
+    or with 2 after an error; said twice, it changes nothing.
+    """
+    _change(names, reason, kubeconfig, context)
+
+
+@click.command(short_help="Let them take new pods again.")
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="[card/UUID | node/NAME]...",
+    shell_complete=completed_names("card", "node"),
+)
+@access_options
+def uncordon(names: tuple[str, ...], kubeconfig: str | None, context: str | None, no_color: bool) -> None:
+    """Let cordoned cards take new pods again. Ends as `cordon` does."""
+    _change(names, None, kubeconfig, context)
+
+
+def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, context: str | None) -> None:
+    failed = False
+    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+        for done in change_cordons(cluster, names, reason):
+            try:
+                click.echo(told(done), err=done["error"] is not None)
+            except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
+            failed = failed or done["error"] is not None
+    sys.exit(2 if failed else 0)
+
+
+def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | None) -> Iterator[Json]:
+    """Cordon cards for a reason, or take that back with None; yield for each card what was done.
+
+    All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
+    the reading; a write that fails is told in what is yielded, and the next card has its turn.
+    """
+    for allocation in _meant(all_cards(cluster), list(names)):
+        name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)
+        done = {"uuid": spec["uuid"], "node": spec["nodeName"], "index": spec["index"], "before": before, "now": reason}
+        if before == reason:
+            yield {**done, "did": "nothing", "error": None}
+            continue
+        try:
+            cluster.merge(f"{ALLOCATIONS}/{name}", {"metadata": {"annotations": {CORDON_ANNOTATION: reason}}})
+        except (ApiError, BadInput) as error:
+            yield {**done, "now": before, "did": "failed", "error": str(error)}
+        else:
+            yield {**done, "did": "uncordoned" if reason is None else "cordoned", "error": None}
+
+
+def told(done: Json) -> str:
+    """Return what was done to a card, in a sentence."""
+    card = f"card {done['uuid']} (node {done['node']}, index {done['index']})"
+    if done["did"] == "failed":
+        return f"{card}: {done['error']}"
+    if done["did"] == "nothing":
+        return f"{card} is not cordoned" if done["now"] is None else f"{card} is cordoned already: {done['now']}"
+    if done["did"] == "uncordoned":
+        return f"{card} takes new pods again"
+    return f"{card} takes no new pods: {done['now']}" + (f" (before: {done['before']})" if done["before"] else "")
+
+
+def _meant(objects: list[Json], names: Iterable[str]) -> Iterable[Json]:
+    """Return the cards that are meant, each once, in the order of the names and of their index."""
+    found: dict[str, Json] = {}
+    for name in names:
+        kind, _, rest = name.partition("/")
+        if kind in ("card", "cards", "gpua") and rest:
+            cards = [card_named(objects, rest)]
+        elif kind in ("node", "nodes", "no") and rest:
+            cards = [item for item in objects if item["spec"]["nodeName"] == rest]
+            if not cards:
+                raise BadInput(f"node {rest!r} has no cards in the ledger; `gpuledger top` shows those that have")
+        else:
+            raise BadInput(f"{name!r} is neither card/UUID nor node/NAME")
+        for item in sorted(cards, key=lambda item: int(item["spec"]["index"])):
+            found[item["metadata"]["name"]] = item
+    return found.values()

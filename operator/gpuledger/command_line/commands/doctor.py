@@ -1,0 +1,169 @@
+"""`gpuledger doctor`: whether a cluster has what gpuledger needs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.options import (
+    access_options,
+    errors_shown,
+    output_option,
+    read_settings,
+    settings_option,
+)
+from gpuledger.command_line.spelling import plural
+from gpuledger.doctor.finding import Finding, Kind, Severity
+from gpuledger.model.errors import BadInput
+from gpuledger.reports.tables import Cell, Column, Page, table
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.doctor.examination import Examination
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = (
+    Column("SEVERITY"),
+    Column("FINDING"),
+    Column("WHERE", fold=True),
+    Column("WHAT IS WRONG", fold=True),
+    Column("WHAT MENDS IT", fold=True),
+)
+STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+
+
+@click.command(short_help="What keeps the cluster from working.")
+@settings_option
+@click.option(
+    "--scheduler-config",
+    "scheduler_configs",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Configuration of a kube-scheduler that you run yourself, to compare with the settings.",
+)
+@click.option("--as-init", is_flag=True, help="Check only what must hold before the operator starts; log the findings.")
+@output_option("table", "json", "yaml")
+@access_options
+def doctor(
+    settings_file: Path | None,
+    scheduler_configs: tuple[Path, ...],
+    as_init: bool,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
+) -> None:
+    """Check what gpuledger needs of a cluster, and say what mends what is wrong. Changes nothing.
+
+    Reads with your account; what it may not read is a finding, too. Without --settings, the settings are those of the
+    Deployment. Ends with 1 if an error was found, else with 2 if something could not be checked, else with 0: warnings
+    alone are no failure.
+    """
+    with errors_shown():
+        settings = _settings_of(settings_file)
+        configs = {str(file): _yaml_of(file) for file in scheduler_configs}
+        found = _examined(settings, configs, kubeconfig, context, as_init)
+        if as_init:
+            _log(found)
+        else:
+            out.show(found.json() if output != "table" else found, output, lambda page: lines_of(found, page), no_color)
+    sys.exit(int(bool(found.errors)) if as_init else found.exit_code)
+
+
+def _examined(
+    settings: Settings | None,
+    configs: dict[str, dict[str, Any]],
+    kubeconfig: str | None,
+    context: str | None,
+    as_init: bool,
+) -> Examination:
+    import asyncio
+
+    async def look(access: ClusterAccess) -> Examination:
+        from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
+        from gpuledger.doctor.reading import Reading
+
+        async with access.client() as client:
+            reading = Reading(client, settings, configs)
+            if as_init:
+                return examine(await reading.before_the_operator(), BEFORE_THE_OPERATOR)
+            return examine(await reading.all(), tuple(CHECKS))
+
+    with cluster_access(kubeconfig, context) as access:
+        access.open()
+        return asyncio.run(look(access))
+
+
+def _settings_of(file: Path | None) -> Settings | None:
+    try:
+        return None if file is None else read_settings(file)
+    except click.ClickException as error:
+        raise BadInput(error.message) from error
+
+
+def _log(found: Examination) -> None:
+    for finding in found.findings:
+        level = logging.ERROR if finding.kind.severity is Severity.ERROR else logging.WARNING
+        logger.log(level, "%s", log_line(finding))
+    if not found.findings:
+        logger.info("what the operator needs is there")
+
+
+def _yaml_of(file: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"{file} is no YAML: {error}") from error
+    if not isinstance(content, dict) or content.get("kind") != "KubeSchedulerConfiguration":
+        raise BadInput(f"{file} is no KubeSchedulerConfiguration")
+    return content
+
+
+def lines_of(examination: Examination, page: Page) -> list[str]:
+    """Return a table of the findings, if there are any, and a sentence."""
+    alike: dict[tuple[Kind, str], list[Finding]] = {}
+    for each in examination.findings:
+        alike.setdefault((each.kind, each.text), []).append(each)
+    rows = [_row(group) for group in alike.values()]
+    shown = [*table(page, COLUMNS, rows), ""] if rows else []
+    return [*shown, _sentence(examination, page)]
+
+
+def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
+    """Return a row for findings that say the same of several places."""
+    from gpuledger.doctor.objects import some_of
+
+    first = alike[0]
+    return (
+        ((first.kind.severity.value, STYLES[first.kind.severity]),),
+        ((first.kind.value, "bold"),),
+        some_of([each.where for each in alike]),
+        first.text,
+        ((first.mend, "cyan"),),
+    )
+
+
+def log_line(finding: Finding) -> str:
+    """Return a finding as one line, for a log."""
+    return f"{finding.kind.value}: {finding.where}: {finding.text}. {finding.mend}"
+
+
+def _sentence(examination: Examination, page: Page) -> str:
+    errors = len(examination.errors)
+    left_out = sum(each.kind is Kind.NOT_CHECKED for each in examination.findings)
+    warnings = len(examination.findings) - errors - left_out
+    made = plural(len(examination.checked), "check")
+    if not examination.findings:
+        return page.paint(f"{made}, nothing found.", "green")
+    skipped = f", {plural(left_out, 'thing')} could not be read" if left_out else ""
+    return f"{made}: {plural(errors, 'error')}, {plural(warnings, 'warning')}{skipped}."

@@ -1,0 +1,224 @@
+"""`gpuledger explain`: why a pod waits, or where it is; the operator's explanation, for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.cluster_access import namespace_of
+from gpuledger.command_line.operator_view import ask
+from gpuledger.command_line.options import (
+    access_options,
+    completed_names,
+    errors_shown,
+    namespace_option,
+    operator_option,
+    output_option,
+)
+from gpuledger.command_line.spelling import age, amounts_of, plural, share_text, utc_now
+from gpuledger.reports.tables import Column, Page, table
+
+Json = dict[str, Any]
+
+FEW_KINDS = 3
+"""Of so many kinds of nodes, the cards of one are shown."""
+
+PODS_NAMED = 3
+
+
+@click.command(short_help="Why a pod waits, node by node.")
+@click.argument("name", metavar="pod/NAME", shell_complete=completed_names("pod"))
+@namespace_option
+@operator_option
+@output_option("table", "wide", "json", "yaml")
+@access_options
+def explain(
+    name: str,
+    namespace: str | None,
+    operator_url: str | None,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
+) -> None:
+    """Say why a pod waits: for each node what is missing there, and what would help; with -o wide, for each card.
+
+    Asks the operator. Ends with 0 if the pod has its place, with 1 if it has none, with 2 after an error: also if the
+    operator knows of no such pod.
+    """
+    kind, _, rest = name.rpartition("/")
+    if kind not in ("", "pod", "po", "pods") or not rest:
+        raise click.UsageError(f"{name!r} is not pod/NAME")
+    with errors_shown():
+        namespace = namespace or namespace_of(kubeconfig, context)
+        found = ask("/v1/explain", {"pod": f"{namespace}/{rest}"}, operator_url, kubeconfig, context)
+        out.show(found, output, lambda page: explain_lines(found, page, utc_now(), output == "wide"), no_color)
+        placed = is_placed(found)
+    sys.exit(0 if placed else 1)
+
+
+@dataclass(slots=True)
+class Alike:
+    """Nodes that say the same."""
+
+    first: Json
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Return what stands in the column of nodes."""
+        count = len(self.names)
+        return self.names[0] if count == 1 else f"{count} nodes like {self.names[0]}"
+
+
+def is_placed(explanation: Json) -> bool:
+    """Tell whether the pod has its place: else the answer to the question whether it runs is no."""
+    return bool(explanation["state"] == "placed")
+
+
+def explain_lines(found: Json, page: Page, now: datetime, wide: bool = False) -> list[str]:
+    """Return an explanation, its summary first."""
+    style = "green" if is_placed(found) else "yellow"
+    lines = [
+        f"{page.paint(found['namespace'] + '/' + found['pod'], 'bold')}: {page.paint(found['state'], style)}",
+        *page.folded(found["summary"]),
+        "",
+        *_facts(found, page, now),
+    ]
+    if found["holds"]:
+        lines += ["", "Its cards:", *_holds(found["holds"], page)]
+    nodes = found["nodes"]
+    if nodes:
+        lines += ["", *_nodes(nodes, page)]
+        shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
+        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, page))]
+    return lines
+
+
+def alike(nodes: Iterable[Json]) -> list[Alike]:
+    """Group nodes that have the same reason, in the order in which each reason comes first.
+
+    What would help names cards and pods, so it differs from node to node: only that there is something counts.
+    """
+    groups: dict[object, Alike] = {}
+    for node in nodes:
+        key = (node["fits"], node["offered"], node["reason"], node["text"], bool(node["remedy"]))
+        groups.setdefault(key, Alike(node)).names.append(node["node"])
+    return list(groups.values())
+
+
+def _facts(found: Json, page: Page, now: datetime) -> Iterable[str]:
+    asked = "; ".join(_asked(container) for container in found["containers"])
+    facts = {
+        "asks for": asked,
+        "priority": str(found["priority"]),
+        "waits" if not is_placed(found) else "created": _since(found, now),
+        "kube-scheduler says": found["schedulerSays"] or "",
+    }
+    if found["schedulerRefused"]:
+        refused = plural(found["schedulerRefused"], "node")
+        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see what it says)"
+    width = max(map(len, facts))
+    for title, text in facts.items():
+        if text:
+            first, *rest = page.folded(text, indent=width + 4)
+            yield f"  {title:<{width}}  {first}"
+            yield from (" " * (width + 4) + line for line in rest)
+
+
+def _since(found: Json, now: datetime) -> str:
+    if not found["since"]:
+        return ""
+    tried = "never tried" if not found["lastTried"] else f"last tried {age(found['lastTried'], now)} ago"
+    if is_placed(found):
+        return f"{age(found['since'], now)} ago"
+    return f"for {age(found['since'], now)}, {tried}"
+
+
+def _asked(container: Json) -> str:
+    memory = ""
+    if container["memoryMiB"] is not None:
+        memory = f", {container['memoryMiB']} MiB each"
+    elif container["memoryPercent"] is not None:
+        memory = f", {container['memoryPercent']} % of its memory"
+    cores = f", {container['cores']} % cores" if container["cores"] else ""
+    alone = ", alone" if container["exclusive"] else ""
+    return f"{container['name']}: {plural(container['number'], 'card')}{memory}{cores}{alone}"
+
+
+def _nodes(nodes: Sequence[Json], page: Page) -> list[str]:
+    columns = [
+        Column("NODES"),
+        Column("KUBE-SCHEDULER", spare=2),
+        Column("REASON", spare=3),
+        Column("MISSING", fold=True),
+        Column("WHAT WOULD HELP", fold=True),
+        Column("WOULD HAVE TO LEAVE", spare=1),
+    ]
+    rows = [
+        (
+            group.title,
+            "offers" if group.first["offered"] else (("refuses", "yellow"),),
+            (("fits", "green"),) if group.first["fits"] else ((group.first["reason"] or "", "yellow"),),
+            group.first["text"],
+            _help(group),
+            _named(group.first["wouldHaveToLeave"]),
+        )
+        for group in alike(nodes)
+    ]
+    kept = [p for p in range(len(columns)) if p < 4 or any(row[p] for row in rows)]
+    return table(page, [columns[p] for p in kept], [[row[p] for p in kept] for row in rows])
+
+
+def _help(group: Alike) -> str:
+    remedy = group.first["remedy"] or ""
+    return f"on {group.names[0]}: {remedy}" if remedy and len(group.names) > 1 else remedy
+
+
+def _cards(node: Json, page: Page) -> list[str]:
+    columns = [
+        Column("INDEX", right=True),
+        Column("CARD", spare=1),
+        Column("REASON", spare=2),
+        Column("MISSING", fold=True),
+        Column("HELD BY", fold=True),
+    ]
+    rows = [
+        (
+            str(cards[0]["index"]) if len(cards) == 1 else f"{len(cards)} cards",
+            cards[0]["uuid"] if len(cards) == 1 else "index " + ", ".join(str(card["index"]) for card in cards),
+            (("fits", "green"),) if cards[0]["fits"] else ((cards[0]["reason"] or "", "yellow"),),
+            cards[0]["text"],
+            _named(cards[0]["by"]),
+        )
+        for cards in _same(node["cards"])
+    ]
+    return [f"Cards of {page.paint(node['node'], 'bold')}:", *table(page, columns, rows)]
+
+
+def _same(cards: Iterable[Json]) -> list[list[Json]]:
+    """Return the cards that say the same together, in the order of the first of each."""
+    groups: dict[object, list[Json]] = {}
+    for card in cards:
+        groups.setdefault((card["fits"], card["reason"], card["text"], tuple(card["by"])), []).append(card)
+    return list(groups.values())
+
+
+def _holds(holds: Iterable[Json], page: Page) -> list[str]:
+    columns = [Column("NODE"), Column("INDEX", right=True), Column("CARD"), Column("STATE", spare=1), Column("SHARE")]
+    rows = [
+        (each["node"], str(each["index"]), each["uuid"], each["state"], share_text(amounts_of(each), each["exclusive"]))
+        for each in holds
+    ]
+    return table(page, columns, rows)
+
+
+def _named(pods: Sequence[str]) -> str:
+    rest = f" +{len(pods) - PODS_NAMED}" if len(pods) > PODS_NAMED else ""
+    return ", ".join(pods[:PODS_NAMED]) + rest

@@ -1,0 +1,49 @@
+"""`gpuledger fake-nodes`: simulated nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.model.errors import BadInput
+
+
+@click.command("fake-nodes")
+@settings_option
+@kubeconfig_option
+@click.option("--count", default=3, show_default=True, help="Number of nodes.")
+@click.option("--gpus", default=8, show_default=True, help="Cards per node.")
+@click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
+@click.option("--number", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
+@click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
+@click.option("--run-pods", is_flag=True, help="Go on, and play the kubelet for the pods of these nodes.")
+@click.option("--list-models", is_flag=True, help="Show the models and end.")
+def fake_nodes(
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    count: int,
+    gpus: int,
+    model: str,
+    number: int | None,
+    prefix: str,
+    run_pods: bool,
+    list_models: bool,
+) -> None:
+    """Register simulated nodes, as a node agent and its kubelet would."""
+    from gpuledger.agent import fake_nodes as fake
+    from gpuledger.configuration.config_files import nodes_config
+    from gpuledger.configuration.dialects import words_of
+
+    if list_models:
+        for name, memory_mib in fake.MODELS_MIB.items():
+            click.echo(f"{name:<16} {memory_mib:>7} MiB")
+        return
+    settings = read_settings(settings_file)
+    try:
+        nodes = fake.fake_nodes(prefix, count, gpus, model, number, nodes_config(settings))
+        counts = words_of(settings).counts(of=fake.VENDOR)
+    except (ValueError, BadInput) as error:
+        raise click.ClickException(str(error)) from error
+    until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))

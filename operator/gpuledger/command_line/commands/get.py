@@ -1,0 +1,210 @@
+"""`gpuledger get`: of a pod its cards, of a card its holders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.bars import bar
+from gpuledger.command_line.cards import all_cards, begin_cards, card_named, cordon_of
+from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.options import (
+    access_options,
+    completed_names,
+    errors_shown,
+    namespace_option,
+    output_option,
+)
+from gpuledger.command_line.spelling import amounts_of, share_text
+from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
+from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.stored_card import StoredCard
+from gpuledger.reports.cards import amounts_json, report_of_stored
+from gpuledger.reports.tables import Column, Page, table
+
+Json = dict[str, Any]
+
+
+@click.command(short_help="A pod's cards, or a card's holders.")
+@click.argument("name", metavar="pod/NAME | card/UUID", shell_complete=completed_names("pod", "card"))
+@namespace_option
+@output_option("table", "json", "yaml")
+@access_options
+def get(
+    name: str, namespace: str | None, output: str, kubeconfig: str | None, context: str | None, no_color: bool
+) -> None:
+    """Show a pod's cards and what its containers were told, or who holds a card.
+
+    The beginning of a UUID is enough where no other card has it. Ends with 0, or with 2 after an error: also if there
+    is no such pod or card.
+    """
+    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+        kind, _, rest = name.partition("/")
+        if kind in ("pod", "po", "pods") and rest:
+            found = pod_json(cluster, namespace or cluster.namespace(), rest)
+        elif kind in ("card", "cards", "gpua") and rest:
+            found = card_json(cluster, rest)
+        else:
+            raise BadInput(f"{name!r} is neither pod/NAME nor card/UUID")
+        out.show(found, output, lambda page: lines(found, page), no_color)
+
+
+def card_json(cluster: ClusterAccess, name: str) -> Json:
+    """Return all that is known of a card, by its UUID or the beginning of it. Raises BadInput and ApiError."""
+    found = card_named(all_cards(cluster), name)
+    card = stored_card(found)
+    return {
+        **report_of_stored(card).json(),
+        "healthy": card.card.healthy,
+        "cordoned": cordon_of(found),
+        "links": dict(card.card.links),
+        "claimedBy": [claim_json(claim) for claim in card.claims],
+        "conflictsWith": [misfit_json(misfit) for misfit in card.misfits],
+    }
+
+
+def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
+    """Return a pod's shares as the ledger has them, and what its containers were told. Raises BadInput and ApiError."""
+    try:
+        pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    except NotFound:
+        raise BadInput(f"there is no pod {name!r} in namespace {namespace!r}; -n names another") from None
+    node = pod["spec"].get("nodeName")
+    uid = pod["metadata"]["uid"]
+    cards = [stored_card(item) for item in begin_cards(cluster, node)]
+    return {
+        "namespace": namespace,
+        "pod": name,
+        "podUID": uid,
+        "node": node,
+        "phase": (pod.get("status") or {}).get("phase", ""),
+        "shares": [share for card in sorted(cards, key=_place) for share in _shares_of(card, uid)],
+        **_told(pod),
+    }
+
+
+def lines(found: Json, page: Page) -> list[str]:
+    """Return what `card_json` or `pod_json` has found, for people."""
+    return card_lines(found, page) if "holders" in found else pod_lines(found, page)
+
+
+def card_lines(card: Json, page: Page) -> list[str]:
+    """Return what is known of a card, for people."""
+    state = "green" if card["phase"] == "Ready" else "yellow"
+    lines = [
+        f"{page.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
+        "  state    "
+        + page.paint(card["phase"] or "Pending", state)
+        + (f": {card['reason']}" if card["reason"] else ""),
+        *([f"  cordoned {card['cordoned'] or 'without a reason'}"] if card["cordoned"] is not None else []),
+        *_amount_lines(card, page),
+        *_facts(card, page),
+    ]
+    lines += _pods_table("held by", card["holders"], page)
+    lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], page)
+    lines += _pods_table("found on it, without room", card["conflictsWith"], page)
+    if not card["holders"]:
+        lines += ["", "Nobody holds it."]
+    return lines
+
+
+def pod_lines(pod: Json, page: Page) -> list[str]:
+    """Return what a pod has, for people."""
+    where = f"on node {pod['node']}" if pod["node"] else "without a node"
+    lines = [f"{page.paint(pod['namespace'] + '/' + pod['pod'], 'bold')}: {pod['phase'] or 'Pending'}, {where}"]
+    if pod["shares"]:
+        columns = [Column("CARD"), Column("INDEX", right=True), Column("STATE"), Column("SHARE", fold=True)]
+        rows = [
+            (each["card"], str(each["index"]), each["state"], share_text(amounts_of(each), each["exclusive"]))
+            for each in pod["shares"]
+        ]
+        lines += ["", "In the ledger:", *table(page, columns, rows)]
+    else:
+        lines += ["", "The ledger has no share of it. `gpuledger explain` says why a pod waits."]
+    if pod["told"]:
+        titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
+        told = [(each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]]
+        lines += ["", "What its containers were told:", *table(page, titles, told)]
+    if pod["toldProblem"]:
+        lines += ["", page.paint(pod["toldProblem"], "yellow")]
+    return lines
+
+
+def _told(pod: Json) -> Json:
+    text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
+    try:
+        told = read_devices(text) if text else ()
+    except BadInput as error:
+        return {"told": [], "toldProblem": str(error)}
+    cards = [{"container": t.container, "uuid": t.uuid, "memoryMiB": t.memory_mib, "cores": t.cores} for t in told]
+    return {"told": cards, "toldProblem": None}
+
+
+def _place(card: StoredCard) -> tuple[str, tuple[int, str]]:
+    return card.card.node_name, card.card.place
+
+
+def _shares_of(card: StoredCard, uid: str) -> Iterable[Json]:
+    where = {"card": card.card.uuid, "node": card.card.node_name, "index": card.card.index}
+    for holder in card.holders or ():
+        if holder.pod.uid == uid:
+            yield {**where, "state": holder.state.value, **_share_json(holder.share.amounts, holder.share.exclusive)}
+    for claim in card.claims:
+        if claim.holder.pod.uid == uid:
+            yield {**where, "state": "claimed", **_share_json(claim.share.amounts, claim.share.exclusive)}
+
+
+def _share_json(amounts: Amounts, exclusive: bool) -> Json:
+    return {**amounts_json(amounts), "exclusive": exclusive}
+
+
+def _amount_lines(card: Json, page: Page) -> Iterable[str]:
+    kinds = (
+        ("memory", "memoryMiB", "MiB", "cyan"),
+        ("compute", "cores", "%", "blue"),
+        ("slots", "number", "", "magenta"),
+    )
+    for title, key, unit, style in kinds:
+        used, capacity = card["used"][key], card["capacity"][key]
+        drawn = "".join(page.paint(*part) for part in bar(page, used, capacity, style, 20))
+        yield f"  {title:<8} {drawn} {used} of {capacity} {unit}".rstrip()
+
+
+def _facts(card: Json, page: Page) -> Iterable[str]:
+    if card["mode"]:
+        yield f"  mode     {card['mode']}"
+    if card["numaNode"] is not None:
+        yield f"  NUMA     {card['numaNode']}"
+    if card["links"]:
+        scores: dict[int, list[str]] = {}
+        for peer, score in card["links"].items():
+            scores.setdefault(score, []).append(peer)
+        for score, peers in sorted(scores.items(), reverse=True):
+            for position, line in enumerate(page.folded(f"score {score}: {', '.join(peers)}", indent=11)):
+                yield f"  {'' if position else 'links':<8} {line}"
+
+
+def _pods_table(title: str, pods: Sequence[Json], page: Page) -> list[str]:
+    if not pods:
+        return []
+    columns = [
+        Column("POD"),
+        Column("STATE", spare=3),
+        Column("PRIORITY", right=True, spare=2),
+        Column("SHARE", fold=True),
+    ]
+    rows = [
+        (
+            f"{each['namespace']}/{each['pod']}",
+            each.get("state") or each.get("why", ""),
+            str(each.get("priority", "")),
+            share_text(amounts_of(each), each.get("exclusive", False)),
+        )
+        for each in pods
+    ]
+    return ["", f"{title[0].upper()}{title[1:]}:", *table(page, columns, rows)]

@@ -1,0 +1,112 @@
+"""`gpuledger history`: what happened to pods, cards and nodes; the operator's records, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.cluster_access import namespace_of
+from gpuledger.command_line.operator_view import ask
+from gpuledger.command_line.options import (
+    access_options,
+    completed_names,
+    errors_shown,
+    namespace_option,
+    operator_option,
+    output_option,
+)
+from gpuledger.command_line.spelling import amounts_of, clock, share_text, utc_now
+from gpuledger.model.errors import BadInput
+from gpuledger.reports.record import Happening
+from gpuledger.reports.tables import Column, Page, table
+
+Json = dict[str, Any]
+
+STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": "yellow", "given-up": "yellow"}
+
+
+@click.command(short_help="What happened to a pod, a card or a node.")
+@click.argument(
+    "name",
+    required=False,
+    metavar="[pod/NAME | card/UUID | node/NAME]",
+    shell_complete=completed_names("pod", "card", "node"),
+)
+@namespace_option
+@click.option("--kind", type=click.Choice([kind.value for kind in Happening]), help="Only records of this kind.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The last so many records.")
+@operator_option
+@output_option("table", "wide", "json", "yaml")
+@access_options
+def history(
+    name: str | None,
+    namespace: str | None,
+    kind: str | None,
+    limit: int,
+    operator_url: str | None,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
+) -> None:
+    """Show what happened to a pod, a card, a node, or in all: newest last.
+
+    Asks the operator, which remembers what it has seen since it started. Ends with 0, or with 2 after an error.
+    """
+    with errors_shown():
+        of_pod = name is not None and name.startswith("po")
+        asked = question(name, (namespace or namespace_of(kubeconfig, context)) if of_pod else "", kind, limit)
+        found = ask("/v1/history", asked, operator_url, kubeconfig, context)
+        now = utc_now().astimezone()
+        out.show(found, output, lambda page: history_lines(found, page, now, output == "wide"), no_color)
+
+
+def question(named: str | None, namespace: str, kind: str | None, limit: int) -> dict[str, str]:
+    """Return the parameters that ask for the records of pod/NAME, card/UUID, node/NAME or all. Raises BadInput."""
+    asked = {"limit": str(limit)} | ({"kind": kind} if kind else {})
+    if named is None:
+        return asked
+    what, _, name = named.partition("/")
+    if not name or what not in ("pod", "po", "pods", "card", "cards", "node", "no", "nodes"):
+        raise BadInput(f"{named!r} is none of pod/NAME, card/UUID and node/NAME")
+    if what.startswith("po"):
+        return asked | {"namespace": namespace, "pod": name}
+    return asked | {"card" if what.startswith("card") else "node": name}
+
+
+def history_lines(found: Json, page: Page, now: datetime, wide: bool = False) -> list[str]:
+    """Return the records, newest last; with `wide`, the cards and what else there was."""
+    records = found["records"]
+    if not records:
+        return [f"Nothing is recorded of that; the operator keeps {found['kept']} records since it has started."]
+    columns = [
+        Column("TIME"),
+        Column("WHAT"),
+        Column("POD"),
+        Column("NODE", spare=1),
+        Column("WHY", fold=True),
+        *([Column("CARDS"), Column("OTHER NODES")] if wide else []),
+    ]
+    rows = [
+        (
+            clock(each["time"], now),
+            ((each["kind"], STYLES.get(each["kind"], "")),),
+            f"{each['namespace']}/{each['pod']}",
+            each["node"],
+            each["text"],
+            *((_cards(each), _alternatives(each)) if wide else ()),
+        )
+        for each in records
+    ]
+    return table(page, columns, rows)
+
+
+def _cards(record: Json) -> str:
+    return "; ".join(f"{card['uuid']}: {share_text(amounts_of(card), False)}" for card in record["cards"])
+
+
+def _alternatives(record: Json) -> str:
+    return ", ".join(each["node"] for each in record["alternatives"])

@@ -1,0 +1,190 @@
+"""`gpuledger inspect`: reads objects from files or from the cluster, and shows what is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.options import (
+    ended_by_errors,
+    in_cluster,
+    own_kubeconfig_option,
+    read_settings,
+    settings_option,
+)
+from gpuledger.model.errors import BadInput
+from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Page, table
+
+if TYPE_CHECKING:
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
+
+Json = dict[str, Any]
+
+
+@click.command()
+@settings_option
+@own_kubeconfig_option
+@click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME]...")
+@click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON to read; - for standard input.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pods that are named.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def inspect(
+    context: click.Context,
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str,
+    output: str,
+) -> None:
+    """Show what is understood of Nodes and Pods: their GPUs, what containers ask for, and every problem.
+
+    Reads files, which needs no cluster, or objects of the cluster by name. Ends with 1 if there is a problem.
+    """
+    if not names and not files:
+        raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME or pod/NAME")
+    settings = read_settings(settings_file)
+    found = []
+    with ended_by_errors():
+        for file in files:
+            found.extend(inspect_text(_text_of(file), "standard input" if file == "-" else file, settings))
+        paths = [_path(name, namespace) for name in names]
+
+    async def read(client: KubeClient) -> list[Json]:
+        return [{"kind": kind, **await client.request("GET", path)} for kind, path in paths]
+
+    if paths:
+        found.extend(_inspected(in_cluster(kubeconfig, read), settings))
+    out.show(as_json(found), output, lambda page: as_lines(found, page), narrowest=out.NARROWEST)
+    context.exit(1 if has_problems(found) else 0)
+
+
+def _text_of(file: str) -> str:
+    try:
+        with click.open_file(file, encoding="utf-8") as opened:
+            return str(opened.read())
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file} is no text: {error}") from None
+
+
+def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
+    """Return what is understood of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
+    from gpuledger.formats.documents import read_documents
+
+    return _inspected(read_documents(text, where), settings)
+
+
+def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
+    from gpuledger.configuration.dialects import words_of
+    from gpuledger.formats.inspection import inspected
+
+    words = words_of(settings)
+    return [found for document in documents for found in inspected(document, words)]
+
+
+def as_json(found: list[Json]) -> Json:
+    """Return one object as itself and several as a List, like kubectl."""
+    return found[0] if len(found) == 1 else {"kind": "List", "items": found}
+
+
+def as_lines(found: Iterable[Json], page: Page) -> Iterator[str]:
+    """Yield what was understood, object by object."""
+    for each in found:
+        yield from _shown(each, page)
+        yield ""
+
+
+def has_problems(found: Iterable[Json]) -> bool:
+    """Tell whether something would not be taken as it is."""
+    return any(each["problems"] for each in found)
+
+
+def _path(name: str, namespace: str) -> tuple[str, str]:
+    kind, _, rest = name.partition("/")
+    if kind in ("node", "nodes", "no") and rest:
+        return "Node", f"/api/v1/nodes/{rest}"
+    if kind in ("pod", "pods", "po") and rest:
+        return "Pod", f"/api/v1/namespaces/{namespace}/pods/{rest}"
+    raise BadInput(f"{name!r} is neither node/NAME nor pod/NAME")
+
+
+def _shown(found: Json, page: Page) -> Iterator[str]:
+    yield from _line(_title(found), page, "bold")
+    if found.get("gpus"):
+        yield from _gpus(found["gpus"], page)
+    if found.get("containers"):
+        yield from _containers(found["containers"], page)
+    for name, value in {**found.get("settings", {}), **found.get("everywhere", {}), **found.get("nodes", {})}.items():
+        yield from _line(f"  {name}: {value}", page)
+    for sentence in found.get("notSupported", ()):
+        yield from _line(f"  not supported: {sentence}", page, "yellow")
+    for name, value in found.get("selectors", {}).items():
+        shown = ", ".join(value) if isinstance(value, list) else str(value)
+        yield from _line(f"  {name}: {shown}", page)
+    for note in found.get("notes", ()):
+        yield from _line(f"  note: {note}", page)
+    for warning in found.get("warnings", ()):
+        yield from _line(f"  warning: {warning}", page, "yellow")
+    for problem in found["problems"]:
+        yield from _line(f"  problem: {problem}", page, "red")
+
+
+def _title(found: Json) -> str:
+    name = "/".join(part for part in (found.get("namespace"), found.get("name")) if part)
+    title = f"{found['kind'] or 'object'} {name}".strip()
+    if found["kind"] == "Node":
+        serves = ", ".join(found.get("serves", ())) or "nothing"
+        words = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
+        title += f": {words}its device plugin serves {serves}"
+    return title
+
+
+def _line(text: str, page: Page, style: str = "") -> Iterator[str]:
+    return (page.paint(line, style) for line in page.folded(text))
+
+
+def _gpus(gpus: Iterable[Json], page: Page) -> list[str]:
+    titles = ("UUID", "INDEX", "MODEL", "MIB", "CORES", "NUMBER", "NUMA", "MODE", "HEALTHY", "LINKS")
+    right = ("INDEX", "MIB", "CORES", "NUMBER", "NUMA")
+    rows: list[tuple[Cell, ...]] = []
+    for gpu in gpus:
+        numa = "" if gpu["numaNode"] is None else str(gpu["numaNode"])
+        amounts = (str(gpu[name]) for name in ("memoryMiB", "cores", "number"))
+        links = " ".join(f"{peer}={score}" for peer, score in gpu["links"].items())
+        healthy = "yes" if gpu["healthy"] else (("no", "red"),)
+        rows.append((gpu["uuid"], str(gpu["index"]), gpu["model"], *amounts, numa, gpu["mode"], healthy, links))
+    columns = [Column(title, right=title in right, fold=title == "LINKS") for title in titles]
+    return table(page, columns, rows, gap=NARROW_GAP)
+
+
+def _containers(containers: Iterable[Json], page: Page) -> list[str]:
+    titles = ("CONTAINER", "NUMBER", "MEMORY OF EACH", "CORES OF EACH", "ALONE", "WORDS")
+    rows = [_container(container) for container in containers]
+    return table(page, [Column(title, fold=True) for title in titles], rows, gap=NARROW_GAP)
+
+
+def _container(container: Json) -> tuple[Cell, ...]:
+    asked = container["request"]
+    if asked is None:
+        nothing: Cell = "no GPU" if container["readable"] else (("can't be read", "red"),)
+        return container["name"], nothing, "", "", "", ""
+    memory, unit = ("memoryMiB", " MiB") if "memoryMiB" in asked else ("percentage", " %")
+    limit = ", at most the card" if asked.get("atMostCard") else ""
+    return (
+        container["name"],
+        _marked(asked, "number"),
+        _marked(asked, memory, unit) + limit,
+        _marked(asked, "cores", " %"),
+        "yes" if asked["exclusive"] else "no",
+        asked["words"],
+    )
+
+
+def _marked(asked: Json, name: str, unit: str = "") -> str:
+    return f"{asked[name]}{unit}" + (" (default)" if name in asked["defaults"] else "")

@@ -1,0 +1,97 @@
+"""`gpuledger migrate`: enters the pods that another system has placed, or shows what that would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.commands.audit import audit_settings
+from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.reports.tables import Column, Page, ruled
+
+if TYPE_CHECKING:
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.ledger.migration import Step
+
+Json = dict[str, Any]
+
+OTHER_SCHEDULERS = ("hami-scheduler", "volcano")
+"""Pods of these are shown, even where the settings do not name them: then with that as what stands in the way."""
+
+NARROWEST = 140
+"""Columns of the table on a terminal: it has more of them than others."""
+
+
+@click.command()
+@settings_option
+@own_kubeconfig_option
+@click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def migrate(
+    context: click.Context, settings_file: Path | None, kubeconfig: Path | None, dry_run: bool, output: str
+) -> None:
+    """Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.
+
+    Users can write these annotations: look at what --dry-run shows first. Ends with 1 if something needs a person.
+    """
+    settings = read_settings(settings_file)
+    names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
+
+    async def move(client: KubeClient) -> Sequence[Step]:
+        from gpuledger.kube_api.store import KubeStore
+        from gpuledger.workflows.repair.audit import Auditor
+        from gpuledger.workflows.system_clock import SystemClock
+
+        audited = audit_settings(settings, settle_s=0.0, scheduler_names=names)
+        auditor = Auditor(KubeStore(client), audited, clock=SystemClock())
+        return await auditor.migrate(settings.scheduler_names, dry_run)
+
+    steps = in_cluster(kubeconfig, move)
+    out.show(as_json(steps), output, lambda page: as_lines(steps, dry_run, page), narrowest=NARROWEST)
+    context.exit(1 if any(step.why for step in steps) else 0)
+
+
+def as_json(steps: Iterable[Step]) -> list[Json]:
+    """Return the steps as a list of objects, for scripts: fields may be added, and none goes."""
+    return [_as_json(step) for step in steps]
+
+
+def as_lines(steps: Sequence[Step], dry_run: bool, page: Page) -> Iterator[str]:
+    """Yield a table of the steps, and a line that sums up."""
+    titles = ("POD", "NODE", "FROM", "CARD", "MIB", "CORES", "WHAT HAPPENS")
+    done = "would be entered" if dry_run else "entered"
+    rows = []
+    for step in steps:
+        share = step.share
+        amounts = (share.uuid, str(share.amounts.memory_mib), str(share.amounts.cores)) if share else ("", "", "")
+        outcome = ((step.why, "red") if step.why else (done, "green"),)
+        rows.append((str(step.pod), step.node_name, step.source, *amounts, outcome))
+    if rows:
+        yield from ruled(page, [Column(title, fold=title == "WHAT HAPPENS") for title in titles], rows)
+    yield _summary(steps, done)
+
+
+def _summary(steps: Sequence[Step], done: str) -> str:
+    if not steps:
+        return "Nothing to move over: every bound pod has its shares in the ledger."
+    blocked = sum(bool(step.why) for step in steps)
+    return f"{len(steps) - blocked} shares {done}, {blocked} need a person."
+
+
+def _as_json(step: Step) -> Json:
+    share = step.share
+    return {
+        "pod": str(step.pod),
+        "node": step.node_name,
+        "from": step.source,
+        "card": share.uuid if share else "",
+        "memoryMiB": share.amounts.memory_mib if share else 0,
+        "cores": share.amounts.cores if share else 0,
+        "number": share.amounts.number if share else 0,
+        "conflict": step.why,
+    }

@@ -1,0 +1,54 @@
+"""`gpuledger run`: the operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+
+
+@click.command()
+@settings_option
+@kubeconfig_option
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    show_default=True,
+    envvar="GPULEDGER_LEADER_ELECT",
+    help="Write only while the kube-scheduler beside this operator holds the schedulers' Lease.  "
+    "[env: GPULEDGER_LEADER_ELECT]",
+)
+@click.option(
+    "--host",
+    envvar="GPULEDGER_HOST",
+    help="Host name of that kube-scheduler; without it, this host's: they share a pod.  [env: GPULEDGER_HOST]",
+)
+@click.option(
+    "--scheduler-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="GPULEDGER_SCHEDULER_CONFIG",
+    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.  "
+    "[env: GPULEDGER_SCHEDULER_CONFIG]",
+)
+def run(
+    settings_file: Path | None,
+    kubeconfig: Path | None,
+    leader_elect: bool,
+    host: str | None,
+    scheduler_config: Path | None,
+) -> None:
+    """Run the operator: the ledger, and the scheduler's extender."""
+    import uvloop  # a second, which the help does without
+
+    from gpuledger.controller.kopf_frame import run as run_operator
+    from gpuledger.controller.run_options import RunOptions, followed_host
+
+    options = RunOptions(
+        settings=read_settings(settings_file),
+        kubeconfig=kubeconfig,
+        host=followed_host(leader_elect, host),
+        scheduler_pipe=scheduler_config,
+    )
+    until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)

@@ -1,0 +1,30 @@
+"""`gpuledger scheduler-config`: the configuration of kube-scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from gpuledger.command_line.options import read_settings, settings_option
+
+
+@click.command("scheduler-config")
+@settings_option
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True)
+@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+@click.option(
+    "--pipe",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Named pipe to make, instead of printing: `gpuledger run --scheduler-config` then fills it.",
+)
+def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
+    """Print the configuration of kube-scheduler that goes with the settings."""
+    from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
+
+    content = scheduler_config_text(read_settings(settings_file), leader_elect)
+    if pipe is not None:
+        make_pipe(pipe)
+    else:
+        output.write(content)

@@ -1,0 +1,302 @@
+"""`gpuledger simulate`: traces and scenes; what each of them runs is imported when it is asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuledger.command_line import output as out
+from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.placement.policy import Policy
+    from gpuledger.reports.tables import Page
+    from gpuledger.simulation.mix import History
+    from gpuledger.simulation.trace import Trace
+
+ALL_POLICIES = "all"
+DEFAULT_LOAD = 1.3
+
+FIRST_SEED = 42
+"""Of the published comparisons."""
+
+existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What is asked of a trace."""
+
+    policies: Mapping[str, Policy]
+    loads: Sequence[float]
+    seeds: int
+    first_seed: int
+    history: History
+    rounds: int
+    workers: int | None
+
+
+@click.command()
+@settings_option
+@own_kubeconfig_option
+@click.option(
+    "--nodes", "nodes_file", type=existing_file, help="Trace: CSV of nodes: sn, cpu_milli, memory_mib, gpu, model."
+)
+@click.option(
+    "--pods",
+    "pods_file",
+    type=existing_file,
+    help="Trace: CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Policy, for nodes and cards alike or as NODES/CARDS; several times, or all.  [default: as the settings say]",
+)
+@click.option(
+    "--load",
+    "loads",
+    type=click.FloatRange(0, 100, min_open=True),
+    multiple=True,
+    help=f"Trace: GPUs that are asked for, as a multiple of the cluster's; several times.  [default: {DEFAULT_LOAD}]",
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Trace: runs per policy.")
+@click.option("--first-seed", type=int, help=f"Trace: the others follow.  [default: {FIRST_SEED}; 0 with --departures]")
+@click.option(
+    "--history",
+    type=click.Choice(["known", "none"]),
+    default="known",
+    show_default=True,
+    help="Trace: whether policies know how often each kind of pod comes, or learn it from the arrivals.",
+)
+@click.option("--departures", is_flag=True, help="Trace: pods also leave, at the trace's times; see the document.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Of the trace, with --departures."
+)
+@click.option(
+    "--chart", type=click.Path(dir_okay=False, path_type=Path), help="Trace: draw a .png or .svg; needs matplotlib."
+)
+@click.option("--workers", type=click.IntRange(1), help="Trace: runs at the same time.  [default: one per CPU]")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    help="Nodes and Pods: a YAML or JSON file, a folder, or - for standard input.",
+)
+@click.option("--from-cluster", is_flag=True, help="Start from the live cluster's nodes, ledger and waiting pods.")
+@click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Try it with so many nodes more.")
+@click.option("--like", metavar="NODE", help="Whose cards the additional nodes have.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.pass_context
+def simulate(
+    context: click.Context, /, output: str, policies: tuple[str, ...], settings_file: Path | None, **options: Any
+) -> None:
+    """Try placement without a cluster: replay a trace, or see where pods would go.
+
+    With --nodes and --pods, a trace in the format of Alibaba's cluster-trace-gpu-v2023 is replayed through ledger and
+    placement: how much of the GPUs each policy gets into use, and which pods find no place.
+
+    With -f, Nodes (with the register of any device plugin) and Pods are read; pods that are bound with their cards in
+    an annotation have them, the others are placed in turn, and shown with their devices or the reasons. With
+    --from-cluster, the same starts from the cluster as it is: would this pod fit, and what with four nodes more
+    (--add-nodes 4 --like NODE)? Of kube-scheduler's own conditions, CPU, memory, taints, nodeSelector and required
+    node affinity are looked at; preferences, affinity between pods, spread constraints, volumes, ports and the
+    number of pods are not. Ends with 1 if an object can't be read.
+    """
+    settings = read_settings(settings_file)
+    is_trace = bool(options["nodes_file"] or options["pods_file"])
+    is_scene = bool(options["files"] or options["from_cluster"])
+    if is_trace == is_scene:
+        raise click.UsageError("give a trace (--nodes FILE --pods FILE), or a scene (-f FILE, --from-cluster)")
+    if is_scene and output == "csv":
+        raise click.UsageError("-o csv is for traces")
+    _check_options(context, is_trace)
+    try:
+        chosen = _policies(policies, settings)
+        if is_trace:
+            _replay(output, chosen, options)
+        elif len(chosen) > 1:
+            raise click.UsageError("one --policy at a time for Nodes and Pods")
+        else:
+            _place(context, output, settings, next(iter(chosen.values())), options)
+    except BadInput as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+OF_TRACES = ("loads", "seeds", "first_seed", "history", "departures", "rounds", "chart", "workers")
+OF_SCENES = ("add_nodes", "like")
+
+
+def _check_options(context: click.Context, is_trace: bool) -> None:
+    for name in OF_SCENES if is_trace else OF_TRACES:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            [flag] = [each.opts[0] for each in context.command.params if each.name == name]
+            raise click.UsageError(f"{flag} is for {'Nodes and Pods' if is_trace else 'traces'}")
+    if is_trace and not (context.params["nodes_file"] and context.params["pods_file"]):
+        raise click.UsageError("a trace is two files: --nodes FILE --pods FILE")
+    if bool(context.params["add_nodes"]) != bool(context.params["like"]):
+        raise click.UsageError("--add-nodes N and --like NODE go together")
+
+
+def _policies(names: Sequence[str], settings: Settings) -> dict[str, Policy]:
+    from gpuledger.placement.policy import Preference
+    from gpuledger.simulation.runs import preference_pair
+
+    if not names:
+        same = settings.node_policy == settings.card_policy
+        names = [settings.node_policy if same else f"{settings.node_policy}/{settings.card_policy}"]
+    everyone = [each.value for each in Preference]
+    names = everyone if ALL_POLICIES in names else list(dict.fromkeys(names))
+    chosen = {}
+    for name in names:
+        try:
+            chosen[name] = preference_pair(name)
+        except ValueError:
+            known = f"policies are {', '.join(everyone)}, two of these as NODES/CARDS, and {ALL_POLICIES}"
+            raise click.UsageError(f"--policy: there is no policy {name[:40]!r}; {known}") from None
+    return chosen
+
+
+# Traces.
+
+
+def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, Any]) -> None:
+    from gpuledger.simulation.chart import check_chart
+    from gpuledger.simulation.load import as_shown
+    from gpuledger.simulation.mix import History
+    from gpuledger.simulation.trace import read_trace
+
+    departures, chart = options["departures"], options["chart"]
+    if chart:
+        check_chart(chart)
+    first_seed = options["first_seed"]
+    questions = Questions(
+        policies=policies,
+        loads=sorted({as_shown(load) for load in options["loads"]}) or [DEFAULT_LOAD],
+        seeds=options["seeds"],
+        first_seed=first_seed if first_seed is not None else 0 if departures else FIRST_SEED,
+        history=History(options["history"]),
+        rounds=options["rounds"],
+        workers=options["workers"],
+    )
+    trace = read_trace(options["nodes_file"], options["pods_file"], with_times=departures)
+    (_departures if departures else _arrivals)(trace, questions, output, chart)
+
+
+def _arrivals(trace: Trace, questions: Questions, output: str, chart: Path | None) -> None:
+    from gpuledger.simulation.arrivals_report import as_lines, csv_rows, summary
+    from gpuledger.simulation.chart import draw_arrivals
+    from gpuledger.simulation.runs import ArrivalJob, run_all
+
+    most = max(questions.loads)
+    loads = sorted({*questions.loads, *([1.0] if most >= 1 else [])})
+    seeds = range(questions.first_seed, questions.first_seed + questions.seeds)
+    jobs = [
+        ArrivalJob(policy, most, seed, questions.history) for policy in questions.policies.values() for seed in seeds
+    ]
+    with _progress(sum(job.steps for job in jobs)) as show:
+        runs = run_all(jobs, trace, questions.workers, show)
+    runs_of = {name: runs[at * len(seeds) :][: len(seeds)] for at, name in enumerate(questions.policies)}
+    found = {name: summary(each, loads, questions.history) for name, each in runs_of.items()}
+    _print(output, found, lambda: csv_rows(runs_of), lambda page: as_lines(found, page))
+    if chart:
+        draw_arrivals(chart, found)
+
+
+def _departures(trace: Trace, questions: Questions, output: str, chart: Path | None) -> None:
+    from gpuledger.simulation.chart import draw_departures
+    from gpuledger.simulation.departures import plan_departures
+    from gpuledger.simulation.departures_report import as_lines, csv_rows, summary
+    from gpuledger.simulation.runs import DepartureJob, run_all
+
+    seeds = range(questions.first_seed, questions.first_seed + questions.seeds)
+    plans = {
+        (load, seed): plan_departures(trace, load, questions.rounds, seed) for load in questions.loads for seed in seeds
+    }
+    keys = [(name, load, seed) for name in questions.policies for load, seed in plans]
+    jobs = [
+        DepartureJob(questions.policies[name], plans[load, seed], seed, questions.history) for name, load, seed in keys
+    ]
+    with _progress(sum(job.steps for job in jobs)) as show:
+        results = dict(zip(keys, run_all(jobs, trace, questions.workers, show), strict=True))
+    runs_of = {
+        name: {load: [results[name, load, seed] for seed in seeds] for load in questions.loads}
+        for name in questions.policies
+    }
+    found = {name: summary(runs_at, questions.history) for name, runs_at in runs_of.items()}
+    _print(output, found, lambda: csv_rows(runs_of), lambda page: as_lines(found, page))
+    if chart:
+        draw_departures(chart, found)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show how far it is on a terminal, and nothing anywhere else: what is printed stays clean."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda steps: progress.update(task, completed=steps)
+
+
+def _print(
+    output: str, found: object, rows: Callable[[], Iterable[tuple[str, ...]]], lines: Callable[[Page], Iterable[str]]
+) -> None:
+    if output == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows())
+        click.echo(text.getvalue(), nl=False)
+    else:
+        out.show(found, output, lines, narrowest=out.NARROWEST)
+
+
+# Nodes and Pods.
+
+
+def _place(context: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
+    from gpuledger.configuration.dialects import words_of
+    from gpuledger.kube_api.reads import KubeReads
+    from gpuledger.simulation.live import read_scene
+    from gpuledger.simulation.objects import read_objects
+    from gpuledger.simulation.what_if import Scene, answer
+    from gpuledger.simulation.what_if_report import as_json, as_lines
+
+    words = words_of(settings)
+
+    async def read(client: KubeClient) -> Scene:
+        return await read_scene(KubeReads(client), settings.scheduler_names, words)
+
+    scene = in_cluster(options["kubeconfig"], read) if options["from_cluster"] else Scene()
+    scene.add(read_objects(options["files"]))
+    found = answer(scene, words, policy, options["add_nodes"], options["like"] or "")
+    out.show(
+        as_json(found) if output == "json" else found,
+        output,
+        lambda page: as_lines(found, page),
+        narrowest=out.NARROWEST,
+    )
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    for problem in found.problems:
+        click.echo(f"error: {problem}", err=True)
+    context.exit(1 if found.problems else 0)

@@ -1,0 +1,77 @@
+"""`gpuledger top`: how much of the GPUs is taken, and by whom."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Container, Iterable, Iterator
+from typing import Any
+
+import click
+
+from gpuledger.command_line.cards import begin_cards, uncollected
+from gpuledger.command_line.cluster_access import cluster_access
+from gpuledger.command_line.options import access_options, completed_names, errors_shown, output_option
+from gpuledger.command_line.top.views import SORTS, VIEWS
+
+Json = dict[str, Any]
+
+
+@click.command(short_help="How much of the GPUs is taken, and by whom.")
+@click.argument("view", type=click.Choice(list(VIEWS)), default="nodes", metavar=f"[{'|'.join(VIEWS)}]")
+@click.option("-w", "--watch", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
+@click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
+@click.option("-l", "--selector", help="Only the cards of nodes with these labels, as kubectl's -l.")
+@click.option(
+    "--sort",
+    type=click.Choice(["name", *SORTS]),
+    default="name",
+    show_default=True,
+    help="The fullest first, or names.",
+)
+@output_option("table", "wide", "json", "yaml")
+@access_options
+def top(
+    view: str,
+    watch: bool,
+    node: str | None,
+    selector: str | None,
+    sort: str,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
+) -> None:
+    """Show how much of the GPUs is taken: memory, compute, slots.
+
+    Reads the ledger from the API server; the operator need not run. Ends with 0, or with 2 after an error.
+    """
+    if watch and selector:
+        raise click.UsageError("--watch can't follow the labels of nodes: use --node")
+    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+        items = begin_cards(cluster, node)  # on its way while the rest is imported
+        chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
+        from gpuledger.command_line import output as out
+        from gpuledger.command_line.top.rows import lines_of, top_json, top_table
+        from gpuledger.formats.custom_resource.stored_card import stored_card
+        from gpuledger.reports.cards import report_of_stored
+
+        page = out.page_of(no_color)
+        if watch:
+            from gpuledger.command_line.top.live import Wanted, run_watch
+
+            logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
+            sys.exit(run_watch(cluster, Wanted(view, output, sort, page, node), list(items)))
+        with uncollected():
+            names = {item["metadata"]["name"] for item in chosen} if chosen else None
+            reports = [report_of_stored(stored_card(item)) for item in _of_nodes(items, names)]
+        if output in ("json", "yaml"):
+            click.echo(out.data(top_json(view, reports), output), nl=False)
+        elif not reports:
+            click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
+        else:
+            out.write(top_table(view, lines_of(view, reports, sort), page, output == "wide", page.width is not None))
+
+
+def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:
+    return (item for item in objects if names is None or item["spec"]["nodeName"] in names)

@@ -1,0 +1,40 @@
+"""`gpuledger webhook-config`: which pods the API server asks the webhook about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+import click
+
+from gpuledger.command_line.options import read_settings, settings_option
+
+
+@click.command("webhook-config")
+@settings_option
+@click.option(
+    "--kind",
+    type=click.Choice(["all", "validating", "mutating"]),
+    default="all",
+    show_default=True,
+    help="What it does: fill pods in (mutating), refuse them (validating), or both.",
+)
+@click.option("--url", default="", help="Where the API server finds it: https://HOST:PORT.  [default: our Service]")
+@click.option("--ca-file", type=click.File("rb"), help="Certificates that vouch for the webhook's own, PEM.")
+@click.option("--cert-manager", default="", metavar="NAMESPACE/NAME", help="Certificate whose CA is filled in later.")
+@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+def webhook_config(
+    settings_file: Path | None, kind: str, url: str, ca_file: BinaryIO | None, cert_manager: str, output: TextIO
+) -> None:
+    """Print which new pods the API server sends to the webhook, for clusters without its policies."""
+    from gpuledger.configuration.admission import webhook_configuration
+    from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+
+    ca_bundle = ca_file.read() if ca_file else b""
+    if ca_file and b"-----BEGIN CERTIFICATE-----" not in ca_bundle:
+        raise click.ClickException(f"{ca_file.name} has no certificate in PEM")
+    if url and not url.startswith("https://"):
+        raise click.UsageError("--url must begin with https://")
+    kinds = frozenset(("validating", "mutating") if kind == "all" else (kind,))
+    address = WebhookAddress(url, ca_bundle, cert_manager)
+    output.write(webhook_configuration(read_settings(settings_file), kinds, address))

@@ -1,0 +1,134 @@
+"""The operator's view server: by its address, or through a `kubectl port-forward` that ends with the command."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.model.errors import ApiError, BadInput, NotFound
+
+Json = dict[str, Any]
+
+VIEW_PORT = 8891
+ANSWER_TIMEOUT_S = 30.0
+
+FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ->")
+BY_HAND = "give its address with --operator-url or GPULEDGER_URL"
+VIEW_OFF = f"is the operator's setting view_port {VIEW_PORT}? It is 0 by default, and then nothing listens there"
+
+
+class View:
+    """Questions to the view server."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise BadInput(f"{url!r} is no address of an operator: it begins with http:// or https://")
+        self._url, self._token = url.rstrip("/"), token
+        # Not through a proxy of the environment: the operator is on this machine, or where its address says.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(self, path: str, parameters: dict[str, str]) -> Json:
+        """Return an answer. Raises NotFound where nothing is known of what was asked for, BadInput otherwise."""
+        request = urllib.request.Request(f"{self._url}{path}?{urlencode(parameters)}")  # noqa: S310 - checked above
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with self._opener.open(request, timeout=ANSWER_TIMEOUT_S) as answer:
+                found = orjson.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise _refusal(error) from None
+        except orjson.JSONDecodeError:
+            raise BadInput(f"what answers at {self._url} is not the operator's view server") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise BadInput(f"the operator does not answer at {self._url}: {reason}; {VIEW_OFF}") from None
+        if not isinstance(found, dict):
+            raise BadInput(f"what answers at {self._url} is not the operator's view server")
+        return found
+
+
+def _refusal(error: urllib.error.HTTPError) -> BadInput | NotFound:
+    try:
+        text = str(orjson.loads(error.read())["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        text = ""
+    if error.code == 404 and text:
+        return NotFound(text, 404)
+    if error.code in (401, 403):
+        return BadInput(
+            f"the operator refuses: {text or error.reason}. Set GPULEDGER_TOKEN to a token of an account that may list "
+            "gpuallocations.gpuledger.dev; `kubectl create token` makes one"
+        )
+    return BadInput(f"the operator answers {error.code}: {text or error.reason}")
+
+
+def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str | None, context: str | None) -> Json:
+    """Return the operator's answer, by its address or, without one, through a port-forward. Raises as `View.ask`."""
+    token = os.environ.get("GPULEDGER_TOKEN")
+    if url:
+        return View(url, token).ask(path, parameters)
+    with cluster_access(kubeconfig, context) as cluster, forwarded(cluster) as address:
+        return View(address, token).ask(path, parameters)
+
+
+@contextlib.contextmanager
+def forwarded(cluster: ClusterAccess) -> Iterator[str]:
+    """Yield an address of this machine that leads to the leading operator's view server, until the `with` ends.
+
+    Raises BadInput where that can't be, with what to do; ApiError if the Lease can't be read.
+    """
+    if cluster.kubectl is None:
+        raise BadInput(f"kubectl is not on the PATH, and it is the way to the operator; else {BY_HAND}")
+    pod = _leader(cluster)
+    argv = cluster.kubectl.argv(
+        "port-forward",
+        "--namespace",
+        LEASE_NAMESPACE,
+        "--address",
+        "127.0.0.1",
+        f"pod/{pod}",
+        f":{VIEW_PORT}",
+    )
+    forward = Helper(argv, FORWARDING)
+    try:
+        yield f"http://127.0.0.1:{_port_of(forward, pod)}"
+    finally:
+        forward.end()
+
+
+def _leader(cluster: ClusterAccess) -> str:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
+    try:
+        pod = holder_host(cluster.read(path))
+    except NotFound:
+        pod = ""
+    if not pod:
+        raise BadInput(
+            f"no operator leads: Lease {LEASE_NAMESPACE}/{LEASE_NAME} has no holder. "
+            f"Look at `kubectl get pods -n {LEASE_NAMESPACE}`; where the operator is no pod, {BY_HAND}"
+        )
+    return pod
+
+
+def _port_of(forward: Helper, pod: str) -> int:
+    """Return the port of this machine that kubectl forwards."""
+    try:
+        return int(forward.wait()[1])
+    except (BadInput, ApiError) as error:
+        complaint, hint = str(error), ""
+    if "portforward" in complaint or "Forbidden" in complaint:
+        hint = f"; your account needs `create` on pods/portforward in namespace {LEASE_NAMESPACE}"
+    elif "NotFound" in complaint:
+        hint = "; it leads no more, and another will take over: try again in a moment"
+    raise BadInput(f"kubectl port-forward to pod {LEASE_NAMESPACE}/{pod} failed: {complaint}{hint}. Or {BY_HAND}")

@@ -1,0 +1,1 @@
+"""What `gpuledger top` shows."""

@@ -1,0 +1,214 @@
+"""What `top` shows: how much is taken of each node, card or model, and by each namespace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.command_line.bars import bar
+from gpuledger.command_line.top.views import SORTS, VIEWS
+from gpuledger.model.amounts import NOTHING, Amounts, total
+from gpuledger.model.card import CardPhase
+from gpuledger.reports.cards import CardReport, NodeReport, amounts_json, by_model, by_namespace, by_node
+from gpuledger.reports.tables import Cell, Column, Page, table
+
+Json = dict[str, Any]
+
+MIB_PER_GIB = 1024
+READY = CardPhase.READY.value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of any view."""
+
+    name: str
+    capacity: Amounts
+    used: Amounts
+    cards: int
+    pods: int
+    state: str
+    lead: tuple[str, ...] = ()
+    """What stands before the name: where the card is."""
+    extra: tuple[str, ...] = ()
+    """What only `-o wide` shows."""
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether there is nothing to look after."""
+        return self.state in (READY, "")
+
+
+EXTRA_TITLES = {
+    "nodes": ("MODELS", "IDLE", "CLAIMS", "CONFLICTS"),
+    "cards": ("MODEL", "MODE", "NUMA", "CLAIMS", "CONFLICTS", "HELD BY", "REASON"),
+    "models": ("NODES", "IDLE"),
+    "namespaces": ("NODES",),
+}
+
+
+def top_json(view: str, reports: Sequence[CardReport]) -> Json:
+    """Return what a view shows as data: of nodes and cards, all that the operator itself tells of them."""
+    if view == "nodes":
+        return {"nodes": [node.json() for node in by_node(reports)]}
+    if view == "cards":
+        return {"cards": [card.json() for node in by_node(reports) for card in node.cards]}
+    key = "model" if view == "models" else "namespace"
+    return {view: [_line_json(key, line) for line in lines_of(view, reports)]}
+
+
+def lines_of(view: str, reports: Sequence[CardReport], sort: str | None = None) -> list[Line]:
+    """Return the rows of a view by name, or by one of SORTS."""
+    nodes = by_node(reports)
+    if view == "nodes":
+        lines = [_node_line(node) for node in nodes]
+    elif view == "cards":
+        lines = [_card_line(card) for node in nodes for card in node.cards]
+    elif view == "models":
+        lines = [_model_line(model, cards) for model, cards in by_model(reports).items()]
+    else:
+        lines = _namespace_lines(reports)
+    lines.sort(key=_in_reading_order)
+    return sorted(lines, key=SORTS[sort]) if sort in SORTS else lines
+
+
+def top_table(view: str, lines: Sequence[Line], page: Page, wide: bool = False, sums: bool = False) -> list[str]:
+    """Return the table of a view; with `sums`, all of it together in a last row."""
+    columns = _columns(view, wide)
+    rows = [_row(line, view, page, wide) for line in lines]
+    if sums and len(lines) > 1 and view in ("nodes", "models"):
+        rows.append(_row(_sum(lines), view, page, wide))
+    return table(page, columns, rows)
+
+
+def _columns(view: str, wide: bool) -> list[Column]:
+    per_card = view == "cards"
+    return [
+        *([Column("NODE"), Column("INDEX", right=True)] if per_card else []),
+        Column(VIEWS[view]),
+        *([] if per_card else [Column("CARDS", right=True, spare=2)]),
+        *([] if view == "namespaces" else [Column("MEMORY", spare=5)]),
+        Column("MIB" if wide else "GIB", right=True),
+        *([] if view == "namespaces" else [Column("COMPUTE", spare=6)]),
+        Column("CORES %", right=True, spare=1),
+        *([] if view == "namespaces" else [Column("SHARES", spare=7)]),
+        Column("SLOTS", right=True, spare=4),
+        Column("PODS", right=True, spare=3),
+        *([] if view == "namespaces" else [Column("STATE")]),
+        *([Column(title, spare=8) for title in EXTRA_TITLES[view]] if wide else []),
+    ]
+
+
+def _row(line: Line, view: str, page: Page, wide: bool) -> list[Cell]:
+    used, capacity = line.used, line.capacity
+    memory = _of(used.memory_mib, capacity.memory_mib) if wide else _gib(used.memory_mib, capacity.memory_mib)
+    held_only = view == "namespaces"
+    return [
+        *line.lead,
+        line.name,
+        *([] if view == "cards" else [str(line.cards)]),
+        *([] if held_only else [bar(page, used.memory_mib, capacity.memory_mib, "cyan")]),
+        memory,
+        *([] if held_only else [bar(page, used.cores, capacity.cores, "blue")]),
+        _of(used.cores, capacity.cores),
+        *([] if held_only else [bar(page, used.number, capacity.number, "magenta")]),
+        _of(used.number, capacity.number),
+        str(line.pods),
+        *([] if held_only else [((line.state, "green" if line.ready else "yellow"),)]),
+        *(line.extra if wide else ()),
+    ]
+
+
+def _node_line(node: NodeReport) -> Line:
+    cards = node.cards
+    models = ",".join(sorted({report.card.model for report in cards}))
+    claims, conflicts = (str(sum(counts)) for counts in ([r.claims for r in cards], [r.conflicts for r in cards]))
+    return Line(
+        node.name,
+        node.capacity,
+        node.used,
+        len(cards),
+        _pods(cards),
+        _states(cards),
+        (),
+        (models, _idle(cards), claims, conflicts),
+    )
+
+
+def _card_line(report: CardReport) -> Line:
+    card, holders = report.card, report.holders
+    numa = "" if card.numa_node is None else str(card.numa_node)
+    held_by = ", ".join(str(holder.pod) for holder in holders[:2]) + (f" +{len(holders) - 2}" if holders[2:] else "")
+    extra = (card.model, card.mode, numa, str(report.claims), str(report.conflicts), held_by, report.reason)
+    phase = report.phase or CardPhase.PENDING.value
+    lead = (card.node_name, str(card.index))
+    return Line(card.uuid, card.capacity, report.used, 1, len(holders), phase, lead, extra)
+
+
+def _model_line(model: str, cards: Sequence[CardReport]) -> Line:
+    capacity, used = total(report.card.capacity for report in cards), total(report.used for report in cards)
+    nodes = str(len({report.card.node_name for report in cards}))
+    pods, state = _pods(cards), _states(cards)
+    return Line(model or "unknown", capacity, used, len(cards), pods, state, (), (nodes, _idle(cards)))
+
+
+def _namespace_lines(reports: Sequence[CardReport]) -> list[Line]:
+    cards: Counter[str] = Counter()
+    pods: dict[str, set[str]] = {}
+    nodes: dict[str, set[str]] = {}
+    for report in reports:
+        for namespace in {holder.pod.namespace for holder in report.holders}:
+            cards[namespace] += 1
+            nodes.setdefault(namespace, set()).add(report.card.node_name)
+        for holder in report.holders:
+            pods.setdefault(holder.pod.namespace, set()).add(holder.pod.uid)
+    return [
+        Line(name, NOTHING, used, cards[name], len(pods[name]), "", (), (str(len(nodes[name])),))
+        for name, used in by_namespace(reports).items()
+    ]
+
+
+def _sum(lines: Sequence[Line]) -> Line:
+    capacity, used = total(line.capacity for line in lines), total(line.used for line in lines)
+    extra = ("",) * len(lines[0].extra)
+    cards, pods = sum(line.cards for line in lines), sum(line.pods for line in lines)
+    return Line("all", capacity, used, cards, pods, "", (), extra)
+
+
+def _in_reading_order(line: Line) -> list[tuple[int, str]]:
+    """Sort key: node-2 comes before node-10, and a node's cards in the order of their index."""
+    name = "/".join(line.lead) or line.name
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _line_json(key: str, line: Line) -> Json:
+    capacity = {} if line.capacity == NOTHING else {"capacity": amounts_json(line.capacity)}
+    return {key: line.name, "cards": line.cards, "pods": line.pods, **capacity, "used": amounts_json(line.used)}
+
+
+def _states(reports: Sequence[CardReport]) -> str:
+    """Return one word where all cards are alike: "Ready", else "6 Ready, 2 Unhealthy"."""
+    counts = Counter(report.phase or CardPhase.PENDING.value for report in reports)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {phase}" for phase, count in sorted(counts.items(), key=lambda each: each[0] != READY))
+
+
+def _pods(reports: Iterable[CardReport]) -> int:
+    return len({holder.pod.uid for report in reports for holder in report.holders})
+
+
+def _idle(reports: Iterable[CardReport]) -> str:
+    return str(sum(not report.holders for report in reports))
+
+
+def _gib(used_mib: int, capacity_mib: int) -> str:
+    used = f"{used_mib / MIB_PER_GIB:.1f}"
+    return f"{used}/{capacity_mib / MIB_PER_GIB:.0f}" if capacity_mib else used
+
+
+def _of(used: int, capacity: int) -> str:
+    return f"{used}/{capacity}" if capacity else str(used)

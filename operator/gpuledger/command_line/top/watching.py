@@ -1,0 +1,114 @@
+"""The cards of the ledger as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from gpuledger.command_line.cards import ALLOCATIONS, selector_of
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.watch import follow
+from gpuledger.model.errors import ApiError
+from gpuledger.model.stored_card import StoredCard
+
+Json = dict[str, Any]
+
+
+class CardWatch:
+    """Cards by the UID of their object. `trouble` says what keeps news away, empty while they come."""
+
+    def __init__(self, node: str | None, objects: list[Json]) -> None:
+        self._node = node
+        self.cards: dict[str, StoredCard] = {item["metadata"]["uid"]: stored_card(item) for item in objects}
+        self.news = asyncio.Event()
+        self.trouble = ""
+
+    def changed(self, found: Json, gone: bool) -> None:
+        """Take in a card as it is now, or was when it was deleted."""
+        uid = found["metadata"]["uid"]
+        if gone:
+            self.cards.pop(uid, None)
+        elif self._node is None or found["spec"]["nodeName"] == self._node:
+            self.cards[uid] = stored_card(found)
+        self.news.set()
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Return what takes the UIDs of a list that is read from now on: cards that are not in it are gone."""
+        known = set(self.cards)
+
+        def listed(uids: set[str]) -> None:
+            for uid in known - uids:
+                self.cards.pop(uid, None)
+            self.say("")
+
+        return listed
+
+    def say(self, trouble: str) -> None:
+        """Take in what is wrong, or that nothing is."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self.news.set()
+
+
+class Telling:
+    """What `follow` needs of a client, which also says what keeps news away."""
+
+    def __init__(self, client: KubeClient, say: Callable[[str], None]) -> None:
+        self._client, self._say = client, say
+
+    async def request(
+        self, method: str, path: str, *, parameters: Mapping[str, str] | None = None, longest_bytes: int | None = None
+    ) -> Json:
+        """Send one request. Raises ApiError."""
+        try:
+            return await self._client.request(method, path, parameters=parameters, longest_bytes=longest_bytes)
+        except ApiError as error:
+            self._say(str(error))
+            raise
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, parameters: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch: its events, one JSON text each."""
+        try:
+            async with self._client.stream(path, parameters, silence_s) as lines:
+                yield self._heard(lines)
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._say(str(error) or type(error).__name__)
+            raise
+
+    async def _heard(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for line in lines:
+            self._say("")
+            yield line
+
+
+@contextlib.asynccontextmanager
+async def followed(cluster: ClusterAccess, node: str | None, watch: CardWatch) -> AsyncIterator[Callable[[], None]]:
+    """Keep a CardWatch up to date until the `async with` ends.
+
+    Yields what raises the error that has ended the following, if one has. Raises BadInput without credentials.
+    """
+    async with cluster.client() as client:
+        api = Telling(client, watch.say)
+        task = asyncio.create_task(follow(api, ALLOCATIONS, selector_of(node), watch.changed, watch.listing))
+        task.add_done_callback(lambda _: watch.news.set())
+
+        def check() -> None:
+            if task.done():
+                task.result()
+
+        try:
+            yield check
+        finally:
+            if not task.cancelling():  # a second time would keep it from waiting for its connection's end
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

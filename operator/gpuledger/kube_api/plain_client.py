@@ -1,0 +1,139 @@
+"""Requests through the socket of a `kubectl proxy`, by the standard library alone.
+
+For commands that ask one thing and end: aiohttp takes 0.14 s to import, which is most of the time that they have.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from gpuledger import __version__
+from gpuledger.kube_api.refusals import kind_of
+from gpuledger.model.errors import ApiError, Unreachable
+
+PIECE_BYTES = 1024 * 1024
+"""Of a list: while the next piece is on its way, the objects of this one are read, and only these are in memory."""
+
+ITEMS = re.compile(r'"items"\s*:\s*\[')
+"""No other field of a List's own has this name, or a text that the API server does not choose."""
+BETWEEN = re.compile(r"[\s,]*")
+
+ASK_WHERE = "Is the right cluster named? --kubeconfig, --context"
+
+Json = dict[str, Any]
+
+
+class PlainClient:
+    """Each request has a connection of its own to the socket, so threads can share a client."""
+
+    def __init__(self, path: str) -> None:
+        """Take the path of the socket."""
+        self._path = path
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        parameters: Mapping[str, str] | None = None,
+    ) -> Json:
+        """Send one request, return the object in its answer. Raises a subclass of ApiError, in kubectl's words."""
+        with self._answer(method, path, body, content_type, parameters) as response:
+            found: Json = orjson.loads(response.read())
+            return found
+
+    def items(self, path: str, parameters: Mapping[str, str] | None = None) -> Iterator[list[Json]]:
+        """Yield the objects of a list as they come, some at a time. Raises as `request`."""
+        with self._answer("GET", path, None, "", parameters) as response:
+            yield from items_of(iter(lambda: response.read1(PIECE_BYTES), b""))
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, path: str, body: object, content_type: str, parameters: Mapping[str, str] | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = _Connection(self._path)
+        try:
+            # Without Accept-Encoding: kubectl then has the answer packed, and unpacks it on a core of its own.
+            connection.putrequest(
+                method, f"{path}?{urlencode(parameters)}" if parameters else path, skip_accept_encoding=True
+            )
+            connection.putheader("Accept", "application/json")
+            connection.putheader("User-Agent", f"gpuledger/{__version__}")  # the name in metadata.managedFields, too
+            content = None if body is None else orjson.dumps(body)
+            if content is not None:
+                connection.putheader("Content-Type", content_type)
+                connection.putheader("Content-Length", str(len(content)))
+            connection.endheaders(content)
+            response = connection.getresponse()
+            if response.status >= 300:
+                raise _error(response.status, response.read())
+            yield response
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no JSON
+            raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}. {ASK_WHERE}") from error
+        finally:
+            connection.close()
+
+
+def items_of(pieces: Iterable[bytes]) -> Iterator[list[Json]]:
+    """Yield the items of a List that comes in pieces, those that each piece completes.
+
+    Raises ValueError if it is no List, or does not come to its end.
+    """
+    decode, characters = json.JSONDecoder().raw_decode, codecs.getincrementaldecoder("utf-8")()
+    text, at, begun = "", 0, False
+    for piece in pieces:
+        text, at = text[at:] + characters.decode(piece), 0
+        if not begun:
+            begin = ITEMS.search(text)
+            if begin is None:
+                continue
+            at, begun = begin.end(), True
+        found: list[Json] = []
+        while True:
+            at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if text.startswith("]", at):
+                yield found
+                return
+            try:
+                item, at = decode(text, at)
+            except json.JSONDecodeError:  # the rest of it is to come
+                break
+            found.append(item)
+        yield found
+    if begun:
+        raise ValueError("the list does not come to its end")
+    yield json.loads(text).get("items") or []  # null, where there are none
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")  # kubectl refuses other names
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self._path)
+
+
+def _error(status: int, answer: bytes) -> ApiError:
+    try:
+        found = orjson.loads(answer)
+        return kind_of(status)(f"Error from server ({found['reason']}): {found['message']}", status)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = " ".join(answer[:300].decode(errors="replace").split())
+    if status >= 500:  # kubectl itself, which did not get there
+        return Unreachable(f"{said}. {ASK_WHERE}", status)
+    return kind_of(status)(f"Error from server: {said}", status)

@@ -1,0 +1,418 @@
+"""The commands as people and scripts call them: what they print, how they end, and what they say went wrong."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from fakes import interrupts
+from fakes.allocations import a_list, an_allocation, two_nodes
+from fakes.kubectl import FakeKubectl
+from gpuledger.command_line.cards import ALLOCATIONS
+from gpuledger.command_line.program import main
+from gpuledger.command_line.sections import COMMANDS
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.reports.cards import by_node, report_of_stored
+
+Json = dict[str, Any]
+
+WEB: dict[str, Any] = {
+    "metadata": {
+        "name": "web",
+        "uid": "uid-web",
+        "annotations": {
+            "gpuledger.dev/devices": '{"main": [{"uuid": "GPU-node-10-0", "memoryMiB": 4000, "cores": 20}]}'
+        },
+    },
+    "spec": {"nodeName": "node-10"},
+    "status": {"phase": "Running"},
+}
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env=environment)
+
+
+# top
+
+
+def test_top_reads_all_cards_at_once_from_the_servers_memory_and_its_proxy_ends(
+    kubectl: FakeKubectl,
+) -> None:
+    result = run("top", "--context", "lab", "--kubeconfig", "some/file")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2", "node-10"]
+    ((proxy, socket, *flags),) = kubectl.calls
+    assert (proxy, flags) == ("proxy", ["--kubeconfig", "some/file", "--context", "lab"])
+    assert kubectl.requests == [("GET", f"{ALLOCATIONS}?resourceVersion=0", None)]
+    assert not kubectl.proxy_runs
+    assert not Path(socket.partition("=")[2]).parent.exists()
+
+
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_top_gives_the_operators_data(kubectl: FakeKubectl, output: str, read: Any) -> None:
+    nodes = by_node(report_of_stored(stored_card(item)) for item in two_nodes())
+    assert read(run("top", "-o", output).stdout) == {"nodes": [node.json() for node in nodes]}
+
+
+def test_top_of_one_node_asks_for_its_cards_only(kubectl: FakeKubectl) -> None:
+    result = run("top", "cards", "--node", "node-10")
+    assert "gpuledger.dev%2Fnode%3Dnode-10" in kubectl.requests[0][1]
+    assert result.stdout.count("GPU-node-10-") == 2
+    assert "node-2" not in result.stdout
+
+
+def test_top_of_labelled_nodes_asks_the_server_which_these_are(kubectl: FakeKubectl) -> None:
+    nodes = {"items": [{"metadata": {"name": "node-2"}}]}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/nodes": nodes})
+    result = run("top", "-l", "pool=lab")
+    assert ("GET", "/api/v1/nodes?labelSelector=pool%3Dlab", None) in kubectl.requests
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2"]
+
+
+def test_labels_cannot_be_watched_and_nothing_is_read_to_say_so(kubectl: FakeKubectl) -> None:
+    result = run("top", "--watch", "-l", "pool=lab")
+    assert (result.exit_code, "use --node" in result.stderr, kubectl.calls) == (2, True, [])
+
+
+def test_an_empty_ledger_is_no_error_and_prints_nothing_to_a_pipe(kubectl: FakeKubectl) -> None:
+    kubectl.tell({ALLOCATIONS: a_list()})
+    result = run("top")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No cards in the ledger.\n")
+
+
+FORBIDDEN = (403, {"reason": "Forbidden", "message": 'User "ada" cannot list resource'})
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ((404, "404 page not found"), "is gpuledger installed"),
+        (FORBIDDEN, 'Error: Error from server (Forbidden): User "ada" cannot list'),
+        ((500, "dial tcp 127.0.0.1:1: connect: connection refused"), "refused. Is the right cluster named"),
+        ((503, {"reason": "ServiceUnavailable", "message": "later"}), "(ServiceUnavailable): later"),
+    ],
+)
+def test_what_the_api_server_refuses_is_said_and_ends_with_two(
+    kubectl: FakeKubectl, refusal: tuple[int, Any], said: str
+) -> None:
+    kubectl.tell({}, {ALLOCATIONS: refusal})
+    result = run("top")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert not kubectl.proxy_runs
+
+
+@pytest.mark.parametrize(
+    ("complaint", "said"),
+    [
+        ("The connection to the server 127.0.0.1:1 was refused", "Is the right cluster named"),
+        ('error: context "nope" does not exist', 'Error: context "nope" does not exist'),
+    ],
+)
+def test_what_kubectl_complains_of_is_said_and_ends_with_two(kubectl: FakeKubectl, complaint: str, said: str) -> None:
+    kubectl.tell({}, complaint=complaint)
+    result = run("top")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+def test_a_proxy_that_dies_in_the_middle_is_said(kubectl: FakeKubectl) -> None:
+    told = kubectl.program.read_text()
+    kubectl.program.write_text(told.replace("def do(self):", "def do(self):\n            import os; os._exit(1)"))
+    result = run("top")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"GET {ALLOCATIONS}: " in result.stderr
+
+
+def test_without_kubectl_a_context_cannot_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = run("top", "--context", "lab")
+    assert (result.exit_code, "kubectl is not on the PATH" in result.stderr) == (2, True)
+
+
+def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """Run the program on a terminal that wide and return what it prints there."""
+    leader, follower = pty.openpty()
+    variables = {"COLUMNS": str(columns), "LINES": "20", "TERM": "xterm", "LANG": "C.UTF-8", **environment}
+    with interrupts.heeded():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuledger", *arguments],
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            env={**os.environ, **variables},
+        )
+    os.close(follower)
+    read, interrupted = b"", False
+    while True:
+        try:
+            piece = os.read(leader, 65_536)
+        except OSError:  # Linux ends a terminal whose other side is closed so
+            break
+        read += piece
+        if "--watch" in arguments and b"node-10" in read and not interrupted:
+            interrupted = True  # once: a second Ctrl-C ends whatever the first one lets run
+            process.send_signal(signal.SIGINT)
+    os.close(leader)
+    process.wait()
+    return read.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_the_sum(kubectl: FakeKubectl) -> None:
+    shown = on_a_terminal(150, "top")
+    assert "\x1b[32mReady\x1b[0m" in shown
+    assert shown.splitlines()[-1].startswith("all ")
+
+
+def test_no_color_means_no_escape_codes_at_all(kubectl: FakeKubectl) -> None:
+    for shown in (on_a_terminal(150, "top", NO_COLOR="1"), on_a_terminal(150, "top", "--no-color")):
+        assert "\x1b" not in shown
+        assert "Ready" in shown
+
+
+def test_a_narrow_terminal_breaks_no_line(kubectl: FakeKubectl) -> None:
+    lines = on_a_terminal(40, "top", "--no-color").splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[0].split() == ["NODE", "GIB", "CORES", "%", "STATE"]
+
+
+def test_watching_on_a_terminal_leaves_it_as_it_was(kubectl: FakeKubectl) -> None:
+    shown = on_a_terminal(150, "top", "--watch")
+    assert shown.index("\x1b[?1049h") < shown.index("node-10") < shown.rindex("\x1b[?1049l")
+
+
+def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> None:
+    before = two_nodes()
+    mended = an_allocation(stored_card(before[2]).card)
+    mended["metadata"]["resourceVersion"] = "10"
+    kubectl.tell({ALLOCATIONS: a_list(*before)}, events=[{"type": "MODIFIED", "object": mended}])
+    argv = [sys.executable, "-m", "gpuledger", "top", "-w"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        lines = [process.stdout.readline().split() for _ in range(4)]
+    finally:
+        process.terminate()
+        _, complaint = process.communicate()
+    assert complaint == ""
+    assert [line[0] for line in lines] == ["NODE", "node-2", "node-10", "node-2"]
+    assert (lines[1][-1], lines[3][-1]) == ("Unhealthy", "Ready")
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_nobody_waits_for_what_kubectl_itself_has_started(kubectl: FakeKubectl) -> None:
+    """A program that logs kubectl in has kubectl's output, and may live longer."""
+    child = "__import__('subprocess').Popen(['/bin/sleep', '600']).pid"
+    told = kubectl.program.read_text()
+    kubectl.program.write_text(told.replace("    serve(", f"    note('children', {child})\n    serve("))
+    argv = [sys.executable, "-m", "gpuledger", "top"]
+    assert subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    os.kill(int((kubectl.directory / "children").read_text()), signal.SIGKILL)  # fails if it had ended before
+
+
+def test_no_proxy_stays_after_a_kill_that_nobody_can_answer(kubectl: FakeKubectl) -> None:
+    setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
+    if setpriv is None:
+        pytest.skip("there is no setpriv, which Debian has in util-linux")
+    (kubectl.directory / "setpriv").symlink_to(setpriv)
+    argv = [sys.executable, "-m", "gpuledger", "top", "-w"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().split()[0] == "NODE"
+        assert kubectl.proxy_runs
+        process.kill()
+    deadline_s = time.monotonic() + 30
+    while kubectl.proxy_runs:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_reader_that_goes_away_is_no_error_to_speak_of(kubectl: FakeKubectl) -> None:
+    command = f"{sys.executable} -m gpuledger top -o json | /usr/bin/head -c 1"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+# get
+
+
+def test_get_pod_shows_the_ledger_beside_what_the_pod_was_told(kubectl: FakeKubectl) -> None:
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/team/pods/web": WEB}, namespace="team")
+    shown = run("get", "pod/web").stdout
+    assert "team/web: Running, on node node-10" in shown
+    assert re.search(r"GPU-node-10-0 +0 +allocated +4000 MiB, 20 % cores", shown)
+    assert re.search(r"main +GPU-node-10-0 +4000 +20", shown)
+    found = json.loads(run("get", "pod/web", "-n", "team", "-o", "json").stdout)
+    assert [share["card"] for share in found["shares"]] == ["GPU-node-10-0"]
+    assert found["told"] == [{"container": "main", "uuid": "GPU-node-10-0", "memoryMiB": 4000, "cores": 20}]
+
+
+def test_an_annotation_that_a_user_has_broken_is_said_and_hides_nothing(kubectl: FakeKubectl) -> None:
+    broken = {**WEB, "metadata": {**WEB["metadata"], "annotations": {"gpuledger.dev/devices": "{"}}}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/default/pods/web": broken})
+    result = run("get", "pod/web")
+    assert result.exit_code == 0
+    assert "allocated" in result.stdout
+    assert "is not JSON" in result.stdout
+
+
+def test_get_card_takes_the_beginning_of_a_uuid(kubectl: FakeKubectl) -> None:
+    shown = run("get", "card/gpu-node-2").stdout
+    assert "GPU-node-2-0: card 0 of node node-2, T4" in shown
+    assert "Unhealthy: XID 79" in shown
+    assert "Nobody holds it." in shown
+    found = json.loads(run("get", "card/GPU-node-10-0", "-o", "json").stdout)
+    assert [holder["pod"] for holder in found["holders"]] == ["web", "chat"]
+    assert found["cordoned"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("card/gpu-node-1", "2 cards have a UUID that begins with 'gpu-node-1'"),
+        ("card/GPU-9", "no card has a UUID that begins with 'GPU-9'"),
+        ("pod/nobody", "there is no pod 'nobody' in namespace 'default'"),
+        ("web", "neither pod/NAME nor card/UUID"),
+    ],
+)
+def test_get_says_what_is_wrong_with_a_name(kubectl: FakeKubectl, name: str, said: str) -> None:
+    result = run("get", name)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+# cordon
+
+
+def patches(kubectl: FakeKubectl) -> dict[str, Json]:
+    return {path.rpartition("/")[2]: body for method, path, body in kubectl.requests if method == "PATCH"}
+
+
+def test_cordon_annotates_the_cards_of_a_node_and_says_so_of_each(kubectl: FakeKubectl) -> None:
+    result = run("cordon", "node/node-10", "card/GPU-node-10-1", "--reason", "loud fan")
+    assert result.exit_code == 0
+    change = {"metadata": {"annotations": {"gpuledger.dev/cordoned": "loud fan"}}}
+    assert patches(kubectl) == {"gpu-node-10-0": change, "gpu-node-10-1": change}
+    assert result.stdout.splitlines() == [
+        "card GPU-node-10-0 (node node-10, index 0) takes no new pods: loud fan",
+        "card GPU-node-10-1 (node node-10, index 1) takes no new pods: loud fan",
+    ]
+
+
+def test_what_is_so_already_is_not_written_again(kubectl: FakeKubectl) -> None:
+    kubectl.tell({ALLOCATIONS: a_list(an_allocation(stored_card(two_nodes()[2]).card, cordoned="loud fan"))})
+    assert "is cordoned already: loud fan" in run("cordon", "node/node-2", "--reason", "loud fan").stdout
+    assert patches(kubectl) == {}
+    assert "takes new pods again" in run("uncordon", "node/node-2").stdout
+    assert patches(kubectl) == {"gpu-node-2-0": {"metadata": {"annotations": {"gpuledger.dev/cordoned": None}}}}
+
+
+def test_all_cards_are_written_though_nobody_reads_on(kubectl: FakeKubectl) -> None:
+    command = f"{sys.executable} -m gpuledger cordon node/node-10 | /bin/true"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (set(patches(kubectl)), done.stderr) == ({"gpu-node-10-0", "gpu-node-10-1"}, "")
+
+
+def test_nothing_is_written_when_one_of_the_names_is_wrong(kubectl: FakeKubectl) -> None:
+    result = run("cordon", "card/GPU-node-10-0", "node/nowhere")
+    assert (result.exit_code, "node 'nowhere' has no cards" in result.stderr) == (2, True)
+    assert patches(kubectl) == {}
+
+
+def test_a_write_that_is_refused_is_told_and_the_others_go_on(kubectl: FakeKubectl) -> None:
+    kubectl.tell(
+        {ALLOCATIONS: a_list(*two_nodes())}, {"PATCH": (403, {"reason": "Forbidden", "message": "you may not"})}
+    )
+    result = run("uncordon", "node/node-10")
+    assert (result.exit_code, result.stdout.count("is not cordoned")) == (0, 2)
+    result = run("cordon", "node/node-10")
+    assert (result.exit_code, result.stderr.count("you may not")) == (2, 2)
+
+
+# Names and help
+
+
+def completed(*words: str) -> list[str]:
+    environment = {**os.environ, "_GPULEDGER_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("gpuledger", *words))}
+    program = "import sys; from gpuledger.command_line.program import main; main(prog_name='gpuledger')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "COMP_CWORD": str(len(words))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
+    assert completed("get", "car") == ["card/"]
+    assert completed("cordon", "card/gpu-node-1") == ["card/GPU-node-10-0", "card/GPU-node-10-1"]
+    assert completed("top", "--node", "node-2") == ["node-2"]
+
+
+def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) -> None:
+    program = "from gpuledger.command_line.program import kubectl_complete; kubectl_complete()"
+    argv = [sys.executable, "-c", program, "uncordon", "node/node-1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "node/node-10\n:4\n"
+
+
+def test_a_shell_that_reaches_no_cluster_completes_nothing(kubectl: FakeKubectl) -> None:
+    kubectl.tell({})
+    assert completed("cordon", "card/g") == []
+
+
+def test_as_kubectls_plugin_it_says_how_kubectl_is_called() -> None:
+    program = "from gpuledger.command_line.program import kubectl_main; kubectl_main()"
+    done = subprocess.run([sys.executable, "-c", program, "top", "-h"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Usage: kubectl gpuledger top [OPTIONS] [nodes|cards|models|namespaces]")
+
+
+def test_help_has_every_command_in_one_section() -> None:
+    shown = re.findall(r"^  ([a-z][a-z-]*)  ", run("--help").stdout, re.MULTILINE)
+    assert sorted(shown) == main.list_commands(click.Context(main))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_of_a_command_what_it_says_of_itself(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command
+    assert (command.name, command.get_short_help_str(1000)) == (name, COMMANDS[name])
+
+
+SLOW = {"asyncio", "aiohttp", "kubernetes_asyncio", "pydantic", "rich", "yaml", "kopf", "grpc", "uvloop"}
+"""Each of these takes 20 to 400 ms to import."""
+
+
+def slow_libraries_of(*arguments: str) -> list[str]:
+    """Return what a command has imported of them when it ends."""
+    program = (
+        "import sys; from gpuledger.command_line.program import main\n"
+        "try: main()\n"
+        f"finally: print(*sorted({SLOW!r} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return done.stderr.split()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_starts_without_slow_libraries(command: str) -> None:
+    assert slow_libraries_of(*command.split(), "--help") == []
+
+
+@pytest.mark.parametrize("arguments", ["top", "get card/gpu-node-2", "uncordon node/node-2"])
+def test_commands_that_ask_one_thing_start_without_slow_libraries(kubectl: FakeKubectl, arguments: str) -> None:
+    assert slow_libraries_of(*arguments.split()) == []

@@ -1,0 +1,110 @@
+"""The views of `top`: what is added up, in which order it comes, and that the data are the operator's own."""
+
+from typing import Any
+
+import pytest
+
+from fakes.allocations import two_nodes
+from gpuledger.command_line.top.rows import lines_of, top_json, top_table
+from gpuledger.command_line.top.views import SORTS, VIEWS
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.reports.cards import CardReport, by_node, report_of_stored
+from gpuledger.reports.tables import Page
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def reports() -> list[CardReport]:
+    return [report_of_stored(stored_card(item)) for item in two_nodes()]
+
+
+def shown(view: str, reports: list[CardReport], **wanted: Any) -> list[list[str]]:
+    """Return the words of each line."""
+    return [line.split() for line in top_table(view, lines_of(view, reports), Page(blocks=False), **wanted)]
+
+
+def test_a_node_is_the_sum_of_its_cards(reports: list[CardReport]) -> None:
+    titles, unhealthy, used = shown("nodes", reports)
+    assert titles == ["NODE", "CARDS", "MEMORY", "GIB", "COMPUTE", "CORES", "%", "SHARES", "SLOTS", "PODS", "STATE"]
+    assert unhealthy == [
+        "node-2",
+        "1",
+        "..........",
+        "0.0/16",
+        "..........",
+        "0/100",
+        "..........",
+        "0/10",
+        "0",
+        "Unhealthy",
+    ]
+    assert used == [
+        "node-10",
+        "2",
+        "#########.",
+        "27.3/31",
+        "########..",
+        "150/200",
+        "##........",
+        "3/20",
+        "3",
+        "Ready",
+    ]
+
+
+def test_names_are_in_the_order_in_which_people_count(reports: list[CardReport]) -> None:
+    assert [line.name for line in lines_of("nodes", reports)] == ["node-2", "node-10"]
+
+
+@pytest.mark.parametrize("sort", sorted(SORTS))
+def test_the_fullest_or_what_needs_somebody_comes_first(sort: str, reports: list[CardReport]) -> None:
+    first = lines_of("nodes", reports, sort)[0].name
+    assert first == ("node-2" if sort == "state" else "node-10")
+
+
+def test_a_namespace_is_what_its_pods_hold(reports: list[CardReport]) -> None:
+    assert shown("namespaces", reports)[1:] == [
+        ["default", "2", "19.5", "120", "2", "2"],
+        ["team", "1", "7.8", "30", "1", "1"],
+    ]
+
+
+def test_a_card_says_who_holds_it_and_why_it_takes_nobody(reports: list[CardReport]) -> None:
+    _, unhealthy, shared, _ = shown("cards", reports, wide=True)
+    assert unhealthy[-2:] == ["XID", "79"]
+    assert shared[:3] == ["node-10", "0", "GPU-node-10-0"]
+    assert shared[-2:] == ["default/web,", "team/chat"]
+
+
+def test_all_of_it_is_the_last_row_where_somebody_reads(reports: list[CardReport]) -> None:
+    assert shown("nodes", reports, sums=True)[-1][:4] == ["all", "3", "######....", "27.3/47"]
+
+
+def test_the_data_of_nodes_and_cards_are_those_of_the_operator(reports: list[CardReport]) -> None:
+    nodes = by_node(reports)
+    assert top_json("nodes", reports) == {"nodes": [node.json() for node in nodes]}
+    assert top_json("cards", reports) == {"cards": [card.json() for node in nodes for card in node.cards]}
+
+
+def test_the_data_of_models_and_namespaces_have_sums(reports: list[CardReport]) -> None:
+    models = {each["model"]: each for each in top_json("models", reports)["models"]}
+    assert models["T4"] == {
+        "model": "T4",
+        "cards": 1,
+        "pods": 0,
+        "capacity": {"memoryMiB": 16_000, "cores": 100, "number": 10},
+        "used": {"memoryMiB": 0, "cores": 0, "number": 0},
+    }
+    assert top_json("namespaces", reports)["namespaces"][1] == {
+        "namespace": "team",
+        "cards": 1,
+        "pods": 1,
+        "used": {"memoryMiB": 8_000, "cores": 30, "number": 1},
+    }
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_empty_ledger_has_titles_and_nothing_else(view: str) -> None:
+    assert len(top_table(view, lines_of(view, []), Page())) == 1
+    assert top_json(view, []) == {view: []}
