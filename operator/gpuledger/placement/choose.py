@@ -53,7 +53,7 @@ class Chooser:
         self._policy = policy
         self._entries_kept = entries_kept
         self._mix = mix or Mix()
-        self._pricers = Pricers(ledger, self._mix)
+        self._pricers = Pricers(ledger, self._mix, policy)
         # (ask, policy) -> set, least recently asked first
         self._sets: OrderedDict[tuple[Ask, Policy], FittingNodes] = OrderedDict()
         self._dropped_evaluations = 0

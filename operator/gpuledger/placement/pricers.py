@@ -1,7 +1,7 @@
 """The preferences that have prices, and what these are made from.
 
-Prices need numpy: 0.1 s and 10 MiB of whoever imports it. So the modules of a preference are imported when it is first
-asked for, by the policy of the cluster or by a pod's annotation; with any other policy, never.
+Prices need numpy, whose import takes 0.1 s and 10 MiB. So the modules of a preference are imported when the cluster's policy
+has it, or else with the first pod whose annotation does, which takes that long once; otherwise never.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.decide import Pricer
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.policy import Preference
+from gpuledger.placement.policy import Policy, Preference
 
 
 def _fragmentation(ledger: Ledger, mix: Mix) -> Pricer:
@@ -42,10 +42,12 @@ PRICERS: dict[Preference, Callable[[Ledger, Mix], Pricer]] = {
 class Pricers(Mapping[Preference, Pricer]):
     """One pricer for each preference that has prices, made when it is first asked for."""
 
-    def __init__(self, ledger: Ledger, mix: Mix) -> None:
+    def __init__(self, ledger: Ledger, mix: Mix, usual: Policy) -> None:
         self._ledger = ledger
         self._mix = mix
         self._made: dict[Preference, Pricer] = {}
+        for preference in PRICERS.keys() & {usual.nodes, usual.cards}:
+            self[preference]  # before any pod waits for it
 
     def __getitem__(self, preference: Preference) -> Pricer:
         if preference not in self._made:
