@@ -5,9 +5,9 @@ its socket open would stop the node, the probes of its own container included. W
 socket closes, and the kubelet goes on. So the serving child writes a byte to a pipe now and then, and the parent,
 which does nothing else, kills a child that has fallen silent.
 
-`faulthandler.dump_traceback_later(..., exit=True)` of the standard library is a thread of the process that it watches,
-and does less: it stops with a process that is stopped or frozen, it ends one that only waits for a CPU, and the next
-start is the kubelet's, which makes a container wait that has just ended before.
+The standard library's watchdog, `faulthandler.dump_traceback_later(..., exit=True)`, is a thread of the process that it
+watches, and does less: it stops with a process that is stopped or frozen, it ends one that only waits for a CPU,
+and the next start is the kubelet's, which makes a container wait that has just ended before.
 """
 
 from __future__ import annotations
