@@ -15,10 +15,11 @@ READINGS = {"now", "utcnow", "today", "time"}
 
 def readings(source: str) -> list[int]:
     """Return the lines of a module that read the time of day, the time of a loop, or anything of `time`."""
-    return sorted({node.lineno for node in ast.walk(ast.parse(source)) if _reads(node)})
+    nodes = ast.walk(ast.parse(source))
+    return sorted({node.lineno for node in nodes if isinstance(node, ast.stmt | ast.expr) and _reads(node)})
 
 
-def _reads(node: ast.AST) -> bool:
+def _reads(node: ast.stmt | ast.expr) -> bool:
     match node:
         case ast.Import(names=names):
             return any(alias.name == "time" for alias in names)
