@@ -111,10 +111,10 @@ FAULT_BREAKS = [
         plan=(Rule("nothing"),),
     ),
     Break(
-        "the comparison when a watch has begun anew",
+        "the comparison with full lists",
         never_compared,
         "a name returns",
-        "is not a living bound pod",
-        plan=(A_RUNS, Rule("operator 1: sees DELETED pod a", way=3)),
+        "for bound and alive",
+        plan=(A_RUNS, Rule("operator 1: hears of write status", skip=2, way=2)),
     ),
 ]

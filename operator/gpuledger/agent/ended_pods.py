@@ -31,7 +31,7 @@ RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
 
 Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
-"""Finds which pods have processes: UID -> ids of its containers, as far as they are known."""
+"""Finds which pods have processes: UID -> ids of its containers, as far as they are known. May raise OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,12 @@ class EndedPods:
         listed = self._listed
         sought = dict(self._doubtful)
         if sought:
-            self._conclude(sought, await self._look({uid: each.containers for uid, each in sought.items()}))
+            try:
+                sight = await self._look({uid: each.containers for uid, each in sought.items()})
+            except OSError as error:  # as for want of a file descriptor: then nothing is known of any pod
+                logger.warning("what is left of pods that have ended can't be seen, trying again: %s", error)
+                return
+            self._conclude(sought, sight)
         self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
         self.speaks = self.speaks or listed
 

@@ -15,6 +15,9 @@ from gpuledger.formats.runtime.cgroup import container_id, pod_uid
 OVER = frozenset("ZXx")
 """States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
 
+ENDED = (FileNotFoundError, ProcessLookupError)
+"""What a look at a process raises that has ended meanwhile. Any other error says nothing of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -27,7 +30,10 @@ class Sight:
 
 
 def look_for_pods(proc: Path, containers: Mapping[str, Collection[str]]) -> Sight:
-    """Return which of these pods have processes: pod UID -> ids of its containers, as far as they are known."""
+    """Return which of these pods have processes: pod UID -> ids of its containers, as far as they are known.
+
+    Raises OSError where it can't see: that must not be taken for pods of which nothing is left.
+    """
     pods = {container: uid for uid, ids in containers.items() for container in ids}
     found, sees_pods = set[str](), False
     for process, groups in _processes(proc):
@@ -44,14 +50,14 @@ def _processes(proc: Path) -> Iterator[tuple[Path, str]]:
         if process.name.isdigit():
             try:
                 yield process, (process / "cgroup").read_text()
-            except OSError:  # it has ended meanwhile
+            except ENDED:
                 continue
 
 
 def _lives(process: Path) -> bool:
     try:
         return any(_state(thread) not in OVER for thread in (process / "task").iterdir())
-    except OSError:
+    except ENDED:
         return False
 
 
@@ -59,5 +65,5 @@ def _state(thread: Path) -> str:
     """Return the state of a thread, one letter; its name before that can contain anything."""
     try:
         return (thread / "stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
+    except ENDED:
         return "X"

@@ -24,12 +24,15 @@ class Node:
         self.looks: list[dict[str, frozenset[str]]] = []
         self.said: list[dict[str, bool]] = []
         self.sees_pods = True
+        self.error: OSError | None = None
         self.text = ""
         self.ended = EndedPods([GPU], self._look, self._say)
 
     async def _look(self, containers: Mapping[str, Collection[str]]) -> Sight:
         self.looks.append({uid: frozenset(ids) for uid, ids in containers.items()})
         await asyncio.sleep(0)
+        if self.error:
+            raise self.error
         known = containers.keys() if self.sees_pods else {uid for uid, ids in containers.items() if ids}
         return Sight(frozenset(self.left & known), self.sees_pods)
 
@@ -224,3 +227,16 @@ async def test_a_pod_is_spoken_of_once_however_often_it_is_shown_to_be_gone(node
         node.ended.observe(a_pod("a"), True)
         await asyncio.sleep(1)
     assert len(node.looks) == 1
+
+
+async def test_nothing_is_said_of_pods_while_processes_cannot_be_seen(node: Node) -> None:
+    """That nothing of a pod is left would free its cards."""
+    node.show(a_pod("a", "Running", RUNS))
+    node.error = OSError(24, "Too many open files")
+    node.left = {"uid-a"}
+    node.ended.observe(a_pod("a", "Running", RUNS), True)
+    await asyncio.sleep(HOUR_S)
+    assert node.said == [{}]
+    node.error = None
+    await asyncio.sleep(HOUR_S)
+    assert node.said[-1] == {"uid-a": True}

@@ -67,3 +67,14 @@ def test_it_is_told_whether_pods_have_groups_of_their_own(tmp_path: Path) -> Non
     assert not look_for_pods(tmp_path, {UID: [CONTAINER]}).sees_pods
     process(tmp_path, 3, GROUPS["systemd"])
     assert look_for_pods(tmp_path, {OTHER: []}).sees_pods
+
+
+@pytest.mark.parametrize("unread", ["cgroup", "task/7/stat"])
+def test_a_process_that_cannot_be_looked_at_is_not_taken_for_one_that_has_ended(tmp_path: Path, unread: str) -> None:
+    """As for want of a file descriptor or of memory: then nothing is known, and no card may be given away."""
+    process(tmp_path, 7, GROUPS["systemd"])
+    file = tmp_path / "7" / unread
+    file.unlink()
+    file.mkdir()  # reading it is an error, and not that it is missing
+    with pytest.raises(IsADirectoryError):
+        look_for_pods(tmp_path, {UID: []})
