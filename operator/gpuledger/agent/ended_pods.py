@@ -109,11 +109,12 @@ class EndedPods:
                         await self._wanted.wait()
                         pause_s = LOOK_INTERVAL_S
                 self._wanted.clear()
-                await self._look_once()
-                if self._doubtful.keys() <= self._said.keys():
+                has_seen = await self._look_once()
+                if not has_seen or self._doubtful.keys() <= self._said.keys():
                     pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
 
-    async def _look_once(self) -> None:
+    async def _look_once(self) -> bool:
+        """Look for those in doubt, and say what was found; tell whether anything could be seen."""
         listed = self._listed
         sought = dict(self._doubtful)
         if sought:
@@ -121,10 +122,11 @@ class EndedPods:
                 sight = await self._look({uid: each.containers for uid, each in sought.items()})
             except OSError as error:  # as for want of a file descriptor: then nothing is known of any pod
                 logger.warning("what is left of pods that have ended can't be seen, trying again: %s", error)
-                return
+                return False
             self._conclude(sought, sight)
         self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
         self.speaks = self.speaks or listed
+        return True
 
     def _conclude(self, sought: Mapping[str, _Sought], sight: Sight) -> None:
         now_s = asyncio.get_running_loop().time()

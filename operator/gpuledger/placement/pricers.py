@@ -1,7 +1,7 @@
 """The preferences that have prices, and what these are made from.
 
-Prices need numpy, whose import takes 0.1 s and 10 MiB. So the modules of a preference are imported when the cluster's policy
-has it, or else with the first pod whose annotation does, which takes that long once; otherwise never.
+Prices need numpy, whose import takes 0.1 s and 10 MiB. So the modules of a preference are imported when the cluster's
+policy has it, or else with the first pod whose annotation does, which takes that long once; otherwise never.
 """
 
 from __future__ import annotations
