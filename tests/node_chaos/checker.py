@@ -122,7 +122,10 @@ class NodeChecker:
         self._check(same, "a container has other cards than it was told", container, look, text)
         ask = next((ask for ask in asks_of(pod) if ask.container == container.name), None)
         wanted = 0 if ask is None else ask.cards
-        if wanted and self.may_forget and not (uuids or container.directory):
+        # A kubelet that hears of a pod's end while it starts a container may have dropped the pod's devices by then:
+        # it starts the container without them, and kills it at once.
+        is_forgotten = self.may_forget or container.pod_uid in self._gone
+        if wanted and is_forgotten and not (uuids or container.directory):
             self.without.add(container.identity)
             return
         text = f"it asks for {wanted} cards and has {uuids}"
