@@ -186,9 +186,9 @@ class Cluster:
 
     # Nodes and cards.
 
-    def add_nodes(self, count: int, gpus: int = 8, number: int = 10, model: str = "A100-40GB") -> list[FakeNode]:
+    def add_nodes(self, count: int, gpus: int = 8, slots: int = 10, model: str = "A100-40GB") -> list[FakeNode]:
         """Register simulated nodes and wait until their cards can be used."""
-        nodes = fake_nodes(f"node-{next(self._numbers)}", count, gpus, model, number)
+        nodes = fake_nodes(f"node-{next(self._numbers)}", count, gpus, model, slots)
         self.register(*nodes)
         wanted = {card.uuid for node in nodes for card in node.cards}
         self.wait(lambda: wanted <= {u for u, a in self.cards().items() if phase(a) == "Ready"}, "the cards are ready")

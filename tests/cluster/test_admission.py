@@ -560,7 +560,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     changed: Json = {"volcano_count": COUNT, "scheduler_name": "own"}
     changed |= {"extra_scheduler_names": ["volcano", "hami-scheduler"], "node_taint": "volcano.sh/vgpu=hami:NoSchedule"}
     file = tmp_path_factory.mktemp("policies") / "policies.yaml"
-    file.write_text(policies(Settings().changed({**changed, "default_number": 2, "vendors": []}), KINDS))
+    file.write_text(policies(Settings().changed({**changed, "default_gpus": 2, "vendors": []}), KINDS))
     with ControlPlane.run() as plane:
         plane.kubectl("apply", "-f", str(file))
         connection = as_user(plane, "user")

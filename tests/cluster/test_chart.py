@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from chart import DOCUMENT
 from cluster.cluster import ALLOCATIONS, COUNT, DEADLINE_S, Connection, RequestFailed
 from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import needs_filling_in
-from control_plane import ControlPlane
+from control_plane import ControlPlane, ControlPlaneError
 from gpuledger.configuration.settings import Settings
 from manifests.helm import CHART, NAMESPACE, PRESETS, Helm, own_homes, preset, the_helm
 
@@ -98,7 +99,9 @@ class Release:
 
 
 def delete_definition(plane: ControlPlane) -> None:
-    """Delete the CRD. One that is new may take a minute: the API server has to open it to empty it."""
+    """Delete the CRD, if there is one. The API server has to serve it before it can empty it, and may take a minute."""
+    with contextlib.suppress(ControlPlaneError):
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
     plane.kubectl("delete", "crd", CRD, "--ignore-not-found", timeout_s=DELETE_TIMEOUT_S)
 
 
@@ -199,7 +202,10 @@ def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, rel
     assert "New pods that ask for GPUs go to gpuledger from now on, by policies" in text
 
     def filled_in() -> Json | None:
-        spec: Json = create(user, bare({"example.com/mem": 4000}))["spec"]
+        try:
+            spec: Json = create(user, bare({"example.com/mem": 4000}))["spec"]
+        except RequestFailed:  # the policy that checks is in force, and that which fills in is not yet
+            return None
         return spec if spec["schedulerName"] == "gpuledger" else None
 
     deadline, spec = time.monotonic() + DEADLINE_S, None

@@ -416,7 +416,7 @@ def test_managed_fields_do_not_grow_with_the_holders(card: Card) -> None:
 def test_kubectl_get_shows_the_account_of_a_card(card: Card) -> None:
     card.create().write(a_status(a_holder("a", 4096, 25), a_holder("b", 1024, 5), pods="default/a,default/b"))
     header, row = card.table()
-    assert " ".join(header) == "NAME NODE INDEX MODEL USED-MIB TOTAL-MIB CORES NUMBER PODS PHASE AGE"
+    assert " ".join(header) == "NAME NODE INDEX MODEL USED-MIB TOTAL-MIB CORES SLOTS PODS PHASE AGE"
     values = [
         card.name,
         f"node-of-{card.name}",

@@ -240,7 +240,7 @@ def test_inspect_shows_nodes_and_pods_of_the_cluster(cluster: Cluster) -> None:
     node, found = json.loads(done.stdout)["items"]
     assert (node["dialect"], [gpu["memoryMiB"] for gpu in node["gpus"]]) == ("volcano", [CARD_MIB] * 2)
     request = found["containers"][0]["request"]
-    assert (request["number"], request["memoryMiB"], request["cores"]) == (2, 3000, 50)
+    assert (request["gpus"], request["memoryMiB"], request["cores"]) == (2, 3000, 50)
 
 
 def test_a_pod_is_not_sent_where_the_plugin_serves_another_name(cluster: Cluster) -> None:

@@ -35,7 +35,7 @@ def waits(cluster: Cluster, nodes: list[FakeNode], wanted: str) -> None:
 
 
 def test_updates_of_a_node_that_change_no_card_cost_nothing(cluster: Cluster) -> None:
-    (node,) = cluster.add_nodes(1, number=20)
+    (node,) = cluster.add_nodes(1, slots=20)
     names = [f"pod-{i}" for i in range(PODS_ON_THE_NODE)]
     cluster.create(*(pod(name, {COUNT: 1, PERCENT: 5}) for name in names))
     cluster.wait_bound(*names)

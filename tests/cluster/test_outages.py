@@ -174,7 +174,7 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
 
     No kubelet has said that the pods have ended: their shares are marked first, and go after a while.
     """
-    cluster.add_nodes(3, number=50)
+    cluster.add_nodes(3, slots=50)
     path = "/api/v1/namespaces"
     cluster.request("POST", path, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "crowd"}})
     for number in range(NAMESPACE_PODS):

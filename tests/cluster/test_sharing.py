@@ -22,7 +22,7 @@ def test_sixteen_halves_created_at_once_are_two_on_every_card(cluster: Cluster) 
 
 
 def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Cluster) -> None:
-    cluster.add_nodes(1, gpus=1, number=10)
+    cluster.add_nodes(1, gpus=1, slots=10)
     names = [f"small-{i}" for i in range(10)]
     cluster.create(*(pod(name, {COUNT: 1, PERCENT: 1}) for name in names))
     cluster.wait_bound(*names)
@@ -34,7 +34,7 @@ def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Clu
 
 
 def test_two_cards_are_not_two_slots_of_one(cluster: Cluster) -> None:
-    (node,) = cluster.add_nodes(1, gpus=1, number=10)
+    (node,) = cluster.add_nodes(1, gpus=1, slots=10)
     assert cluster.request("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"][COUNT] == "10"
     cluster.create(pod("two", {COUNT: 2, PERCENT: 10}))
     cluster.wait_refused("two", "1 fewer than 2 GPUs on the node")

@@ -53,7 +53,7 @@ def cluster() -> Iterator[WatchedCluster]:
         for priority in PRIORITIES:
             body = {"metadata": {"name": f"priority-{priority}"}, "value": priority}
             running.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-        running.add_nodes(1, gpus=3, number=FREED_EACH)
+        running.add_nodes(1, gpus=3, slots=FREED_EACH)
         first = [f"first-{number}" for number in range(3 * FREED_EACH)]
         running.create(*(pod(name, SHARE, priorityClassName="priority-5") for name in first))
         running.wait_bound(*first)

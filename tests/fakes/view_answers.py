@@ -43,7 +43,7 @@ def an_explanation(*nodes: Json, **changed: Any) -> Json:
         "since": "2026-08-01T12:00:00Z",
         "lastTried": "2026-08-01T12:04:50Z",
         "containers": [
-            {"name": "main", "number": 1, "memoryMiB": 8000, "memoryPercent": None, "cores": 20, "exclusive": False}
+            {"name": "main", "gpus": 1, "memoryMiB": 8000, "memoryPercent": None, "cores": 20, "exclusive": False}
         ],
         "schedulerSays": "0/40 nodes are available: 37 no card with 8000 MiB free, 3 node(s) had untolerated taint(s).",
         "schedulerRefused": 3,

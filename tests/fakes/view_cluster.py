@@ -244,7 +244,7 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
         "since": moment(190),
         "lastTried": moment(4),
         "containers": [
-            {"name": "main", "number": 1, "memoryMiB": 60000, "memoryPercent": None, "cores": 0, "exclusive": False}
+            {"name": "main", "gpus": 1, "memoryMiB": 60000, "memoryPercent": None, "cores": 0, "exclusive": False}
         ],
         "schedulerSays": f"0/{len(nodes)} nodes are available: {len(nodes)} no card as large as 60000 MiB.",
         "schedulerRefused": 0,

@@ -107,7 +107,7 @@ def test_what_the_chart_cant_fill_in_is_refused_with_the_way_out(helm: Helm, nam
 
 
 def test_what_is_set_to_its_default_is_no_problem(helm: Helm) -> None:
-    settings = {"default_number": 1, "vendors": ["all"], "vendors_file": ""}
+    settings = {"default_gpus": 1, "vendors": ["all"], "vendors_file": ""}
     assert of_the_chart(helm, settings=settings) == of_the_program({})
 
 
@@ -121,11 +121,11 @@ def test_names_that_are_empty_or_the_same_are_refused_in_every_mode(helm: Helm, 
 
 
 def test_without_policies_every_setting_goes(helm: Helm) -> None:
-    helm.objects(settings={"volcano_count": "nvidia.com/gpu", "default_number": 2}, admission={"mode": "none"})
+    helm.objects(settings={"volcano_count": "nvidia.com/gpu", "default_gpus": 2}, admission={"mode": "none"})
 
 
 def test_policies_that_the_program_has_rendered_take_the_charts_place(helm: Helm, tmp_path: Path) -> None:
-    settings = {"volcano_count": "nvidia.com/gpu", "default_number": 2, "volcano_classic_memory": ""}
+    settings = {"volcano_count": "nvidia.com/gpu", "default_gpus": 2, "volcano_classic_memory": ""}
     file = tmp_path / "policies.yaml"
     file.write_text(policies(Settings().changed(settings), frozenset({"validating", "mutating"})))
     found = of_the_chart(helm, f"--set-file=admission.rendered={file}", settings=settings)

@@ -21,7 +21,7 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"settings": {"resource_memory": "gpumem"}}, "/settings/resource_memory", "'gpumem' does not match pattern"),
     ({"settings": {"node_policy": "fullest"}}, "/settings/node_policy", "'binpack', 'spread', 'topology'"),
     ({"settings": {"default_cores": 101}}, "/settings/default_cores", "maximum: got 101, want 100"),
-    ({"settings": {"default_number": -1}}, "/settings/default_number", "minimum: got -1, want 0"),
+    ({"settings": {"default_gpus": -1}}, "/settings/default_gpus", "minimum: got -1, want 0"),
     ({"settings": {"nodes_offered": 11}}, "/settings/nodes_offered", "maximum: got 11, want 10"),
     ({"settings": {"trail_kept": 1.5}}, "/settings/trail_kept", "got number, want integer"),
     ({"settings": {"hold_ttl_s": "30s"}}, "/settings/hold_ttl_s", "got string, want number"),

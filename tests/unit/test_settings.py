@@ -10,8 +10,8 @@ from gpuledger.placement.policy import Preference
 
 
 def test_values_replace_the_defaults_and_leave_the_rest() -> None:
-    changed = Settings().changed({"scheduler_name": "mine", "default_number": 2, "hold_ttl_s": 1.5})
-    assert (changed.scheduler_name, changed.default_number, changed.hold_ttl_s) == ("mine", 2, 1.5)
+    changed = Settings().changed({"scheduler_name": "mine", "default_gpus": 2, "hold_ttl_s": 1.5})
+    assert (changed.scheduler_name, changed.default_gpus, changed.hold_ttl_s) == ("mine", 2, 1.5)
     assert changed.listen_port == Settings().listen_port
 
 
@@ -60,7 +60,7 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
         ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
         ({"bind_timeout_s": 60}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"bind_timeout_s": 3, "extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
-        ({"default_number": -1}, "default_number is 0 at least, not -1"),
+        ({"default_gpus": -1}, "default_gpus is 0 at least, not -1"),
         ({"release_delay_s": -0.5}, "release_delay_s is 0 at least, not -0.5"),
         ({"resource_memory": "nvidia.com/gpu"}, "resource names must differ"),
         ({"resource_count": "gpu"}, "and have a domain"),

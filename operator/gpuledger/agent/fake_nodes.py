@@ -64,7 +64,7 @@ class FakeNode:
 
 
 def fake_nodes(
-    prefix: str, count: int, gpus: int, model: str, number: int | None = None, configs: NodeConfigs = AS_THEY_ARE
+    prefix: str, count: int, gpus: int, model: str, slots: int | None = None, configs: NodeConfigs = AS_THEY_ARE
 ) -> list[FakeNode]:
     """Return nodes with cards of a model. The same arguments always give the same UUIDs.
 
@@ -73,11 +73,11 @@ def fake_nodes(
     if model not in MODELS_MIB:
         raise ValueError(f"there is no model {model!r}; models are {', '.join(MODELS_MIB)}")
     names = [f"{prefix}-{position}" for position in range(1, count + 1)]
-    return [_fake_node(name, gpus, model, _with_slots(configs.of(name), number)) for name in names]
+    return [_fake_node(name, gpus, model, _with_slots(configs.of(name), slots)) for name in names]
 
 
-def _with_slots(config: NodeConfig, number: int | None) -> NodeConfig:
-    return config if number is None else replace(config, split_count=number)
+def _with_slots(config: NodeConfig, slots: int | None) -> NodeConfig:
+    return config if slots is None else replace(config, split_count=slots)
 
 
 def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode:

@@ -54,7 +54,7 @@ def words_of(settings: Settings) -> Words:
 def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
     return replace(
         vocabulary,
-        default_number=settings.default_number,
+        default_gpus=settings.default_gpus,
         default_memory_mib=settings.default_memory_mib,
         default_cores=settings.default_cores,
     )

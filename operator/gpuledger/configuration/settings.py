@@ -64,7 +64,7 @@ class Settings:
     volcano_config_file: str = option("", "Volcano's ConfigMap volcano-vgpu-device-config, or its device-config.yaml.")
     node_config_file: str = option("", "HAMi's ConfigMap hami-device-plugin or Volcano's volcano-vgpu-node-config.")
 
-    default_number: int = option(1, "Cards for a container that asks for memory or cores alone.")
+    default_gpus: int = option(1, "Cards for a container that asks for memory or cores alone.")
     default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
     default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.", most=100)
 

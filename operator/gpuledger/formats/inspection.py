@@ -248,9 +248,9 @@ def _asked(request: ContainerRequest) -> Json:
     memory = (
         {"memoryMiB": demand.memory_mib} if demand.memory_mib is not None else {"percentage": demand.memory_percent}
     )
-    spelled = {"number": "number", "memory": next(iter(memory)), "cores": "cores"}
+    spelled = {"gpus": "gpus", "memory": next(iter(memory)), "cores": "cores"}
     return {
-        "number": demand.cards,
+        "gpus": demand.cards,
         **memory,
         **({"atMostCard": True} if demand.at_most_card else {}),
         "cores": ALL_CORES if demand.whole else demand.cores,

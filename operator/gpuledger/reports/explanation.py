@@ -168,7 +168,7 @@ def _container(request: PodRequest, position: int) -> Json:
     demand = request.shape[position]
     return {
         "name": request.names[position],
-        "number": demand.cards,
+        "gpus": demand.cards,
         "memoryMiB": demand.memory_mib,
         "memoryPercent": demand.memory_percent if demand.memory_mib is None else None,
         "cores": demand.cores,

@@ -93,7 +93,7 @@ def test_a_pod_shows_what_each_container_asks_for_what_it_left_out_and_what_it_c
                 "lifetime": "init",
                 "readable": True,
                 "request": {
-                    "number": 1,
+                    "gpus": 1,
                     "memoryMiB": 90_000,
                     "atMostCard": True,
                     "cores": 0,
@@ -109,7 +109,7 @@ def test_a_pod_shows_what_each_container_asks_for_what_it_left_out_and_what_it_c
                 "lifetime": "main",
                 "readable": True,
                 "request": {
-                    "number": 2,
+                    "gpus": 2,
                     "memoryMiB": 3_000,
                     "cores": 0,
                     "exclusive": False,
@@ -211,7 +211,7 @@ def test_the_settings_say_which_words_are_understood(tmp_path: Path) -> None:
     pod = a_pod_object(limits={"example.com/gpu": 1})
     assert shown(pod)["containers"][0]["request"] is None
     result = run(pod, arguments=("--settings", str(settings)))
-    assert json.loads(result.stdout)["containers"][0]["request"]["number"] == 1
+    assert json.loads(result.stdout)["containers"][0]["request"]["gpus"] == 1
 
 
 # Problems.
@@ -263,7 +263,7 @@ def test_what_would_not_be_taken_is_a_problem_and_the_exit_code_is_1(document: o
 def test_one_bad_container_does_not_hide_the_others() -> None:
     found = shown(a_pod_object(containers=[a_container("bad", {GPU: "x"}), a_container("good", {GPU: "2"})]))
     assert [container["readable"] for container in found["containers"]] == [False, True]
-    assert found["containers"][1]["request"]["number"] == 2
+    assert found["containers"][1]["request"]["gpus"] == 2
 
 
 def test_one_problem_among_several_documents_is_enough() -> None:
@@ -351,7 +351,7 @@ def test_the_tables_have_whole_values_and_no_colours_where_nobody_sees_them() ->
     result = run(a_foreign_node({VOLCANO: f"GPU-1,10,100,{long},false"}, {VOLCANO_COUNT: "10"}), table=True)
     lines = result.stdout.splitlines()
     assert lines[0] == "Node node-a: words of volcano, its device plugin serves volcano.sh/vgpu-number"
-    assert lines[1].split() == ["UUID", "INDEX", "MODEL", "MIB", "CORES", "NUMBER", "NUMA", "MODE", "HEALTHY", "LINKS"]
+    assert lines[1].split() == ["UUID", "INDEX", "MODEL", "MIB", "CORES", "SLOTS", "NUMA", "MODE", "HEALTHY", "LINKS"]
     assert lines[2].split() == ["GPU-1", "0", long, "100", "100", "10", "hami-core", "no"]
     assert "\x1b" not in result.stdout
 

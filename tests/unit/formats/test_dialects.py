@@ -322,7 +322,7 @@ def test_memory_beyond_any_card_is_refused_in_units_too() -> None:
 
 
 def test_defaults_hold_for_volcanos_words_too_and_the_classic_ones_have_none() -> None:
-    said = words(default_number=2, default_memory_mib=5_000, default_cores=20)
+    said = words(default_gpus=2, default_memory_mib=5_000, default_cores=20)
     assert demand_of({VOLCANO_MEMORY: "3k"}, said) == Demand(2, 3_000, cores=20, at_most_card=True)
     assert demand_of({VOLCANO_COUNT: "1"}, said) == Demand(1, 5_000, cores=20, at_most_card=True)
     assert demand_of({CLASSIC_COUNT: "1"}, said) == Demand(1, exclusive=True)
@@ -332,7 +332,7 @@ def test_what_a_container_left_out_is_known() -> None:
     limits = [{VOLCANO_MEMORY: "1"}, {VOLCANO_COUNT: "1"}, {GPU: "1", PERCENTAGE: "10", CORES: "0"}]
     pod = a_pod_object(containers=[a_container(f"c{number}", each) for number, each in enumerate(limits)])
     assert [each and set(each.defaults) for each in container_requests(pod, WORDS)] == [
-        {"number", "cores"},
+        {"gpus", "cores"},
         {"memory", "cores"},
         set(),
     ]

@@ -149,7 +149,7 @@ def _asked(container: Json) -> str:
         memory = f", {container['memoryPercent']} % of its memory"
     cores = f", {container['cores']} % cores" if container["cores"] else ""
     alone = ", alone" if container["exclusive"] else ""
-    return f"{container['name']}: {plural(container['number'], 'card')}{memory}{cores}{alone}"
+    return f"{container['name']}: {plural(container['gpus'], 'card')}{memory}{cores}{alone}"
 
 
 def _nodes(nodes: Sequence[Json], page: Page) -> list[str]:

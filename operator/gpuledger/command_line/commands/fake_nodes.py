@@ -16,7 +16,7 @@ from gpuledger.model.errors import BadInput
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
-@click.option("--number", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
+@click.option("--slots", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
 @click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
 @click.option("--run-pods", is_flag=True, help="Go on, and play the kubelet for the pods of these nodes.")
 @click.option("--list-models", is_flag=True, help="Show the models and end.")
@@ -26,7 +26,7 @@ def fake_nodes(
     count: int,
     gpus: int,
     model: str,
-    number: int | None,
+    slots: int | None,
     prefix: str,
     run_pods: bool,
     list_models: bool,
@@ -42,7 +42,7 @@ def fake_nodes(
         return
     settings = read_settings(settings_file)
     try:
-        nodes = fake.fake_nodes(prefix, count, gpus, model, number, nodes_config(settings))
+        nodes = fake.fake_nodes(prefix, count, gpus, model, slots, nodes_config(settings))
         counts = words_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error

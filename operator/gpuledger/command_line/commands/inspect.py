@@ -150,8 +150,8 @@ def _line(text: str, page: Page, style: str = "") -> Iterator[str]:
 
 
 def _gpus(gpus: Iterable[Json], page: Page) -> list[str]:
-    titles = ("UUID", "INDEX", "MODEL", "MIB", "CORES", "NUMBER", "NUMA", "MODE", "HEALTHY", "LINKS")
-    right = ("INDEX", "MIB", "CORES", "NUMBER", "NUMA")
+    titles = ("UUID", "INDEX", "MODEL", "MIB", "CORES", "SLOTS", "NUMA", "MODE", "HEALTHY", "LINKS")
+    right = ("INDEX", "MIB", "CORES", "SLOTS", "NUMA")
     rows: list[tuple[Cell, ...]] = []
     for gpu in gpus:
         numa = "" if gpu["numaNode"] is None else str(gpu["numaNode"])
@@ -164,7 +164,7 @@ def _gpus(gpus: Iterable[Json], page: Page) -> list[str]:
 
 
 def _containers(containers: Iterable[Json], page: Page) -> list[str]:
-    titles = ("CONTAINER", "NUMBER", "MEMORY OF EACH", "CORES OF EACH", "ALONE", "WORDS")
+    titles = ("CONTAINER", "GPUS", "MEMORY OF EACH", "CORES OF EACH", "ALONE", "WORDS")
     rows = [_container(container) for container in containers]
     return table(page, [Column(title, fold=True) for title in titles], rows, gap=NARROW_GAP)
 
@@ -178,7 +178,7 @@ def _container(container: Json) -> tuple[Cell, ...]:
     limit = ", at most the card" if asked.get("atMostCard") else ""
     return (
         container["name"],
-        _marked(asked, "number"),
+        _marked(asked, "gpus"),
         _marked(asked, memory, unit) + limit,
         _marked(asked, "cores", " %"),
         "yes" if asked["exclusive"] else "no",

@@ -62,7 +62,7 @@ def mutations(scheduler_name: str, node_taint: str = "") -> list[Json]:
     count = (
         'variables.uncounted.map(u, JSONPatch{op: "add",\n'
         "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
-        "  value: variables.defaults[u.word].number})"
+        "  value: variables.defaults[u.word].gpus})"
     )
     texts = [scheduler, label, count, *([_toleration(node_taint)] if node_taint else [])]
     return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
@@ -100,7 +100,7 @@ def _defaults(words: Words) -> dict[str, dict[str, str]]:
     A container that mixes words gets the count of any of them, and is refused by the policy on requests.
     """
     return {
-        name: {"count": sharing[0].count, "number": str(sharing[0].default_number)}
+        name: {"count": sharing[0].count, "gpus": str(sharing[0].default_gpus)}
         for name, sharing in words.by_name.items()
-        if len(sharing) == 1 and name != sharing[0].count and sharing[0].count and sharing[0].default_number
+        if len(sharing) == 1 and name != sharing[0].count and sharing[0].count and sharing[0].default_gpus
     }

@@ -45,7 +45,7 @@ def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
     if rules.taint:
         _tolerate(spec, *rules.taint)
     for (container, _), request in zip(containers(changed), requests or (), strict=False):
-        if request and "number" in request.defaults:
+        if request and "gpus" in request.defaults:
             _count(container, request, rules.words)
     return changed
 

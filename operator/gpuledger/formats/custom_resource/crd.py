@@ -150,7 +150,7 @@ COLUMNS: Final = (
     ("USED-MIB", ".status.used.memoryMiB", "integer", 0),
     ("TOTAL-MIB", ".spec.capacity.memoryMiB", "integer", 0),
     ("CORES", ".status.used.cores", "integer", 0),
-    ("NUMBER", ".status.used.number", "integer", 0),
+    ("SLOTS", ".status.used.number", "integer", 0),
     ("PODS", ".status.pods", "string", 0),
     ("PHASE", ".status.phase", "string", 0),
     ("AGE", ".metadata.creationTimestamp", "date", 0),

@@ -42,7 +42,7 @@ class _Nvidia(BaseModel):
     def defaults(self) -> dict[str, int]:
         """Return our settings for what containers leave out."""
         return {
-            "default_number": self.defaultGPUNum,
+            "default_gpus": self.defaultGPUNum,
             "default_memory_mib": self.defaultMemory,
             "default_cores": self.defaultCores,
         }

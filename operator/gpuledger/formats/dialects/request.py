@@ -32,7 +32,7 @@ class ContainerRequest:
     demand: Demand
     vocabulary: str
     defaults: frozenset[str]
-    """Of "number", "memory" and "cores": what the container left out."""
+    """Of "gpus", "memory" and "cores": what the container left out."""
     warnings: tuple[str, ...] = ()
 
 
@@ -176,10 +176,10 @@ class _Reader:
                     f"set {self._count_name} to 1 or more, or drop the rest"
                 )
             return None
-        said = {"number": cards is not None, "memory": memory or percent, "cores": cores is not None}
+        said = {"gpus": cards is not None, "memory": memory or percent, "cores": cores is not None}
         defaults = frozenset(name for name, itself in said.items() if not itself)
         if cards is None:
-            cards = words.default_number
+            cards = words.default_gpus
             if not cards:
                 raise BadInput(
                     f"{self._where} asks for a share of GPUs, and not for a number of them: set {words.count}"

@@ -63,7 +63,7 @@ class Vocabulary:
     """More memory than a card has stands for all of it; otherwise the pod waits for a larger card."""
     percentage_first: bool = False
     """Of memory in MiB and in percent the latter counts; otherwise the former."""
-    default_number: int = 1
+    default_gpus: int = 1
     default_memory_mib: int = 0
     """Memory for a container that asks for none; 0: the whole card."""
     default_cores: int = 0

@@ -83,7 +83,7 @@ def test_the_compatible_set_up_renames_the_count_everywhere_at_once() -> None:
     assert before.volcano_count in policies(before, frozenset(KINDS))
     assert before.volcano_count not in policies(after, frozenset(KINDS))
     defaults = variable(rendered(after)["gpuledger-pods"], "defaults")
-    assert '"volcano.sh/vgpu-memory": {"count": "nvidia.com/gpu", "number": "1"}' in defaults
+    assert '"volcano.sh/vgpu-memory": {"count": "nvidia.com/gpu", "gpus": "1"}' in defaults
 
 
 def test_every_name_of_a_resource_comes_from_the_settings() -> None:
@@ -106,10 +106,10 @@ def test_a_resource_without_a_name_is_not_spoken_of() -> None:
 
 def test_the_number_that_is_added_is_the_default_of_the_settings() -> None:
     added = {
-        number: variable(rendered(Settings().changed({"default_number": number}))["gpuledger-pods"], "defaults")
+        number: variable(rendered(Settings().changed({"default_gpus": number}))["gpuledger-pods"], "defaults")
         for number in (0, 3)
     }
-    assert '"nvidia.com/gpumem": {"count": "nvidia.com/gpu", "number": "3"}' in added[3]
+    assert '"nvidia.com/gpumem": {"count": "nvidia.com/gpu", "gpus": "3"}' in added[3]
     assert "nvidia.com/gpumem" not in added[0]
 
 

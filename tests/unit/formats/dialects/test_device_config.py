@@ -42,7 +42,7 @@ def test_the_guides_configuration_is_what_we_have_by_default(text: str) -> None:
         "volcano_memory_percentage": "volcano.sh/vgpu-memory-percentage",
         "volcano_cores": "volcano.sh/vgpu-cores",
         "volcano_memory_unit_mib": 1,
-        "default_number": 1,
+        "default_gpus": 1,
         "default_memory_mib": 0,
         "default_cores": 0,
     }
@@ -59,7 +59,7 @@ def test_keys_that_are_missing_have_their_documented_defaults(system: str) -> No
     found = device_config("nvidia: {}", system, "file")
     assert found.nodes is not None
     assert found.nodes.everywhere == NodeConfig(split_count=10, memory_scaling=1.0, core_scaling=1.0)
-    assert (found.settings["default_number"], found.not_supported) == (1, ())
+    assert (found.settings["default_gpus"], found.not_supported) == (1, ())
 
 
 def test_hamis_names_and_factor_go_into_our_settings() -> None:

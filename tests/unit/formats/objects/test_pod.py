@@ -92,7 +92,7 @@ def test_amounts_are_read_as_the_api_server_spells_them(text: object) -> None:
 @pytest.mark.parametrize("limits", [{MEMORY: "1k"}, {PERCENTAGE: "10"}, {CORES: "10"}])
 def test_who_names_no_number_gets_one_card_or_the_default(limits: dict[str, str]) -> None:
     assert demand(limits).cards == 1
-    assert demand(limits, words(default_number=3)).cards == 3
+    assert demand(limits, words(default_gpus=3)).cards == 3
 
 
 def test_the_default_memory_is_for_those_that_name_none() -> None:

@@ -86,7 +86,7 @@ export function podDetails(found, again) {
   ];
 }
 
-function asked({ number: cards, memoryMiB, memoryPercent, cores, exclusive }) {
+function asked({ gpus: cards, memoryMiB, memoryPercent, cores, exclusive }) {
   const memory = memoryMiB ? mib(memoryMiB) : memoryPercent ? `${memoryPercent} % of the memory` : "";
   return [plural(cards, "card"), memory && `${memory}${cards > 1 ? " each" : ""}`, cores ? `${cores} % cores` : "", exclusive ? "alone" : ""].filter(Boolean).join(", ");
 }
