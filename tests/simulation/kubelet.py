@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from simulation.api_server import Change, Json, Kind
+from simulation.api_server import Change, Kind
 from simulation.item import Item
 
 if TYPE_CHECKING:
@@ -17,12 +17,8 @@ class Kubelets:
         world.api.listeners.append(self._take)
 
     def _take(self, change: Change) -> None:
-        if change.kind is Kind.POD and change.new is not None:
-            self.take_up(change.new, change.old)
-
-    def take_up(self, pod: Json, before: Json | None) -> None:
-        """Do what a pod needs that it did not need before."""
-        if not pod["spec"].get("nodeName"):
+        pod, before = change.new, change.old
+        if change.kind is not Kind.POD or pod is None or not pod["spec"].get("nodeName"):
             return
         uid = pod["metadata"]["uid"]
         was_bound = before is not None and bool(before["spec"].get("nodeName"))

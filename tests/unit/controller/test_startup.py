@@ -99,34 +99,29 @@ async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_
         assert set(tracker.known_pending()) == before - {"uid-leaves"}
 
 
+async def goes_on(name: str, ended: list[str]) -> None:
+    """Run until cancelled, and note that."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append(name)
+
+
 async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -> None:
     ended: list[str] = []
-
-    async def goes_on(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
 
     async def fails() -> None:
         await asyncio.sleep(0)
         raise WentBack("older")
 
     with pytest.raises(WentBack):
-        await _first_to_end(goes_on("a"), fails(), goes_on("b"))
+        await _first_to_end(goes_on("a", ended), fails(), goes_on("b", ended))
     assert ended == ["a", "b"]
 
 
 async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
     ended: list[str] = []
-
-    async def goes_on(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
-
-    running = asyncio.create_task(_first_to_end(goes_on("a"), goes_on("b")))
+    running = asyncio.create_task(_first_to_end(goes_on("a", ended), goes_on("b", ended)))
     await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
