@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from gpuledger.ledger.book import Ledger
@@ -107,11 +108,14 @@ class Chooser:
         except KeyError:
             return Choice((), {name: refused.get(name) or self._unknown_node(request, name) for name in node_names})
 
-    def look_around(self, request: PodRequest, node_names: Collection[str]) -> Iterator[None]:
+    def look_around(self, request: PodRequest, node_names: Collection[str]) -> Iterator[Callable[[], None] | None]:
         """Look at the nodes that `choose` has to know for this request, some at each step.
 
-        Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile.
+        Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
+        that yields a function is over once that was called: it takes long, and a thread may call it.
         """
+        for preference in self._pricers.missing(self._policy.wished(request)):
+            yield partial(self._pricers.load, preference)
         yield from self._set_of(request).look_around(_quick(node_names))
 
     def best(

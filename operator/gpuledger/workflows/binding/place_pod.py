@@ -38,7 +38,7 @@ from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.tasks.stepwise import at_once, giving_way
+from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class PodPlacer:
         """
         return at_once(self._filter(arguments))
 
-    def _filter(self, arguments: FilterArguments) -> Generator[None, None, FilterResult]:
+    def _filter(self, arguments: FilterArguments) -> Generator[Step, None, FilterResult]:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
         self._counts.filters.inc()
         self.expire_holds()

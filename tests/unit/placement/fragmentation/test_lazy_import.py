@@ -1,28 +1,48 @@
-"""numpy is for prices alone: an operator with another policy never loads it."""
+"""numpy is for prices alone: an operator with another policy loads it only for a pod that wishes for them."""
 
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
-import sys
+import asyncio, sys, threading
+from dataclasses import replace
 import gpuledger.controller.startup
 from builders import a_card, a_ledger, a_request, mib
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
+from gpuledger.workflows.tasks.stepwise import giving_way
 
-Chooser(a_ledger(a_card()), Policy()).choose(a_request(mib(1_000)), ["node-a"], 1)
-print("numpy" in sys.modules)
-Chooser(a_ledger(a_card()), Policy(nodes=Preference.FRAGMENTATION))
-print("numpy" in sys.modules)
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            print("main thread" if threading.current_thread() is threading.main_thread() else "another thread")
+
+sys.meta_path.insert(0, Finder())
+chooser = Chooser(a_ledger(a_card()), Policy())
 """
+CHOOSE = 'chooser.choose(replace(a_request(mib(1_000)), node_policy="{wish}"), ["node-a"], 1)\n'
+ASK = 'asyncio.run(giving_way(chooser.look_around(replace(a_request(mib(1_000)), node_policy="{wish}"), ["node-a"])))\n'
+WISH = "fragmentation"
 
 
-def test_an_operator_loads_numpy_when_its_policy_needs_prices_before_any_pod_does() -> None:
+@pytest.mark.parametrize(
+    ("uses", "loaded_by"),
+    [
+        (ASK.format(wish="") + CHOOSE.format(wish=""), []),
+        ("Chooser(a_ledger(a_card()), Policy(nodes=Preference.FRAGMENTATION))", ["main thread"]),
+        (ASK.format(wish=WISH) + CHOOSE.format(wish=WISH), ["another thread"]),
+        (CHOOSE.format(wish=WISH), ["main thread"]),
+    ],
+    ids=["a policy without prices", "one with prices", "a pod's wish", "a pod's wish, where all is done at once"],
+)
+def test_numpy_is_loaded_at_start_or_beside_the_event_loop(uses: str, loaded_by: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM + uses],
         capture_output=True,
         text=True,
         check=False,
         env={"PYTHONPATH": ":".join(sys.path)},
     )
-    assert done.stdout.splitlines() == ["False", "True"], done.stderr
+    assert done.stdout.splitlines() == loaded_by, done.stderr
