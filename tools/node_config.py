@@ -75,7 +75,7 @@ def kubelet_config(port: int, address: str = "127.0.0.1", alone: bool = False) -
         "nodeStatusUpdateFrequency": "1s",  # how soon a change of the slots shows
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "oomScoreAdj": 0,

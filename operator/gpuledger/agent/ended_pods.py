@@ -3,6 +3,10 @@
 Whoever deletes a pod by force, and Kubernetes' own garbage collector, end it at the API server, whatever runs on the
 node. Then this agent looks for its processes, and writes into an annotation of the node what it finds. Of a pod that
 ends in good order nothing is looked for, and nothing written.
+
+Where the kubelet keeps no control groups for pods, a process is known by its container alone, and no status names all
+containers of a pod: the kubelet writes it later than it starts them, and after the pod's deletion not at all. There the
+agent reports what runs, and never that nothing does.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ class EndedPods:
         self._said: dict[str, bool] = {}  # UID -> whether anything of it runs, the oldest first
         self._wanted = asyncio.Event()
         self._listed = False
+        self._sees_pods = False  # whether processes of pods were ever seen in control groups of these
         self.speaks = False
         """Whether what it says is complete: all pods were shown once, and those in doubt looked for."""
 
@@ -130,14 +135,16 @@ class EndedPods:
 
     def _conclude(self, sought: Mapping[str, _Sought], sight: Sight) -> None:
         now_s = asyncio.get_running_loop().time()
+        self._sees_pods = self._sees_pods or sight.sees_pods
         for uid, each in sought.items():
             if uid in sight.pods:
                 if now_s >= each.since_s + RUNS_AFTER_S:
                     self._settle(uid, True)
-            elif each.containers or sight.sees_pods:
+            elif self._sees_pods:
                 self._settle(uid, False)
                 del self._doubtful[uid]
-            elif not self._said.get(uid):  # nobody can tell: nothing is said of it
+            elif each.containers or not self._said.get(uid):
+                self._said.pop(uid, None)  # nobody can tell, or not any more
                 del self._doubtful[uid]
 
     def _settle(self, uid: str, runs: bool) -> None:

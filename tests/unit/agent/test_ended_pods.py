@@ -139,11 +139,35 @@ async def test_a_pod_that_is_not_in_a_list_any_more_is_looked_for(node: Node) ->
     assert node.said[-1] == {"uid-a": False}
 
 
-async def test_a_container_is_known_by_its_id_where_pods_have_no_group(node: Node) -> None:
+async def test_containers_are_known_by_the_ids_of_all_that_was_shown(node: Node) -> None:
     node.show(a_pod("a", "Running", RUNS, RUNS))
     node.ended.observe(a_pod("a", "Running", RUNS), True)
     await asyncio.sleep(1)
     assert node.looks == [{"uid-a": frozenset({"a0", "a1"})}]
+
+
+async def test_where_pods_have_no_groups_it_is_never_said_that_nothing_is_left(node: Node) -> None:
+    """A container that was started a moment before the pod's deletion is in no status: the init container alone is."""
+    node.sees_pods = False
+    node.show(a_pod("a", "Pending", ENDED), a_pod("b", "Running", RUNS))
+    for pod in (a_pod("a", "Pending", ENDED), a_pod("b", "Running", RUNS)):
+        node.ended.observe(pod, True)
+    node.left = {"uid-b"}
+    await asyncio.sleep(HOUR_S)
+    node.left = set()
+    await asyncio.sleep(HOUR_S)
+    assert node.said == [{}, {"uid-b": True}, {}]
+
+
+async def test_that_pods_have_groups_is_known_from_any_look_before(node: Node) -> None:
+    """The last pod's processes may have ended in between, and an agent outside a pod then sees no group at all."""
+    node.left = {"uid-a"}
+    node.show(a_pod("a"))
+    node.ended.observe(a_pod("a"), True)
+    await asyncio.sleep(RUNS_AFTER_S / 2)
+    node.left, node.sees_pods = set(), False
+    await asyncio.sleep(HOUR_S)
+    assert node.said == [{}, {"uid-a": False}]
 
 
 async def test_pods_that_end_together_are_spoken_of_together(node: Node) -> None:
@@ -196,7 +220,7 @@ async def test_a_restarted_agent_knows_containers_of_what_runs_and_says_nothing_
     assert restarted.said == [{"uid-a": True}]
     restarted.left = set()
     await asyncio.sleep(LONGEST_INTERVAL_S + 1)
-    assert restarted.said[-1] == {"uid-a": False}
+    assert restarted.said[-1] == {}
     task.cancel()
 
 
