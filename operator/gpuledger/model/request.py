@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 
@@ -45,6 +45,14 @@ class Demand:
     """More memory than a card has stands for all that it has, and does not keep the container from it."""
     one_numa_node: bool = False
     """All cards on one NUMA node."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Shapes are keys of many tables, and looked up at each turn."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _COMPARED)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def whole(self) -> bool:
@@ -76,6 +84,8 @@ class Demand:
             memory_mib = max(1, capacity.memory_mib * self.memory_percent // 100)
         return Amounts(memory_mib, capacity.cores if self.whole else self.cores, 1)
 
+
+_COMPARED = tuple(each.name for each in fields(Demand) if each.compare)
 
 Shape = tuple[Demand, ...]
 """The demands of a pod's containers: pods of one shape fit on the same nodes."""
