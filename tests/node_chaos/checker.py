@@ -37,19 +37,17 @@ class Ledger:
 class NodeChecker:
     """Takes every change of the ledger, and looks at the node."""
 
-    def __init__(self, may_forget: bool = False, may_be_away: bool = False) -> None:
-        """Make one; `may_forget`: the kubelet loses its record of who has which slots; `may_be_away`: so may the agent.
+    def __init__(self, may_forget: bool = False) -> None:
+        """Make one; `may_forget`: the kubelet loses its record of who has which slots.
 
         Such a kubelet does not know either, until the agent has registered, that there are such slots at all, and
-        starts containers without what they ask for, as it does with any resource that is not its own. And an agent that
-        was away when a pod was deleted by force does not see that it still runs, where the kubelet keeps no control
-        groups for pods, as here: without CDI, it then removes the directory under a container.
+        starts containers without what they ask for, as it does with any resource that is not its own.
         """
         self.findings: list[Finding] = []
         self.checks = 0
         self.without: set[str] = set()
         """Ids of such containers."""
-        self.may_forget, self.may_be_away = may_forget, may_be_away
+        self.may_forget = may_forget
         self._gone: set[str] = set()  # UIDs of pods
         self.seen: dict[str, tuple[float, float, Container]] = {}
         """Container's id -> when it was seen first and last, and what it had."""
@@ -90,10 +88,7 @@ class NodeChecker:
     def judge(self, ledger: Ledger, look: Look) -> None:
         """Compare what ran at a moment with the ledger of some moment before."""
         for container in look.containers:
-            first_s, _, before = self.seen.get(container.identity, (look.at_s, look.at_s, container))
-            if self._has_lost_its_directory(container, before):
-                self.without.add(container.identity)
-                continue
+            first_s, _, _ = self.seen.get(container.identity, (look.at_s, look.at_s, container))
             self.seen[container.identity] = first_s, look.at_s, container
             pod = ledger.pods.get(container.pod_uid)
             if pod is None:
@@ -108,11 +103,6 @@ class NodeChecker:
         for container in look.containers:
             alone = owners[container.directory] < 2
             self._check(alone, "a container's directory is another one's, too", container, look, container.directory)
-
-    def _has_lost_its_directory(self, container: Container, before: Container) -> bool:
-        """Tell whether a container of a pod that is gone has been told its cards, and no longer is."""
-        told_before = bool(before.cards) and bool(container.directory) and not container.cards
-        return told_before and self.may_be_away and container.pod_uid in self._gone
 
     def _judge_witnesses(self, container: Container, pod: Json, look: Look) -> None:
         """Check that a container has what it asks for, and that all witnesses say the same."""

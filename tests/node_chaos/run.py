@@ -21,7 +21,7 @@ from node_chaos.director import Director, Workers
 from node_chaos.plan import NodePlan
 from node_chaos.rest import counts, unsettled_containers, unsettled_files, unsettled_slots
 from node_chaos.sight import Eyes, Look
-from node_chaos.steps import DamageCheckpoint, End, RemoveGrants, Stop
+from node_chaos.steps import DamageCheckpoint, RemoveGrants
 
 Json = dict[str, Any]
 
@@ -72,8 +72,7 @@ def run(arena: NodeArena, outcome: Outcome[NodePlan]) -> None:
     """Carry out a plan, and leave the arena empty."""
     steps = outcome.plan.steps
     may_forget = any(isinstance(step, DamageCheckpoint) for step in steps)
-    may_be_away = any(isinstance(step, End | Stop) and str(step.program).startswith("agent") for step in steps)
-    checker = NodeChecker(may_forget, may_be_away)
+    checker = NodeChecker(may_forget)
     of_ledger = Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
     try:
         _Run(arena, outcome, checker, of_ledger).go()

@@ -81,17 +81,11 @@ def test_a_kubelet_that_has_lost_its_record_may_start_a_container_without_its_ca
     assert see(checker, empty) == {"a container has more or fewer cards than it asks for"}
 
 
-def test_a_directory_that_goes_under_a_container_is_found_but_of_a_dead_pod_whose_agent_was_away(
-    checker: NodeChecker,
-) -> None:
+def test_a_directory_that_goes_under_a_container_is_found(checker: NodeChecker) -> None:
     full = replace(a_container(), directory="/state/shares/slot-1-0a1b/share")
     empty = replace(full, cards=(), mounted=frozenset(), devices=frozenset())
     assert see(checker, full) == set()
     checker.take(changed("pod", a_pod(), None))
-    checker.may_be_away = True
-    assert see(checker, empty) == set()
-    assert checker.without == {full.identity}
-    checker.may_be_away = False
     assert see(checker, empty) == {"a container has more or fewer cards than it asks for"}
 
 
