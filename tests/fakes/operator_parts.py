@@ -102,7 +102,7 @@ class OperatorParts:
         self.learner = self.workflows.learner
         self.observer = self.workflows.observer
         self.explainer = self.workflows.explainer
-        self.waiting_teller = self.workflows.waiting_teller
+        self.pod_condition_writer = self.workflows.pod_condition_writer
         self.why_waiting = self.workflows.why_waiting
         self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
@@ -123,15 +123,15 @@ class OperatorParts:
             server=cast(Any, None),
         )
 
-    def tell_node(self, node_name: str, sentence: str) -> None:
+    def post_node_event(self, node_name: str, sentence: str) -> None:
         """Keep what would be an Event of a node."""
         self.told.append((node_name, sentence))
 
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+    def post_pod_event(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
         """Keep what would be an Event of a pod."""
         self.told_pods.append((pod.uid, warning, reason, sentence))
 
-    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+    def post_pod_event_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
         """Keep what would be an Event of a pod, under a key."""
         self.told_once.append((pod.uid, reason, sentence, key))
 

@@ -49,6 +49,7 @@ from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
+from gpuledger.model.event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Agent:
         self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
-        self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
+        self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -231,14 +232,14 @@ class Agent:
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
 
-    def _tell_node(self, sentence: str) -> None:
+    def _post_node_event(self, sentence: str) -> None:
         logger.warning("%s", sentence)
         task = asyncio.create_task(self._post(sentence))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, sentence: str) -> None:
-        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, datetime.now(UTC))
+        event = node_event(self._plan.node_name, EventReason.USED_WITHOUT_SHARE, sentence, datetime.now(UTC))
         try:
             await self._store.create_event(event)
         except ApiError as error:

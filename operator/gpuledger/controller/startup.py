@@ -57,7 +57,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.preemption.stop)
-    started.push_async_callback(operator.workflows.waiting_teller.stop)
+    started.push_async_callback(operator.workflows.pod_condition_writer.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
 

@@ -16,6 +16,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.agent_pods import AgentPods
@@ -44,7 +45,7 @@ class InventoryKeeper:
         journal: Journal,
         store: KubeStore,
         counts: Counts,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         agents: AgentPods,
         starts: LateStarts,
         is_active: Callable[[], bool] = lambda: True,
@@ -53,7 +54,7 @@ class InventoryKeeper:
         self._journal = journal
         self._store = store
         self._counts = counts
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._agents = agents
         self._starts = starts
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
@@ -220,7 +221,7 @@ class InventoryKeeper:
             self._counts.bad_input.labels("node").inc(len(problems))
             for problem in problems:
                 logger.warning("%s", problem)
-                self._teller.tell_node(node_name, problem)
+                self._event_recorder.post_node_event(node_name, problem)
         self._told[node_name] = problems
 
     def _note_reported(self, node_name: str) -> None:
@@ -293,9 +294,11 @@ class InventoryKeeper:
         entry = self._ledger.entry(card.uuid)
         for holder in entry.holders.values() if entry else ():
             if card.healthy:
-                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, its node reports")
+                self._event_recorder.post_pod_event(
+                    holder.pod, False, EventReason.HEALTHY, f"{where} works again, its node reports"
+                )
             else:
-                self._teller.tell_pod(holder.pod, True, "GPUUnhealthy", f"{where}: {_fault(card)}")
+                self._event_recorder.post_pod_event(holder.pod, True, EventReason.UNHEALTHY, f"{where}: {_fault(card)}")
 
     async def _delete(self, entry: CardEntry) -> None:
         """Delete a card that is gone; a holder that came in between makes the precondition fail."""

@@ -9,6 +9,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, NotFound
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Pod
 from gpuledger.reports.record import Happening
 from gpuledger.workflows.counts import Counts
@@ -30,7 +31,7 @@ class Evictor:
         ledger: Ledger,
         store: KubeStore,
         lives: PodLives,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         counts: Counts,
         trail: Trail,
         despite_budgets: bool,
@@ -38,7 +39,7 @@ class Evictor:
         self._ledger = ledger
         self._store = store
         self._lives = lives
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._counts = counts
         self._trail = trail
         self._despite_budgets = despite_budgets
@@ -95,5 +96,5 @@ class Evictor:
         self._trail.note(Happening.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
         cards = ", ".join(uuids)
         sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
-        self._teller.tell_pod(victim, True, "Preempted", sentence)
+        self._event_recorder.post_pod_event(victim, True, EventReason.PREEMPTED, sentence)
         return True
