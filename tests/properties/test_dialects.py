@@ -35,7 +35,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 UNIT_MIB = 16
 COARSE = words(volcano_memory_unit_mib=UNIT_MIB)
@@ -305,7 +305,7 @@ def test_any_object_is_inspected(document: Any) -> None:
     found = list(inspected(document, WORDS))
     has_problems(found)
     assert orjson.loads(orjson.dumps(as_json(found)))
-    assert list(as_lines(found, Page())) or not found
+    assert list(as_lines(found, Terminal())) or not found
 
 
 @settings(max_examples=75)  # each reads the vendors' table anew
@@ -318,4 +318,4 @@ def test_any_text_is_inspected_or_bad_input(text: str) -> None:
     with contextlib.suppress(BadInput):
         found = inspect_text(text, "file", Settings())
         as_json(found)
-        list(as_lines(found, Page()))
+        list(as_lines(found, Terminal()))

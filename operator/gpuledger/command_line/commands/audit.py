@@ -12,7 +12,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
 from gpuledger.ledger.findings import Finding, Kind
-from gpuledger.reports.tables import Cell, Column, Page, ruled
+from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -69,7 +69,7 @@ def audit(
     except Exception:
         logging.exception("the audit failed")
         context.exit(2)
-    out.show(as_json(report), output, lambda page: as_lines(report, page), narrowest=out.NARROWEST)
+    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal), narrowest=out.NARROWEST)
     context.exit(1 if report.left else 0)
 
 
@@ -97,13 +97,13 @@ def as_json(report: Report) -> list[Json]:
     return [_as_json(finding, mended) for finding, mended in _rows(report)]
 
 
-def as_lines(report: Report, page: Page) -> Iterator[str]:
+def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
     """Yield one table for each kind of finding, and a line that sums up."""
     by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in Kind}
     for kind, rows in by_kind.items():
         if rows:
-            yield f"{page.paint(kind.value, 'bold')}: {kind.remedy}"
-            yield from _table(rows, bool(report.mended), page)
+            yield f"{terminal.paint(kind.value, 'bold')}: {kind.remedy}"
+            yield from _table(rows, bool(report.mended), terminal)
     yield _summary(report)
 
 
@@ -124,7 +124,7 @@ def _as_json(finding: Finding, mended: bool) -> Json:
     }
 
 
-def _table(rows: list[tuple[Finding, bool]], show_mended: bool, page: Page) -> list[str]:
+def _table(rows: list[tuple[Finding, bool]], show_mended: bool, terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
     cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
     used = [position for position in range(len(columns)) if any(row[position] for row in cells)]
@@ -132,7 +132,7 @@ def _table(rows: list[tuple[Finding, bool]], show_mended: bool, page: Page) -> l
     if show_mended:
         for shown, (_, mended) in zip(body, rows, strict=True):
             shown.append((("yes", "green") if mended else ("no", "red"),))
-    return ruled(page, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
+    return ruled(terminal, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
 
 
 def _summary(report: Report) -> str:

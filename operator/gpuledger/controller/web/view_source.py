@@ -10,7 +10,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touches
 from gpuledger.reports.cards import NodeReport, report_of
 from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.pending.trail import Trail, Wanted
+from gpuledger.workflows.pending.trail import RecordFilter, Trail
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 
 Json = dict[str, Any]
@@ -79,8 +79,8 @@ def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplaine
         return (await explainer.explain(namespace, name)).json()
 
     def history(query: HistoryQuery) -> Json:
-        wanted = Wanted(query.namespace, query.pod, query.card, query.node, query.kind)
-        records = [record.json() for record in trail.latest(wanted, query.limit)]
+        record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind)
+        records = [record.json() for record in trail.latest(record_filter, query.limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
     return LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)

@@ -20,7 +20,7 @@ from gpuledger.model.errors import Conflict, Invalid, NotFound
 from gpuledger.model.event_reasons import ASSIGNED, EventReason
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
-from gpuledger.reports.record import Happening, Record
+from gpuledger.reports.record import Record, RecordKind
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
@@ -70,10 +70,10 @@ class PodConditionWriter:
         if not self._after_s:
             return
         uid = record.pod.uid
-        if record.happening is Happening.REFUSED:
+        if record.kind is RecordKind.REFUSED:
             self._waiting[uid] = record.pod
             self._write_in(uid, PAUSE_S if uid in self._written else self._after_s)
-        elif record.happening is Happening.ASSIGNED:
+        elif record.kind is RecordKind.ASSIGNED:
             self._waiting.pop(uid, None)
             self._stop_timer(uid)
             if uid in self._written:

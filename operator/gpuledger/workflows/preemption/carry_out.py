@@ -23,7 +23,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -305,7 +305,7 @@ class PreemptionCarrier:
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
             self._event_recorder.post_pod_event(holders[0].pod, True, EventReason.PREEMPTION_GIVEN_UP, why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
-            self.trail.note(Happening.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
+            self.trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
         self._end(pod_uid)
 
     async def _withdraw(

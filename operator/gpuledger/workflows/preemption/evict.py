@@ -11,7 +11,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, NotFound
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Pod
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.trail import Trail
@@ -93,7 +93,7 @@ class Evictor:
         lost = [each for each in self._ledger.holders_of(victim.uid) if each[0].uuid in uuids]
         node_name = lost[0][0].node_name if lost else ""
         why = f"for pod {pod} of priority {pod.priority}"
-        self._trail.note(Happening.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
+        self._trail.note(RecordKind.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
         cards = ", ".join(uuids)
         sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
         self._event_recorder.post_pod_event(victim, True, EventReason.PREEMPTED, sentence)

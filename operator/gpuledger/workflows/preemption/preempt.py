@@ -29,7 +29,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.placement.work import Work
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
@@ -311,7 +311,7 @@ class Preemption:
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
         self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
         placement = found.placement
-        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
+        self._carrier.trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
         self._carrier.look(pod.uid)
 
     async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:

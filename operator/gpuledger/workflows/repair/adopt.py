@@ -27,7 +27,7 @@ from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.stranger import Stranger
 from gpuledger.model.world import PodFacts
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import ReleaseTimes
@@ -271,7 +271,7 @@ class Adopter:
             return "adopt_pods is off, and its annotation names other cards than those that list it as a conflict"
         if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
             why = "it was bound without these shares, and names them in its annotation"
-            self._trail.note(Happening.ADOPTED, facts.pod, facts.node_name, shares, why)
+            self._trail.note(RecordKind.ADOPTED, facts.pod, facts.node_name, shares, why)
             return ""
         return "they do not all fit; its cards list them as conflicts"
 
