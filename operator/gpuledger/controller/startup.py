@@ -194,7 +194,7 @@ async def _preempt(operator: Operator) -> None:
 def _after_comparing(operator: Operator) -> None:
     operator.garbage.settle()
     if operator.workflows.leadership.is_active():
-        operator.workflows.unlinked.tell()
+        operator.workflows.unlinked.log_new()
 
 
 async def _first_to_end(*parts: Awaitable[None]) -> None:

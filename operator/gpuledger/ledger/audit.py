@@ -114,7 +114,7 @@ class _Audit:
             return None
         if covers(here, pod.request):
             return here
-        named = [share for share in here if share.uuid in {told.uuid for told in pod.told or ()}]
+        named = [share for share in here if share.uuid in {card.uuid for card in pod.annotated or ()}]
         return named if covers(named, pod.request) else None
 
     # Pods.
@@ -275,18 +275,18 @@ def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:
     """Say how the annotation differs from the shares; empty if it does not, apart from the order of the cards."""
     if pod.bad_annotation:
         return pod.bad_annotation
-    told = {(told.container, told.uuid): (told.memory_mib, told.cores) for told in pod.told or ()}
+    annotated = {(card.container, card.uuid): (card.memory_mib, card.cores) for card in pod.annotated or ()}
     held = {(c.name, share.uuid): (c.memory_mib, c.cores) for share in shares for c in share.containers}
-    if pod.told is None and held:
+    if pod.annotated is None and held:
         return "it has no annotation"
-    for container, uuid in (*held, *told):
+    for container, uuid in (*held, *annotated):
         where = f"container {container[:63]!r}, card {uuid}"
-        if (container, uuid) not in told:
+        if (container, uuid) not in annotated:
             return f"{where}: in the ledger alone"
         if (container, uuid) not in held:
             return f"{where}: in the annotation alone"
-        if told[container, uuid] != held[container, uuid]:
-            memory_mib, cores = told[container, uuid]
+        if annotated[container, uuid] != held[container, uuid]:
+            memory_mib, cores = annotated[container, uuid]
             right_mib, right_cores = held[container, uuid]
             return f"{where}: told {memory_mib} MiB, {cores} %, in the ledger {right_mib} MiB, {right_cores} %"
     return ""

@@ -50,7 +50,7 @@ def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> Iterator[Step]:
     if not pod.needs_cards:
         return
-    source = pod.old.annotation if pod.told is None and pod.old is not None else "gpuledger.dev/devices"
+    source = pod.old.annotation if pod.annotated is None and pod.old is not None else "gpuledger.dev/devices"
     if pod.request is None:
         if pod.bad_request:
             yield Step(pod.pod, pod.node_name, source, None, pod.bad_request)

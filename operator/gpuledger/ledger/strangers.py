@@ -151,9 +151,9 @@ class Strangers:
         vendors = {each.vendor for each in stranger.counted if each.resource in served}
         if not vendors or not self.lacks(stranger):
             return ()
-        uid, told = stranger.pod.uid, stranger.told.get(offer.dialect, frozenset())
+        uid, assigned = stranger.pod.uid, stranger.assigned.get(offer.dialect, frozenset())
         cards: Mapping[str, CardEntry] = {entry.card.uuid: entry for entry in entries}
-        known = told if told and told <= cards.keys() else None
+        known = assigned if assigned and assigned <= cards.keys() else None
         return [
             uuid
             for uuid, entry in cards.items()

@@ -191,7 +191,7 @@ class _Search:
         self.looks = LOOKS_LIMIT
         self.work = work
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
-        self.told_apart = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
+        self.distinguishable = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
 
     def place(self, depth: int) -> bool:
         """Give cards to the containers from `depth` on; undo what leads nowhere."""
@@ -247,8 +247,8 @@ class _Search:
         """Return a number that cards have in common which are interchangeable for the rest of the search."""
         mine = tuple(self.taken.get(room.card.uuid, ()))
         alone = tuple(self.alone.get(room.card.uuid, ()))
-        told_apart = room.card.uuid if self.told_apart else ""
-        kind = (told_apart, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
+        distinguishable = room.card.uuid if self.distinguishable else ""
+        kind = (distinguishable, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
         return self.kinds.setdefault(kind, len(self.kinds))
 
     def _fits_beside(self, container: int, room: Room) -> bool:

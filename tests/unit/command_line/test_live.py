@@ -12,7 +12,7 @@ from builders import a_card, cards_of
 from fakes.allocations import an_allocation, two_nodes
 from gpuledger.command_line.top.live import Changes, TopOptions, picture
 from gpuledger.command_line.top.screen import Screen
-from gpuledger.command_line.top.watching import CardWatch, Telling
+from gpuledger.command_line.top.watching import CardWatch, ReportingClient
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import NotFound, Unreachable
@@ -115,7 +115,7 @@ async def test_what_keeps_news_away_is_said_until_something_comes() -> None:
             yield line
 
     said: list[str] = []
-    client = Telling(cast("KubeClient", Client()), said.append)
+    client = ReportingClient(cast("KubeClient", Client()), said.append)
     with pytest.raises(Unreachable):
         await client.request("GET", "/api")
     with pytest.raises(NotFound):

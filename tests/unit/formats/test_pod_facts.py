@@ -14,7 +14,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annota
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
-from gpuledger.model.world import PodFacts, ToldCard
+from gpuledger.model.world import AnnotatedCard, PodFacts
 
 Json = dict[str, Any]
 UUID = a_card().uuid
@@ -33,15 +33,15 @@ def device(**fields: Any) -> Json:
 def test_the_annotation_reads_back_as_it_was_written() -> None:
     shares = [a_share(a_card(0), 4_000, 20), a_share(a_card(1), 1_000)]
     assert read_devices(devices_annotation(shares)) == (
-        ToldCard("main", a_card(0).uuid, 4_000, 20),
-        ToldCard("main", a_card(1).uuid, 1_000, 0),
+        AnnotatedCard("main", a_card(0).uuid, 4_000, 20),
+        AnnotatedCard("main", a_card(1).uuid, 1_000, 0),
     )
 
 
 def test_no_cards_are_an_annotation_too() -> None:
     assert read_devices("{}") == ()
-    assert facts(a_pod_object(), "{}").told == ()
-    assert facts(a_pod_object()).told is None
+    assert facts(a_pod_object(), "{}").annotated == ()
+    assert facts(a_pod_object()).annotated is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_sentence_about_an_annotation_is_short() -> None:
 
 def test_what_can_not_be_read_of_a_pod_is_said_in_its_facts() -> None:
     found = facts(a_pod_object("a", {GPU: "1", MEMORY: "4Gi"}, node_name="node-a"), "nonsense")
-    assert (found.request, found.told) == (None, None)
+    assert (found.request, found.annotated) == (None, None)
     assert "4Gi has a unit of bytes" in found.bad_request
     assert "is not JSON" in found.bad_annotation
 
@@ -112,7 +112,7 @@ def test_the_facts_of_a_pod() -> None:
     assert (found.pod, found.node_name, found.finished) == (Pod("uid-a", "default", "a"), "node-a", False)
     assert found.request is not None
     assert found.request.names == ("main",)
-    assert found.told == (ToldCard("main", UUID, 1_000, 0),)
+    assert found.annotated == (AnnotatedCard("main", UUID, 1_000, 0),)
     assert (found.bad_request, found.bad_annotation) == ("", "")
 
 
@@ -142,8 +142,8 @@ almost_devices = st.dictionaries(st.text(max_size=8), st.lists(almost_cards | an
 @given(st.text(max_size=80) | (almost_devices | anything).map(lambda value: json.dumps(value)))
 def test_any_annotation_is_cards_within_the_crds_limits_or_bad_input(text: str) -> None:
     found = facts(a_pod_object(node_name="node-a"), text)
-    assert (found.told is None) == bool(found.bad_annotation)
-    for card in found.told or ():
+    assert (found.annotated is None) == bool(found.bad_annotation)
+    for card in found.annotated or ():
         assert 0 < len(card.uuid) <= 253
         assert 0 <= card.memory_mib <= MAX_MEMORY_MIB
         assert 0 <= card.cores <= MAX_CORES

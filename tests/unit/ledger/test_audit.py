@@ -23,7 +23,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
-from gpuledger.model.world import NodeReport, PodFacts, SeenCard, ToldCard, World
+from gpuledger.model.world import AnnotatedCard, NodeReport, PodFacts, SeenCard, World
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HERE, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
@@ -31,13 +31,13 @@ REQUEST = replace(a_request(mib(1_000)), names=("main",))
 TWO = replace(a_request(mib(1_000, cards=2)), names=("main",))
 
 
-def told(*shares: Share) -> tuple[ToldCard, ...]:
-    return tuple(ToldCard(c.name, share.uuid, c.memory_mib, c.cores) for share in shares for c in share.containers)
+def annotated(*shares: Share) -> tuple[AnnotatedCard, ...]:
+    return tuple(AnnotatedCard(c.name, share.uuid, c.memory_mib, c.cores) for share in shares for c in share.containers)
 
 
 def bound(uid: str = "a", *shares: Share, node_name: str = "node-a", **fields: object) -> PodFacts:
     """Return a bound pod that asks for 1000 MiB of a card, and was told of these shares."""
-    facts = PodFacts(a_pod(uid), node_name, finished=False, request=REQUEST, told=told(*shares))
+    facts = PodFacts(a_pod(uid), node_name, finished=False, request=REQUEST, annotated=annotated(*shares))
     return replace(facts, **fields)  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ def test_one_holder_too_many_is_spare_when_the_annotation_names_the_others() -> 
     [
         bound("a", SHARE, a_share(SECOND)),
         bound("a"),
-        bound("a", request=None, told=None),
+        bound("a", request=None, annotated=None),
     ],
     ids=["annotation names both", "annotation names none", "asks for none"],
 )
@@ -184,8 +184,8 @@ def test_a_bound_pod_with_too_few_holders_lacks_the_others() -> None:
 @pytest.mark.parametrize(
     ("pod", "detail"),
     [
-        (bound("a", told=None), "no annotation says which cards it has"),
-        (bound("a", told=None, bad_annotation="is not JSON"), "is not JSON"),
+        (bound("a", annotated=None), "no annotation says which cards it has"),
+        (bound("a", annotated=None, bad_annotation="is not JSON"), "is not JSON"),
         (bound("a", a_share(SECOND)), f"names card {SECOND.uuid}, which is not in the ledger"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_card_in_no_phase_yet_takes_no_adopted_pod() -> None:
         bound("a", finished=True),
         bound("a", node_name=""),
         bound("a", request=None),
-        bound("a", request=None, told=None),
+        bound("a", request=None, annotated=None),
     ],
     ids=["finished", "not bound", "asks for no card, and is told so", "asks for no card"],
 )
@@ -223,8 +223,8 @@ def test_a_bound_pod_whose_request_can_not_be_read_is_shown() -> None:
 @pytest.mark.parametrize(
     ("pod", "detail"),
     [
-        (bound("a", told=None), "it has no annotation"),
-        (bound("a", told=None, bad_annotation="is not JSON"), "is not JSON"),
+        (bound("a", annotated=None), "it has no annotation"),
+        (bound("a", annotated=None, bad_annotation="is not JSON"), "is not JSON"),
         (bound("a"), f"container 'main', card {HERE.uuid}: in the ledger alone"),
         (bound("a", SHARE, a_share(SECOND)), f"container 'main', card {SECOND.uuid}: in the annotation alone"),
         (

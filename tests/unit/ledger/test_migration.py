@@ -7,7 +7,7 @@ from gpuledger.ledger.migration import Step, plan
 from gpuledger.model.card import Card
 from gpuledger.model.request import Demand
 from gpuledger.model.share import Holder
-from gpuledger.model.world import NodeReport, OldDevices, PodFacts, SeenCard, ToldCard, World
+from gpuledger.model.world import AnnotatedCard, NodeReport, OldDevices, PodFacts, SeenCard, World
 
 FIRST, SECOND = a_card(0), a_card(1)
 HAMI = "hami.io/vgpu-devices-allocated"
@@ -19,7 +19,7 @@ def an_old_pod(
 ) -> PodFacts:
     """Return a pod that HAMi has given these cards."""
     demand = demand or mib(10_000, cards=len(cards))
-    told = OldDevices(HAMI, tuple(ToldCard("c0", card.uuid, 0, 0) for card in cards))
+    told = OldDevices(HAMI, tuple(AnnotatedCard("c0", card.uuid, 0, 0) for card in cards))
     return PodFacts(
         a_pod(name), "node-a", finished=False, request=a_request(demand), old=told, scheduler_name=scheduler_name
     )

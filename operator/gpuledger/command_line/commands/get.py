@@ -84,7 +84,7 @@ def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
         "node": node,
         "phase": (pod.get("status") or {}).get("phase", ""),
         "shares": [share for card in sorted(cards, key=_place) for share in _shares_of(card, uid)],
-        **_told(pod),
+        **_annotated(pod),
     }
 
 
@@ -128,20 +128,22 @@ def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
         lines += ["", "The ledger has no share of it. `gpuledger explain` says why a pod waits."]
     if pod["told"]:
         titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
-        told = [(each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]]
-        lines += ["", "What its containers were told:", *table(terminal, titles, told)]
+        annotated = [
+            (each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]
+        ]
+        lines += ["", "What its containers were told:", *table(terminal, titles, annotated)]
     if pod["toldProblem"]:
         lines += ["", terminal.paint(pod["toldProblem"], "yellow")]
     return lines
 
 
-def _told(pod: Json) -> Json:
+def _annotated(pod: Json) -> Json:
     text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
     try:
-        told = read_devices(text) if text else ()
+        annotated = read_devices(text) if text else ()
     except BadInput as error:
         return {"told": [], "toldProblem": str(error)}
-    cards = [{"container": t.container, "uuid": t.uuid, "memoryMiB": t.memory_mib, "cores": t.cores} for t in told]
+    cards = [{"container": t.container, "uuid": t.uuid, "memoryMiB": t.memory_mib, "cores": t.cores} for t in annotated]
     return {"told": cards, "toldProblem": None}
 
 

@@ -90,8 +90,8 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     for pod in known(facts.pods):
         node, scheduler = bound_node(pod), scheduler_of(pod)
         if node in ours and scheduler not in release.scheduler_names and names & set(resources_asked(pod)):
-            told = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
-            found.setdefault(node, []).append(told)
+            described = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
+            found.setdefault(node, []).append(described)
     for node, pods in sorted(found.items()):
         text = f"pods that are not in the ledger ask for its cards: {some_of(pods)}"
         yield Finding.of(Kind.FOREIGN_PODS, f"node {node}", text, NODE=node)

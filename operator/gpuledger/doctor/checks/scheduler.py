@@ -26,8 +26,10 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
     (first, wanted), *others = found.items()
     for where, values in others:
         if different := sorted(option for option in wanted if values[option] != wanted[option]):
-            told = [f"{option} is {_spelled(values[option])} and {_spelled(wanted[option])}" for option in different]
-            yield Finding.of(Kind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(told)}")
+            described = [
+                f"{option} is {_spelled(values[option])} and {_spelled(wanted[option])}" for option in different
+            ]
+            yield Finding.of(Kind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(described)}")
 
 
 def check_release(facts: Facts) -> Iterator[Finding]:

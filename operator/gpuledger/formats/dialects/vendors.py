@@ -79,7 +79,7 @@ class VendorRow(_Row):
         return self
 
     @model_validator(mode="after")
-    def _told(self) -> VendorRow:
+    def _register_and_assignment(self) -> VendorRow:
         if (self.register_ is None) != (self.assignment is None):
             raise ValueError("register and assignment go together: cards that a plugin lists are given out through it")
         return self

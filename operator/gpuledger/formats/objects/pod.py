@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.dialects.assignments import old_devices, plugin_told
+from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.words import Words
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
@@ -42,7 +42,7 @@ def pod_identity(pod: Json) -> Pod:
 def pod_facts(pod: Json, words: Words) -> PodFacts:
     """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
     identity = pod_identity(pod)
-    request, bad_request, told, bad_annotation = None, "", None, ""
+    request, bad_request, annotated, bad_annotation = None, "", None, ""
     try:
         request = pod_request(pod, words)
     except BadInput as error:
@@ -50,8 +50,8 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
     old = None
     try:
         text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
-        told = None if text is None else read_devices(text)
-        old = None if told is not None else _old_devices(pod, words)
+        annotated = None if text is None else read_devices(text)
+        old = None if annotated is not None else _old_devices(pod, words)
     except BadInput as error:
         bad_annotation = str(error)
     return PodFacts(
@@ -61,7 +61,7 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         taken_up=is_taken_up(pod),
         request=request,
         bad_request=bad_request,
-        told=told,
+        annotated=annotated,
         bad_annotation=bad_annotation,
         old=old,
         scheduler_name=scheduler_of(pod),
@@ -80,8 +80,8 @@ def stranger(pod: Json, words: Words) -> Stranger | None:
     asked = counted(pod, words)
     if not asked or not is_taken_up(pod):
         return None
-    told = plugin_told(pod, asked, words.volcano_memory_unit_mib, words.hami_annotations())
-    return Stranger(pod_identity(pod), bound_node(pod), asked, told)
+    annotated = plugin_assigned(pod, asked, words.volcano_memory_unit_mib, words.hami_annotations())
+    return Stranger(pod_identity(pod), bound_node(pod), asked, annotated)
 
 
 def is_taken_up(pod: Json) -> bool:

@@ -95,14 +95,14 @@ class PluginTurns:
 
     def annotations(self, placement: Placement, request: PodRequest | None, dialect: Dialect) -> dict[str, str]:
         """Return what the pod is told of its cards: in our words always, and in those of the node's plugin."""
-        told = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
+        annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         if request is None or dialect is Dialect.NATIVE:
-            return told
+            return annotations
         now_s, names = int(self._clock.wall().timestamp()), request.all_containers
         if dialect is Dialect.HAMI:
-            return told | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
+            return annotations | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
         main, unit_mib = names[request.init_containers :], self._words.volcano_memory_unit_mib
-        return told | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
+        return annotations | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
 
     def _assignment(self, uuid: str) -> AssignmentWords:
         entry = self._ledger.entry(uuid)

@@ -60,7 +60,7 @@ class InventoryKeeper:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
-        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._reported_problems: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
@@ -88,7 +88,7 @@ class InventoryKeeper:
         if not self._all_seen:
             self._gone_early.add(node_name)
         given_up = self._give_up_claims(node_name)
-        self._told.pop(node_name, None)
+        self._reported_problems.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
         self._ledger.set_hangs(node_name, False)
@@ -172,7 +172,7 @@ class InventoryKeeper:
         try:
             inventory = read_registers(facts)
         except BadInput as error:  # what was known of the node stays as it is
-            self._tell(facts.name, (f"{error}; its cards stay as they were known",))
+            self._report_problems(facts.name, (f"{error}; its cards stay as they were known",))
             return
         given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
@@ -202,7 +202,7 @@ class InventoryKeeper:
                 alike = entry is not None and entry.card == card and not card.fault  # which is not compared
                 known = entry.card if entry is not None and alike else card
                 cards[known.uuid] = known  # one object for both: large clusters have tens of thousands
-        self._tell(node_name, tuple(problems))
+        self._report_problems(node_name, tuple(problems))
         return cards
 
     def _other_owner(self, card: Card) -> str | None:
@@ -216,13 +216,13 @@ class InventoryKeeper:
         may_report_it = owner not in self._facts and not self._all_seen
         return owner if entry.holders or may_report_it or card.uuid in self._cards.get(owner, {}) else None
 
-    def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
-        if problems and self._told.get(node_name) != problems:
+    def _report_problems(self, node_name: str, problems: tuple[str, ...]) -> None:
+        if problems and self._reported_problems.get(node_name) != problems:
             self._counts.bad_input.labels("node").inc(len(problems))
             for problem in problems:
                 logger.warning("%s", problem)
                 self._event_recorder.post_node_event(node_name, problem)
-        self._told[node_name] = problems
+        self._reported_problems[node_name] = problems
 
     def _note_reported(self, node_name: str) -> None:
         """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""

@@ -28,7 +28,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import OldDevices, ToldCard
+from gpuledger.model.world import AnnotatedCard, OldDevices
 
 Json = dict[str, Any]
 
@@ -150,23 +150,27 @@ def test_hamis_annotation_tells_the_cards_of_init_containers_first() -> None:
     for init in (False, True):
         assert old_devices(two_containers((HAMI_ALLOCATED, text), init=init), 1) == OldDevices(
             HAMI_ALLOCATED,
-            (ToldCard("a", "GPU-a", 3_000, 30), ToldCard("b", "GPU-a", 5_000, 0), ToldCard("b", "GPU-b", 1, 0)),
+            (
+                AnnotatedCard("a", "GPU-a", 3_000, 30),
+                AnnotatedCard("b", "GPU-a", 5_000, 0),
+                AnnotatedCard("b", "GPU-b", 1, 0),
+            ),
         )
 
 
 @pytest.mark.parametrize("text", [";GPU-a,NVIDIA,3000,30:;", ";GPU-a,NVIDIA,3000,30", ";GPU-a,NVIDIA,3000,30,extra:;"])
 def test_a_container_without_cards_is_an_empty_segment(text: str) -> None:
     found = old_devices(two_containers((HAMI_ALLOCATED, text)), 1)
-    assert found == OldDevices(HAMI_ALLOCATED, (ToldCard("b", "GPU-a", 3_000, 30),))
+    assert found == OldDevices(HAMI_ALLOCATED, (AnnotatedCard("b", "GPU-a", 3_000, 30),))
 
 
 def test_volcanos_annotation_leaves_init_containers_out_and_counts_memory_in_units() -> None:
     text = "GPU-68e5,NVIDIA,2875,100:"
     assert old_devices(two_containers((VOLCANO_ALLOCATED, text), init=True), 10) == OldDevices(
-        VOLCANO_ALLOCATED, (ToldCard("b", "GPU-68e5", 28_750, 100),)
+        VOLCANO_ALLOCATED, (AnnotatedCard("b", "GPU-68e5", 28_750, 100),)
     )
     assert old_devices(two_containers((VOLCANO_ALLOCATED, f";{text}")), 1) == OldDevices(
-        VOLCANO_ALLOCATED, (ToldCard("b", "GPU-68e5", 2_875, 100),)
+        VOLCANO_ALLOCATED, (AnnotatedCard("b", "GPU-68e5", 2_875, 100),)
     )
 
 
@@ -236,12 +240,12 @@ def test_what_no_annotation_can_be_is_as_if_it_were_not_there(value: object) -> 
 def test_our_own_annotation_goes_before_those_of_others() -> None:
     pod = an_annotated_pod({DEVICES_ANNOTATION: "{}", HAMI_ALLOCATED: "GPU-a,NVIDIA,1,0:;"}, a_container())
     facts = pod_facts(pod, WORDS)
-    assert (facts.told, facts.old, facts.bad_annotation) == ((), None, "")
+    assert (facts.annotated, facts.old, facts.bad_annotation) == ((), None, "")
 
 
 def test_an_old_annotation_is_a_fact_of_the_pod() -> None:
     pod = an_annotated_pod({HAMI_ALLOCATED: f"{a_card().uuid},NVIDIA,4000,0:;"}, a_container())
-    assert pod_facts(pod, WORDS).old == OldDevices(HAMI_ALLOCATED, (ToldCard("main", a_card().uuid, 4_000, 0),))
+    assert pod_facts(pod, WORDS).old == OldDevices(HAMI_ALLOCATED, (AnnotatedCard("main", a_card().uuid, 4_000, 0),))
     assert pod_facts(a_pod_object(), WORDS).old is None
 
 

@@ -23,7 +23,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import OldDevices, ToldCard
+from gpuledger.model.world import AnnotatedCard, OldDevices
 
 ROWS = {row.name: row for row in vendor_rows()}
 
@@ -396,5 +396,5 @@ def test_a_pod_that_hami_gave_a_vendors_card_is_read() -> None:
     pod = a_pod_object(limits={"hygon.com/dcunum": "1"})
     pod["metadata"]["annotations"] = {"hami.io/dcu-devices-allocated": "DCU-1,DCU,1000,30:;"}
     assert pod_facts(pod, WORDS).old == OldDevices(
-        "hami.io/dcu-devices-allocated", (ToldCard("main", "DCU-1", 1_000, 30),)
+        "hami.io/dcu-devices-allocated", (AnnotatedCard("main", "DCU-1", 1_000, 30),)
     )

@@ -97,7 +97,7 @@ def test_memory_is_bounded_however_many_assignments_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("record_filter", "names"),
     [
         (RecordFilter(), ["a", "b", "a"]),
         (RecordFilter(pod="a"), ["a", "a"]),
