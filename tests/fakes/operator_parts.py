@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from builders import OFFER, a_pod
 from fakes.api_server import ApiServer
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.lists_read import ListsRead
@@ -80,7 +80,7 @@ class OperatorParts:
             adopt_pods=self.adopt_pods,
         )
         self.workflows = connect(
-            self.api.store, self.settings, WORDS, self, self.leadership, clock=self.clock, gather_s=0.0
+            self.api.store, self.settings, DIALECTS, self, self.leadership, clock=self.clock, gather_s=0.0
         )
         self.ledger = self.workflows.ledger
         self.counts = self.workflows.counts

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, stored
 from effort import times
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.selection import (
     AVOID_MODEL,
@@ -29,7 +29,7 @@ from gpuledger.formats.dialects.selection import (
     USE_MODEL,
     USE_UUID,
 )
-from gpuledger.formats.dialects.words import MOST_CONTAINERS
+from gpuledger.formats.dialects.vocabulary import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, TooMuch
 from gpuledger.model.refusal import Reason
@@ -162,7 +162,7 @@ def test_whatever_a_user_writes_the_answers_cost_no_more_than_they_may(ledger: L
 
     def read() -> None:
         with suppress(BadInput):
-            requests.append(pod_request(pod, WORDS))
+            requests.append(pod_request(pod, DIALECTS))
 
     assert calls_of(read) < 20_000
     if not requests or requests[0] is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
@@ -41,7 +41,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: s
     workflows = connect(
         store=store,
         settings=settings,
-        words=words_of(settings),
+        dialects=dialects_of(settings),
         events=Events(store),
         leadership=Leadership(host),
         clock=clock,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gpuledger.doctor.permissions import Permission
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def known(value: Value | Unread) -> Value:
 class Release:
     """What this release would have in a cluster with these settings."""
 
-    words: Words
+    dialects: Dialects
     scheduler_names: tuple[str, ...]
     version: str
     """Of the doctor itself."""

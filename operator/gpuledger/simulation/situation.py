@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
@@ -71,8 +71,8 @@ class _Node:
 class Situation:
     """Nodes with cards, and the pods on them."""
 
-    def __init__(self, words: Words, policy: Policy) -> None:
-        self._words = words
+    def __init__(self, dialects: Dialects, policy: Policy) -> None:
+        self._dialects = dialects
         self._ledger = Ledger()
         self._chooser = Chooser(self._ledger, policy)
         self._nodes: dict[str, _Node] = {}
@@ -145,7 +145,7 @@ class Situation:
 
         Policies learn from what it asks for of cards.
         """
-        request = pod_facts(pod.content, self._words).request
+        request = pod_facts(pod.content, self._dialects).request
         if request is not None:
             self._learn_of_bound(request)
         self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content))
@@ -164,7 +164,7 @@ class Situation:
             return None
 
     def _take(self, given: Given) -> Outcome | None:
-        facts = pod_facts(given.content, self._words)
+        facts = pod_facts(given.content, self._dialects)
         if facts.pod.uid in self._seen:
             raise BadInput("a pod of this name was given before")
         self._seen.add(facts.pod.uid)
@@ -223,9 +223,9 @@ class Situation:
 
     def _facts(self, given: Given) -> NodeFacts:
         """Return what matters of a node; one that says nothing of its device plugin counts as if that answered."""
-        facts = node_facts(given.content, self._words)
+        facts = node_facts(given.content, self._dialects)
         allocatable = (given.content.get("status") or {}).get("allocatable") or {}
-        counts = {*self._words.counts(), *(words.count for words, _ in facts.registers)}
+        counts = {*self._dialects.counts(), *(register.count for register, _ in facts.registers)}
         if facts.offer is not None or not facts.registers or counts & {*allocatable}:
             return facts
         self._taken_as_served.append(f"{given.file}: {given.name}")
@@ -233,13 +233,13 @@ class Situation:
 
     def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
         """Return what would matter of a node if the device plugins answered that have listed its cards."""
-        served = {words.count for words, _ in facts.registers}
-        if any(words.dialect is Dialect.NATIVE for words, _ in facts.registers):
-            served |= {*self._words.counts(of=NVIDIA)}
+        served = {register.count for register, _ in facts.registers}
+        if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
+            served |= {*self._dialects.counts(of=NVIDIA)}
         offered = dict.fromkeys(served, "1")
         status = given.content.get("status") or {}
         status = {**status, "allocatable": {**(status.get("allocatable") or {}), **offered}}
-        return node_facts({**given.content, "status": status}, self._words)
+        return node_facts({**given.content, "status": status}, self._dialects)
 
     def _register(self, facts: NodeFacts, stored: Sequence[StoredCard]) -> None:
         for card in stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
@@ -66,13 +66,13 @@ class Answer:
         return sum(pod.outcome.status is Status.NO_ROOM for pod in self.pods)
 
 
-def answer(scene: Scene, words: Words, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
+def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
     """Place the pods of a scene in turn, with more nodes if asked. Raises BadInput if there is no node to copy."""
     before = None
     if add_nodes:
-        outcomes = _placed(_stage(scene, words, policy), scene.pods)
+        outcomes = _placed(_stage(scene, dialects, policy), scene.pods)
         before = sum(outcome.status is Status.PLACED for outcome in outcomes)
-    situation = _stage(scene, words, policy)
+    situation = _stage(scene, dialects, policy)
     added = situation.add_like(like, add_nodes) if add_nodes else []
     outcomes = _placed(situation, scene.pods)
     placed = tuple(
@@ -83,8 +83,8 @@ def answer(scene: Scene, words: Words, policy: Policy, add_nodes: int = 0, like:
     return Answer(placed, tuple(added), like, before, notes, problems)
 
 
-def _stage(scene: Scene, words: Words, policy: Policy) -> Situation:
-    situation = Situation(words, policy)
+def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> Situation:
+    situation = Situation(dialects, policy)
     for node, stored in scene.nodes:
         situation.add_node(node, stored)
     for pod in scene.running:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts
 from gpuledger.formats.objects.pod import (
     bound_node,
@@ -116,7 +116,7 @@ class ClusterObserver:
         pending_trackers: Sequence[PendingPodTracker],
         reader: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
-        words: Words,
+        dialects: Dialects,
         scheduler_names: Sequence[str],
         counts: Counts,
     ) -> None:
@@ -133,7 +133,7 @@ class ClusterObserver:
         self._pending_trackers = pending_trackers
         self._reader = reader
         self._read_request = read_request
-        self._words = words
+        self._dialects = dialects
         self._scheduler_names = scheduler_names
         self._counts = counts
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
@@ -164,7 +164,7 @@ class ClusterObserver:
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
-                self._inventory.observe(node_facts(node, self._words))
+                self._inventory.observe(node_facts(node, self._dialects))
                 self._ends.observe(node)
 
     def _forget_node(self, name: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -80,7 +80,7 @@ class Workflows:
 def connect(
     store: KubeStore,
     settings: Settings,
-    words: Words,
+    dialects: Dialects,
     events: EventRecorder,
     leadership: Leadership,
     clock: Clock,
@@ -94,7 +94,7 @@ def connect(
     journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
     who_preempts = WhoPreempts.by_setting(settings.preemption)
     placement = PlacementSettings(
-        words=words,
+        dialects=dialects,
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_answer_s,
         nodes_offered=settings.nodes_offered,
@@ -119,7 +119,7 @@ def connect(
     )
     turns = PluginTurns(
         ledger=ledger,
-        words=words,
+        dialects=dialects,
         store=store,
         counts=counts,
         timeout_s=settings.plugin_timeout_s,
@@ -230,7 +230,7 @@ def connect(
         pending_trackers=(learner, pod_condition_writer, placer, preemption),
         reader=store,
         read_request=placement.request,
-        words=words,
+        dialects=dialects,
         scheduler_names=settings.scheduler_names,
         counts=counts,
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_card, a_share
-from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_pod_object
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.objects.pod import pod_facts
@@ -23,7 +23,7 @@ UUID = a_card().uuid
 def facts(pod: Json, annotation: str | None = None) -> PodFacts:
     if annotation is not None:
         pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: annotation}
-    return pod_facts(pod, WORDS)
+    return pod_facts(pod, DIALECTS)
 
 
 def device(**fields: Any) -> Json:

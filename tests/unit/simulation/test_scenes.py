@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from builders import a_card, a_holder, a_share, cards_of, whole_share
 from fakes.api_server import ApiServer
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node
-from fakes.objects import GPU, MEMORY, WORDS, a_container, a_node_object, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.command_line.program import main
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
@@ -141,7 +141,7 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
         ({}, "node-c", "it is bound to node node-c, which was not given"),
     ],
 )
-def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, said: str) -> None:
+def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, dialects: str) -> None:
     bound = a_pod_object("bound", WHOLE, node_name=node)
     bound["metadata"]["annotations"] = annotations
     result = simulate(NODE_A, bound, a_pod_object("new"))
@@ -150,7 +150,7 @@ def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, sai
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", "Pod default/bound")
-    assert said in problem["problem"]
+    assert dialects in problem["problem"]
     assert f"error: standard input: Pod default/bound: {problem['problem']}" in result.stderr
 
 
@@ -258,14 +258,14 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
         (a_node_object("node-c", cards_of("node-a", 1)), "Node node-c", "card GPU-node-a-0 is on node node-a already"),
     ],
 )
-def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, said: str) -> None:
+def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, dialects: str) -> None:
     result = simulate(NODE_A, a_pod_object("new"), document)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", object_)
-    assert said in problem["problem"]
+    assert dialects in problem["problem"]
 
 
 def test_files_that_cannot_be_read_and_folders(tmp_path: Path) -> None:
@@ -396,9 +396,9 @@ class FakeReads:
 
 
 async def answered(reads: FakeReads, files: Objects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
-    scene = await read_scene(reads, ["gpuledger"], WORDS)
+    scene = await read_scene(reads, ["gpuledger"], DIALECTS)
     scene.add(files or Objects())
-    return answer(scene, WORDS, Policy(), add_nodes, like)
+    return answer(scene, DIALECTS, Policy(), add_nodes, like)
 
 
 async def test_the_ledger_of_a_cluster_counts_and_its_waiting_pods_are_placed_by_priority_and_age() -> None:
@@ -489,7 +489,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     files.pods += examples.pods
     scene = Scene()
     scene.add(files)
-    found = answer(scene, WORDS, Policy())
+    found = answer(scene, DIALECTS, Policy())
     simulated = {
         each.outcome.pod.partition("/")[2]: (
             each.outcome.node_name,
@@ -521,10 +521,10 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         (["--nodes", __file__, "--pods", __file__, "--like", "n"], "--like is for Nodes and Pods"),
     ],
 )
-def test_options_that_do_not_go_together(arguments: list[str], said: str) -> None:
+def test_options_that_do_not_go_together(arguments: list[str], dialects: str) -> None:
     result = CliRunner().invoke(main, ["simulate", *arguments])
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert dialects in result.stderr
 
 
 def test_a_policy_can_be_named() -> None:

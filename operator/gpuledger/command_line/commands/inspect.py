@@ -81,11 +81,11 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
 
 
 def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
     from gpuledger.formats.inspection import inspected
 
-    words = words_of(settings)
-    return [found for document in documents for found in inspected(document, words)]
+    dialects = dialects_of(settings)
+    return [found for document in documents for found in inspected(document, dialects)]
 
 
 def as_json(found: list[Json]) -> Json:
@@ -140,8 +140,8 @@ def _title(found: Json) -> str:
     title = f"{found['kind'] or 'object'} {name}".strip()
     if found["kind"] == "Node":
         serves = ", ".join(found.get("serves", ())) or "nothing"
-        words = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
-        title += f": {words}its device plugin serves {serves}"
+        dialects = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
+        title += f": {dialects}its device plugin serves {serves}"
     return title
 
 

@@ -277,21 +277,21 @@ def _print(
 
 
 def _place(context: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
     from gpuledger.kube_api.reads import KubeReads
     from gpuledger.simulation.live import read_scene
     from gpuledger.simulation.objects import read_objects
     from gpuledger.simulation.what_if import Scene, answer
     from gpuledger.simulation.what_if_report import as_json, as_lines
 
-    words = words_of(settings)
+    dialects = dialects_of(settings)
 
     async def read(client: KubeClient) -> Scene:
-        return await read_scene(KubeReads(client), settings.scheduler_names, words)
+        return await read_scene(KubeReads(client), settings.scheduler_names, dialects)
 
     scene = in_cluster(options["kubeconfig"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
-    found = answer(scene, words, policy, options["add_nodes"], options["like"] or "")
+    found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
     out.show(
         as_json(found) if output == "json" else found,
         output,

@@ -39,11 +39,11 @@ def _denials(kind: Kind, access: Access) -> Iterator[Finding]:
 
 def check_over_hami(facts: Facts) -> Iterator[Finding]:
     """Yield whether there are nodes with HAMi's plugin, and the operator can't set the lock that it needs."""
-    words, access = known(facts.release).words, known(facts.operator_access)
+    dialects, access = known(facts.release).dialects, known(facts.operator_access)
     if OVER_HAMI not in access.denied:
         return
     for node in known(facts.nodes):
-        offer = node_facts(node, words).offer
+        offer = node_facts(node, dialects).offer
         if offer is not None and offer.dialect is Dialect.HAMI:
             text = f"node {name_of(node)} runs HAMi's device plugin, and the account may not {OVER_HAMI}"
             yield Finding.of(Kind.OVER_HAMI_PERMISSION, access.account, text)

@@ -37,11 +37,11 @@ CONTAINERD_CDI_BY_CHOICE = (1, 7)
 
 def check_inventory(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that have GPUs, or an agent, and no inventory; with why."""
-    words = known(facts.release).words
+    dialects = known(facts.release).dialects
     agents = _agents_by_node(known(facts.our_pods))
     for node in known(facts.nodes):
-        name, found = name_of(node), node_facts(node, words)
-        if not _is_ours(node, words.node_label):
+        name, found = name_of(node), node_facts(node, dialects)
+        if not _is_ours(node, dialects.node_label):
             continue
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
             yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
@@ -68,9 +68,9 @@ def _agent_problems(
 
 def check_registers(facts: Facts) -> Iterator[Finding]:
     """Yield what is wrong with what device plugins say of their nodes' cards."""
-    words, cards = known(facts.release).words, known(facts.cards)
+    dialects, cards = known(facts.release).dialects, known(facts.cards)
     for node in known(facts.nodes):
-        found = node_facts(node, words)
+        found = node_facts(node, dialects)
         if not found.registers:
             continue
         where = f"node {found.name}"
@@ -115,17 +115,17 @@ def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that list cards, and offer none of the resources that the settings name."""
     release = known(facts.release)
     for node in known(facts.nodes):
-        found = node_facts(node, release.words)
+        found = node_facts(node, release.dialects)
         where = f"node {found.name}"
-        for words, _ in found.registers:
-            if words.count in found.offered:
+        for register, _ in found.registers:
+            if register.count in found.offered:
                 continue
-            others = sorted(found.offered & {*KNOWN_COUNTS}) if words.vendor == NVIDIA else []
+            others = sorted(found.offered & {*KNOWN_COUNTS}) if register.vendor == NVIDIA else []
             if others:
-                text = f"it offers {', '.join(others)}, and none of {words.count}, which is the name in the settings"
+                text = f"it offers {', '.join(others)}, and none of {register.count}, which is the name in the settings"
                 yield Finding.of(Kind.NODE_NAMES, where, text, NODE=found.name)
             elif found.offer is None:
-                text = f"it lists cards in {words.annotation}, and its allocatable {words.count} is 0 or absent"
+                text = f"it lists cards in {register.annotation}, and its allocatable {register.count} is 0 or absent"
                 yield Finding.of(Kind.PLUGIN_SILENT, where, text, NODE=found.name)
 
 
@@ -163,7 +163,7 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
     if not release.topology:
         return
     for node in known(facts.nodes):
-        found = node_facts(node, release.words)
+        found = node_facts(node, release.dialects)
         try:
             cards = read_registers(found).cards if found.registers else ()
         except BadInput:
@@ -179,7 +179,7 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
 
 
 def _has_our_agent(node: Json, release: Release) -> bool:
-    native = any(words.dialect is Dialect.NATIVE for words, _ in node_facts(node, release.words).registers)
+    native = any(register.dialect is Dialect.NATIVE for register, _ in node_facts(node, release.dialects).registers)
     return native or labels_of(node).get(AGENT_LABEL) == "true"
 
 

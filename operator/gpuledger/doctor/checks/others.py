@@ -84,8 +84,8 @@ def _program(container: Json) -> str:
 def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     """Yield our nodes with pods that have GPUs by the word of another scheduler."""
     release = known(facts.release)
-    names = set(release.words.resources())
-    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.words).registers}
+    names = set(release.dialects.resources())
+    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
     found: dict[str, list[str]] = {}  # node -> pods, each with its scheduler
     for pod in known(facts.pods):
         node, scheduler = bound_node(pod), scheduler_of(pod)

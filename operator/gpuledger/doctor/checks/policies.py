@@ -102,7 +102,7 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
 
 def _other_names(wanted: Any, found: Any, release: Release) -> str:
     """Return which names of resources are missing in a policy, and which are there in their place."""
-    ours = set(release.words.resources())
+    ours = set(release.dialects.resources())
     should, are = _names(wanted), _names(found)
     missing, others = sorted((should - are) & ours), sorted(are - should)
     if not missing:

@@ -17,7 +17,7 @@ import orjson
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
-from gpuledger.formats.dialects.words import AssignmentWords, Template
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Template
 from gpuledger.formats.objects.devices import checked_amount, checked_uuid
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
@@ -55,21 +55,21 @@ MAX_LENGTH = 256 * 1024
 def hami_assignment(
     containers_in_order: Sequence[str],
     shares: Sequence[Share],
-    words_of: Callable[[str], AssignmentWords],
+    annotations_of: Callable[[str], AssignmentAnnotations],
     node_name: str,
     now_s: int,
 ) -> dict[str, str]:
     """Return the annotations by which HAMi's device plugins find a pod and its cards.
 
-    `words_of` tells of each card, by UUID, which plugin has it.
+    `annotations_of` tells of each card, by UUID, which plugin has it.
     """
     result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: ALLOCATING}
-    for words in dict.fromkeys(words_of(share.uuid) for share in shares):
-        mine = [share for share in shares if words_of(share.uuid) == words]
-        text = "".join(_cards(name, mine, words.word, 1) + ";" for name in containers_in_order)
-        result |= {words.to_allocate: text, words.allocated: text}
-        if words.details:
-            result |= {words.details: _details(mine, words.templates), "predicate-time": str(now_s)}
+    for plugin in dict.fromkeys(annotations_of(share.uuid) for share in shares):
+        mine = [share for share in shares if annotations_of(share.uuid) == plugin]
+        text = "".join(_cards(name, mine, plugin.word, 1) + ";" for name in containers_in_order)
+        result |= {plugin.to_allocate: text, plugin.allocated: text}
+        if plugin.details:
+            result |= {plugin.details: _details(mine, plugin.templates), "predicate-time": str(now_s)}
     return result
 
 

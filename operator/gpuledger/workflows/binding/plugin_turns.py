@@ -22,7 +22,7 @@ from typing import Any
 from gpuledger.formats.dialects.assignments import hami_assignment, unmatched, volcano_assignment
 from gpuledger.formats.dialects.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, read_lock
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.words import AssignmentWords, Words
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.pod import bound_node, is_finished
 from gpuledger.kube_api.store import KubeStore
@@ -63,7 +63,7 @@ class PluginTurns:
     def __init__(
         self,
         ledger: Ledger,
-        words: Words,
+        dialects: Dialects,
         store: KubeStore,
         counts: Counts,
         timeout_s: float,
@@ -71,7 +71,7 @@ class PluginTurns:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
-        self._words = words
+        self._dialects = dialects
         self._store = store
         self._counts = counts
         self._clock = clock
@@ -101,12 +101,12 @@ class PluginTurns:
         now_s, names = int(self._clock.wall().timestamp()), request.all_containers
         if dialect is Dialect.HAMI:
             return annotations | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
-        main, unit_mib = names[request.init_containers :], self._words.volcano_memory_unit_mib
+        main, unit_mib = names[request.init_containers :], self._dialects.volcano_memory_unit_mib
         return annotations | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
 
-    def _assignment(self, uuid: str) -> AssignmentWords:
+    def _assignment(self, uuid: str) -> AssignmentAnnotations:
         entry = self._ledger.entry(uuid)
-        return self._words.assignment(entry.card) if entry is not None else AssignmentWords()
+        return self._dialects.assignment(entry.card) if entry is not None else AssignmentAnnotations()
 
     @asynccontextmanager
     async def turn(self, pod: Pod, placement: Placement, dialect: Dialect) -> AsyncIterator[None]:
@@ -200,7 +200,7 @@ class PluginTurns:
         waits_for = unmatched(pod, offer.dialect if offer is not None else None)
         if waits_for is not None:
             with suppress(BadInput):  # what another system's scheduler has understood is waited for
-                if pod_request(pod, self._words) is None:
+                if pod_request(pod, self._dialects) is None:
                     return None
         return waits_for
 

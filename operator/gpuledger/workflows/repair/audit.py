@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.formats.objects.pod_ends import read_ends
@@ -46,7 +46,7 @@ class AuditSettings:
     """What pods and nodes mean by their words, and how long to wait."""
 
     scheduler_names: Sequence[str]
-    words: Words
+    dialects: Dialects
     read_request: Callable[[Json], PodRequest | None]
     read_facts: Callable[[Json], PodFacts]
     release: ReleaseTimes
@@ -155,7 +155,7 @@ class Auditor:
         except BadInput as error:
             problems = (str(error),)
         try:
-            inventory = read_registers(node_facts(node, self._settings.words))
+            inventory = read_registers(node_facts(node, self._settings.dialects))
         except BadInput as error:
             return NodeReport(None, (*problems, str(error)), ends)
         return NodeReport(inventory.cards, (*problems, *inventory.problems), ends)

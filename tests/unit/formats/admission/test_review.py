@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_COUNT, VOLCANO_MEMORY
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.configuration.admission import pod_rules
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.accounts import OPERATOR
@@ -18,7 +18,7 @@ from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
 
-RULES = PodRules(WORDS, ("gpuledger",))
+RULES = PodRules(DIALECTS, ("gpuledger",))
 LABEL = "gpuledger.dev/managed"
 
 
@@ -105,7 +105,7 @@ def test_a_container_without_a_name_is_left_to_the_api_server() -> None:
 def test_what_the_operator_refuses_is_refused_in_its_words(limits: Json) -> None:
     pod = filled_in(bare(limits), RULES)
     with pytest.raises(BadInput) as of_the_operator:
-        pod_request(pod, WORDS)
+        pod_request(pod, DIALECTS)
     assert refusal(pod) == str(of_the_operator.value)
 
 
