@@ -31,7 +31,7 @@ from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
-from gpuledger.agent.kubelet.slots import NodeSlots, Slots
+from gpuledger.agent.kubelet.slots import NodeSlots, VendorSlots
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.node_annotation import NodeAnnotation
 from gpuledger.agent.node_ways import NodeWaysReader
@@ -80,7 +80,7 @@ class Agent:
         self._driver_up = False
         self._versions = ("", "")  # of the driver, and of CUDA, as they were told last
         self._known = asyncio.Event()
-        self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
+        self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")

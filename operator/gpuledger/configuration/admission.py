@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
-from gpuledger.formats.admission.review import PodRules
+from gpuledger.formats.admission.review import AdmissionRules
 from gpuledger.formats.admission.webhook_configuration import (
     WebhookAddress,
     configurations_as_yaml,
@@ -43,8 +43,8 @@ def webhook_configuration(settings: Settings, kinds: frozenset[str], address: We
     return configurations_as_yaml(found)
 
 
-def pod_rules(settings: Settings) -> PodRules:
+def admission_rules(settings: Settings) -> AdmissionRules:
     """Return what the webhook holds new pods to."""
     label, _, effect = settings.node_taint.partition(":")
     key, _, value = label.partition("=")
-    return PodRules(dialects_of(settings), settings.scheduler_names, (key, value, effect) if key else None)
+    return AdmissionRules(dialects_of(settings), settings.scheduler_names, (key, value, effect) if key else None)

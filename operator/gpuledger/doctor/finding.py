@@ -19,7 +19,7 @@ class Severity(StrEnum):
 E, W = Severity.ERROR, Severity.WARNING
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What can be found, in the order in which it is shown. The ids are stable: scripts may rely on them."""
 
     severity: Severity
@@ -352,7 +352,7 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is wrong."""
 
-    kind: Kind
+    kind: FindingKind
     where: str
     """The object, as "node NAME" or "KIND NAME"."""
     text: str
@@ -360,7 +360,7 @@ class Finding:
     mend: str
 
     @classmethod
-    def of(cls, kind: Kind, where: str, text: str, mend: str = "", **names: str) -> Finding:
+    def of(cls, kind: FindingKind, where: str, text: str, mend: str = "", **names: str) -> Finding:
         """Return a finding. `names` take the places of the words in capitals of what mends it."""
         mend = mend or kind.mend
         for word, name in names.items():

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Share, shares_of
-from gpuledger.model.world import AnnotatedCard, OldDevices, PodFacts
 
 
 class FindCards(Protocol):

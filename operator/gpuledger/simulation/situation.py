@@ -15,13 +15,13 @@ from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, DoesNotFit
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.node_rules import (

@@ -7,7 +7,7 @@ import pytest
 from fakes.doctor_facts import a_lease, healthy
 from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
 from gpuledger.doctor.facts import Facts, Unread
-from gpuledger.doctor.finding import Kind, Severity
+from gpuledger.doctor.finding import FindingKind, Severity
 
 UNREAD = Unread("it", "your account may not read it", "`get` on it")
 
@@ -25,7 +25,7 @@ READ = [field.name for field in fields(Facts) if field.name != "local_time"]
 @pytest.mark.parametrize("name", READ)
 def test_what_could_not_be_read_is_a_finding_and_stops_only_the_checks_that_need_it(name: str) -> None:
     examination = examine(replace(healthy(), **{name: UNREAD}))  # type: ignore[arg-type]
-    (finding,) = (each for each in examination.findings if each.kind is Kind.NOT_CHECKED)
+    (finding,) = (each for each in examination.findings if each.kind is FindingKind.NOT_CHECKED)
     assert (finding.where, finding.mend) == ("it", "needs `get` on it")
     left_out = set(CHECKS) - set(examination.checked)
     assert all(check in finding.text for check in left_out)
@@ -47,7 +47,7 @@ def test_an_error_counts_more_than_what_was_not_checked() -> None:
 
 def test_warnings_alone_are_no_failure() -> None:
     examination = examine(healthy(lease=a_lease(holder="elsewhere_1")))
-    assert [each.kind for each in examination.findings] == [Kind.LEADER_UNKNOWN]
+    assert [each.kind for each in examination.findings] == [FindingKind.LEADER_UNKNOWN]
     assert examination.exit_code == 0
 
 

@@ -12,9 +12,9 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_pod_object
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.objects.pod import pod_facts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
-from gpuledger.model.world import AnnotatedCard, PodFacts
 
 Json = dict[str, Any]
 UUID = a_card().uuid

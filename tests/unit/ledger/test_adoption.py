@@ -8,10 +8,10 @@ from builders import a_card, a_pod, a_request, a_share, mib, percent, whole
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import AnnotatedCard, OldDevices, PodFacts
 
 FIRST, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
 CARDS = {card.uuid: card for card in (FIRST, SECOND, THERE)}

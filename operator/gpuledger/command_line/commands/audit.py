@@ -11,7 +11,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
-from gpuledger.ledger.findings import Finding, Kind
+from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def as_json(report: Report) -> list[Json]:
 
 def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
     """Yield one table for each kind of finding, and a line that sums up."""
-    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in Kind}
+    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in AuditFindingKind}
     for kind, rows in by_kind.items():
         if rows:
             yield f"{terminal.paint(kind.value, 'bold')}: {kind.remedy}"
@@ -107,12 +107,12 @@ def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
     yield _summary(report)
 
 
-def _rows(report: Report) -> Iterator[tuple[Finding, bool]]:
+def _rows(report: Report) -> Iterator[tuple[AuditFinding, bool]]:
     rows = [(finding, True) for finding in report.mended] + [(finding, False) for finding in report.left]
     return iter(sorted(rows, key=lambda row: row[0].place))
 
 
-def _as_json(finding: Finding, mended: bool) -> Json:
+def _as_json(finding: AuditFinding, mended: bool) -> Json:
     return {
         "kind": finding.kind.value,
         "node": finding.node,
@@ -124,7 +124,7 @@ def _as_json(finding: Finding, mended: bool) -> Json:
     }
 
 
-def _table(rows: list[tuple[Finding, bool]], show_mended: bool, terminal: Terminal) -> list[str]:
+def _table(rows: list[tuple[AuditFinding, bool]], show_mended: bool, terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
     cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
     used = [position for position in range(len(columns)) if any(row[position] for row in cells)]

@@ -20,7 +20,7 @@ from gpuledger.command_line.options import (
     read_settings,
     settings_option,
 )
-from gpuledger.doctor.finding import Finding, Kind, Severity
+from gpuledger.doctor.finding import Finding, FindingKind, Severity
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
@@ -136,7 +136,7 @@ def _yaml_of(file: Path) -> dict[str, Any]:
 
 def lines_of(examination: Examination, terminal: Terminal) -> list[str]:
     """Return a table of the findings, if there are any, and a sentence."""
-    alike: dict[tuple[Kind, str], list[Finding]] = {}
+    alike: dict[tuple[FindingKind, str], list[Finding]] = {}
     for each in examination.findings:
         alike.setdefault((each.kind, each.text), []).append(each)
     rows = [_row(group) for group in alike.values()]
@@ -165,7 +165,7 @@ def log_line(finding: Finding) -> str:
 
 def _sentence(examination: Examination, terminal: Terminal) -> str:
     errors = len(examination.errors)
-    left_out = sum(each.kind is Kind.NOT_CHECKED for each in examination.findings)
+    left_out = sum(each.kind is FindingKind.NOT_CHECKED for each in examination.findings)
     warnings = len(examination.findings) - errors - left_out
     made = plural(len(examination.checked), "check")
     if not examination.findings:

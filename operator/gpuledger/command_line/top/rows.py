@@ -12,7 +12,7 @@ from gpuledger.command_line.bars import bar
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import CardPhase
-from gpuledger.reports.cards import CardReport, NodeReport, amounts_json, by_model, by_namespace, by_node
+from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]
@@ -124,7 +124,7 @@ def _row(line: Line, view: str, terminal: Terminal, wide: bool) -> list[Cell]:
     ]
 
 
-def _node_line(node: NodeReport) -> Line:
+def _node_line(node: NodeCards) -> Line:
     cards = node.cards
     models = ",".join(sorted({report.card.model for report in cards}))
     claims, conflicts = (str(sum(counts)) for counts in ([r.claims for r in cards], [r.conflicts for r in cards]))

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from gpuledger.model.latest import Latest
-from gpuledger.reports.cards import NodeReport
+from gpuledger.reports.cards import NodeCards
 
 SLICE_S = 0.002
 """How long the event loop is kept at a stretch."""
@@ -57,7 +57,7 @@ class ClusterSource(Protocol):
         """Return the names of nodes that may have changed later than this edition, or gone; -1: of all."""
         ...
 
-    def node(self, name: str) -> NodeReport | None:
+    def node(self, name: str) -> NodeCards | None:
         """Return a node as it is now; None if it has no card in the ledger."""
         ...
 

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PodRules:
+class AdmissionRules:
     """What new pods are held to."""
 
     dialects: Dialects
@@ -32,7 +32,7 @@ class PodRules:
     """Key, value and effect of what pods with cards tolerate."""
 
 
-def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
+def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     """Return a new pod with what it left out. One that asks for no cards stays as it is."""
     requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
@@ -50,7 +50,7 @@ def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
     return changed
 
 
-def check(pod: Mapping[str, Any], account: str, rules: PodRules) -> tuple[str, ...]:
+def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[str, ...]:
     """Return what the user should know of a new pod that may be created. Raises BadInput for one that may not."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     if account != OPERATOR and (sentence := forged(annotations)):

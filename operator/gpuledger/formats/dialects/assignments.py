@@ -19,12 +19,12 @@ from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDE
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Template
 from gpuledger.formats.objects.devices import checked_amount, checked_uuid
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import Lifetime
 from gpuledger.model.share import Share
 from gpuledger.model.stranger import Counted
-from gpuledger.model.world import AnnotatedCard, OldDevices
 
 Json = Mapping[str, Any]
 

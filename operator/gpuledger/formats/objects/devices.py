@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import orjson
 
 from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
+from gpuledger.model.cluster_snapshot import AnnotatedCard
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Share
-from gpuledger.model.world import AnnotatedCard
 
 DEVICES_ANNOTATION = "gpuledger.dev/devices"
 """On a bound pod: JSON {container: [{uuid, memoryMiB, cores}]}, cards in the order of their index."""

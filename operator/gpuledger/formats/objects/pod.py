@@ -12,10 +12,10 @@ from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.model.cluster_snapshot import OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
 

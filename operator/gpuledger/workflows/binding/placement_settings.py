@@ -9,9 +9,9 @@ from typing import Any
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import pod_facts, stranger
+from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import PodFacts
 from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 
 

@@ -22,11 +22,11 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.findings import Adopt
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import PodFacts
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail

@@ -25,10 +25,10 @@ from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import AnnotatedCard, OldDevices
 
 Json = dict[str, Any]
 

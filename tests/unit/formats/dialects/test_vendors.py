@@ -19,11 +19,11 @@ from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import AnnotatedCard, OldDevices
 
 ROWS = {row.name: row for row in vendor_rows()}
 

@@ -15,7 +15,7 @@ from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.ledger.findings import Finding, Kind
+from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod, Share
@@ -54,7 +54,7 @@ def held(card: Card = FIRST, name: str = "a", memory_mib: int = 4_000, **fields:
     return replace(a_holder(name, a_share(card, memory_mib)), pod=pod, **fields)
 
 
-def kinds(found: Sequence[Finding]) -> list[Kind]:
+def kinds(found: Sequence[AuditFinding]) -> list[AuditFindingKind]:
     return [finding.kind for finding in found]
 
 
@@ -77,7 +77,7 @@ async def test_a_consistent_cluster_is_read_once_and_not_written(api: ApiServer,
 async def test_looking_changes_nothing(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     report = await auditor.look()
-    assert (kinds(report.mended), kinds(report.left)) == ([], [Kind.POD_GONE])
+    assert (kinds(report.mended), kinds(report.left)) == ([], [AuditFindingKind.POD_GONE])
     assert api.writes() == []
 
 
@@ -138,7 +138,7 @@ async def test_the_pod_of_a_holder_is_asked_for_when_the_list_does_not_have_it(
 async def test_another_pod_of_the_same_name_is_another_pod(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(a_pod_object("a", uid="another"))
-    assert kinds((await auditor.look()).left) == [Kind.POD_GONE]
+    assert kinds((await auditor.look()).left) == [AuditFindingKind.POD_GONE]
 
 
 async def test_without_an_answer_there_is_no_verdict(api: ApiServer, auditor: Auditor) -> None:
@@ -162,7 +162,7 @@ async def test_the_share_of_a_pod_that_is_gone_is_released_as_the_operator_does(
     """Nobody knows whether it ran: its share counts for as long as its processes may."""
     api.put_card(FIRST, held())
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.POD_GONE], ())
+    assert (kinds(report.mended), report.left) == ([AuditFindingKind.POD_GONE], ())
     (holder,) = api.card(FIRST).holders or ()
     assert (holder.state, holder.deadline) == (HolderState.RELEASING, "2030-01-01T00:17:42Z")
     assert (await auditor.look()).left == ()
@@ -174,21 +174,21 @@ async def test_a_release_that_nobody_has_ended_is_ended(api: ApiServer, auditor:
     assert (await auditor.look()).left == ()
     await asyncio.sleep(100)
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.OVERDUE], (), [])
+    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.OVERDUE], (), [])
 
 
 async def test_the_share_of_a_finished_pod_is_removed(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(bound(phase="Succeeded"))
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.POD_FINISHED], (), [])
+    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.POD_FINISHED], (), [])
 
 
 async def test_the_share_of_a_pod_without_a_node_is_taken_back_behind_a_fence(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(a_pod_object("a"))
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.POD_NOT_BOUND], (), [])
+    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.POD_NOT_BOUND], (), [])
     assert api.writes() == [Operation.WRITE_STATUS, Operation.ANNOTATE, Operation.WRITE_STATUS]
 
 
@@ -203,7 +203,7 @@ async def test_a_bind_that_is_on_its_way_for_long_is_either_done_or_fenced_off(
     await settle()
     assert api.holders_of(FIRST) == ["uid-a"]
     report = await auditor.mend(adopt=False)
-    assert kinds(report.mended) == [Kind.POD_NOT_BOUND]
+    assert kinds(report.mended) == [AuditFindingKind.POD_NOT_BOUND]
     gate.set()
     await asyncio.gather(binding, return_exceptions=True)
     await operator.idle()
@@ -219,7 +219,7 @@ async def test_an_overdue_release_of_a_pod_that_is_bound_after_all_is_taken_back
     api.put_card(FIRST, held(state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
     api.put_pod(bound())
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.OVERDUE], ())
+    assert (kinds(report.mended), report.left) == ([AuditFindingKind.OVERDUE], ())
     assert api.card(FIRST).holders == (held(),)
 
 
@@ -227,7 +227,7 @@ async def test_a_spare_holder_on_another_node_is_removed(api: ApiServer, auditor
     put_consistent_pod(api)
     api.put_card(THERE, held(THERE))
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.SPARE_HOLDER], ())
+    assert (kinds(report.mended), report.left) == ([AuditFindingKind.SPARE_HOLDER], ())
     assert (api.holders_of(FIRST), api.holders_of(THERE)) == (["uid-a"], [])
 
 
@@ -235,7 +235,7 @@ async def test_the_only_holder_is_kept_though_it_is_on_another_node(api: ApiServ
     api.put_card(THERE, held(THERE))
     api.put_pod(bound())
     report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.OTHER_NODE, Kind.NOT_ENTERED])
+    assert (report.mended, kinds(report.left)) == ((), [AuditFindingKind.OTHER_NODE, AuditFindingKind.NOT_ENTERED])
     assert api.holders_of(THERE) == ["uid-a"]
     assert api.writes() == []
 
@@ -244,7 +244,10 @@ async def test_once_its_cards_are_entered_the_holder_on_the_other_node_goes(api:
     api.put_card(THERE, held(THERE))
     api.put_pod(bound())
     report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED, Kind.SPARE_HOLDER}, ())
+    assert (set(kinds(report.mended)), report.left) == (
+        {AuditFindingKind.NOT_ENTERED, AuditFindingKind.SPARE_HOLDER},
+        (),
+    )
     assert (api.holders_of(FIRST), api.holders_of(THERE)) == (["uid-a"], [])
 
 
@@ -256,7 +259,7 @@ async def test_an_annotation_is_written_from_the_ledger(api: ApiServer, auditor:
         del pod["metadata"]["annotations"]
     api.put_pod(pod)
     report = await auditor.mend(adopt=True)
-    assert (kinds(report.mended), report.left) == ([Kind.ANNOTATION_DIFFERS], ())
+    assert (kinds(report.mended), report.left) == ([AuditFindingKind.ANNOTATION_DIFFERS], ())
     annotations = api.pods["default", "a"]["metadata"]["annotations"]
     assert annotations[DEVICES_ANNOTATION] == devices_annotation([SHARE])
     assert api.card(FIRST).holders == (held(),)
@@ -265,10 +268,10 @@ async def test_an_annotation_is_written_from_the_ledger(api: ApiServer, auditor:
 async def test_a_bound_pod_is_entered_only_where_it_is_asked_for(api: ApiServer, auditor: Auditor) -> None:
     api.put_pod(bound())
     report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.NOT_ENTERED])
+    assert (report.mended, kinds(report.left)) == ((), [AuditFindingKind.NOT_ENTERED])
     assert api.writes() == []
     report = await auditor.mend(adopt=True)
-    assert (kinds(report.mended), report.left) == ([Kind.NOT_ENTERED], ())
+    assert (kinds(report.mended), report.left) == ([AuditFindingKind.NOT_ENTERED], ())
     assert first_attempts(api.card(FIRST).holders) == (held(),)
 
 
@@ -277,7 +280,10 @@ async def test_a_pod_that_was_told_less_than_it_asks_for_is_entered_in_full_and_
 ) -> None:
     api.put_pod(bound("a", a_share(FIRST, 1)))
     report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED, Kind.ANNOTATION_DIFFERS}, ())
+    assert (set(kinds(report.mended)), report.left) == (
+        {AuditFindingKind.NOT_ENTERED, AuditFindingKind.ANNOTATION_DIFFERS},
+        (),
+    )
     assert first_attempts(api.card(FIRST).holders) == (held(),)
 
 
@@ -288,15 +294,15 @@ async def test_what_does_not_fit_becomes_a_conflict_and_its_pods_end_clears_it(
     api.put_pod(bound("b", a_share(FIRST, 14_000)))
     api.put_pod(bound())
     report = await auditor.mend(adopt=True)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.CONFLICT])
+    assert (report.mended, kinds(report.left)) == ((), [AuditFindingKind.CONFLICT])
     assert [misfit.pod.name for misfit in api.card(FIRST).misfits] == ["a"]
     assert api.holders_of(FIRST) == ["uid-b"]
     written = len(api.writes())
-    assert kinds((await auditor.mend(adopt=True)).left) == [Kind.CONFLICT]
+    assert kinds((await auditor.mend(adopt=True)).left) == [AuditFindingKind.CONFLICT]
     assert len(api.writes()) == written
     api.delete_pod("a")
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.card(FIRST).misfits) == ([Kind.CONFLICT_OVER], (), ())
+    assert (kinds(report.mended), report.left, api.card(FIRST).misfits) == ([AuditFindingKind.CONFLICT_OVER], (), ())
 
 
 async def test_a_conflict_that_has_room_by_now_is_entered_and_cleared(api: ApiServer, auditor: Auditor) -> None:
@@ -304,7 +310,7 @@ async def test_a_conflict_that_has_room_by_now_is_entered_and_cleared(api: ApiSe
     await an_operator(api).journal.show_conflict(FIRST.uuid, misfit)
     api.put_pod(bound())
     report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED}, ())
+    assert (set(kinds(report.mended)), report.left) == ({AuditFindingKind.NOT_ENTERED}, ())
     assert (api.holders_of(FIRST), api.card(FIRST).misfits) == (["uid-a"], ())
 
 
@@ -325,7 +331,7 @@ async def test_a_card_without_a_node_is_deleted_after_its_last_holder(api: ApiSe
     api.put_card(FIRST, held())
     api.put_pod(bound(phase="Succeeded"))
     report = await auditor.mend(adopt=False)
-    assert set(kinds(report.mended)) == {Kind.POD_FINISHED, Kind.ABANDONED_CARD}
+    assert set(kinds(report.mended)) == {AuditFindingKind.POD_FINISHED, AuditFindingKind.ABANDONED_CARD}
     assert report.left == ()
     assert set(api.cards) == {THERE.object_name}
 
@@ -340,7 +346,7 @@ async def test_a_card_that_somebody_takes_meanwhile_is_not_deleted(api: ApiServe
     api.put_pod(bound("a", a_share(SECOND, 4_000)))
     gate.set()
     report = await mending
-    assert (report.mended, kinds(report.left)) == ((), [Kind.ABANDONED_HOLDERS])
+    assert (report.mended, kinds(report.left)) == ((), [AuditFindingKind.ABANDONED_HOLDERS])
     assert api.holders_of(SECOND) == ["uid-a"]
 
 
@@ -349,7 +355,10 @@ async def test_what_a_person_decides_is_left(api: ApiServer, auditor: Auditor) -
     api.put_node(a_node_object("node-b", [THERE, twin, a_card(5, "node-b")]))
     api.put_node(a_node_object("node-c", register="nonsense"))
     report = await auditor.mend(adopt=True)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.TWO_NODES, Kind.NOT_IN_LEDGER, Kind.UNREADABLE_REGISTER])
+    assert (report.mended, kinds(report.left)) == (
+        (),
+        [AuditFindingKind.TWO_NODES, AuditFindingKind.NOT_IN_LEDGER, AuditFindingKind.UNREADABLE_REGISTER],
+    )
     assert api.writes() == []
 
 
@@ -365,7 +374,10 @@ async def test_what_can_not_be_mended_is_left_and_keeps_nothing_else_from_it(
     api.put_pod(bound("done", a_share(SECOND, 4_000), phase="Failed"))
     api.queue(Operation.ANNOTATE, *[fault] * 10)
     report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), kinds(report.left)) == ([Kind.POD_FINISHED], [Kind.ANNOTATION_DIFFERS])
+    assert (kinds(report.mended), kinds(report.left)) == (
+        [AuditFindingKind.POD_FINISHED],
+        [AuditFindingKind.ANNOTATION_DIFFERS],
+    )
 
 
 async def test_an_account_without_rights_gets_an_end(api: ApiServer, auditor: Auditor) -> None:
@@ -374,7 +386,7 @@ async def test_an_account_without_rights_gets_an_end(api: ApiServer, auditor: Au
     api.put_pod(bound(phase="Succeeded"))
     api.queue(Operation.WRITE_STATUS, *[refuse(Denied("may not", 403))] * 1_000)
     report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.POD_FINISHED])
+    assert (report.mended, kinds(report.left)) == ((), [AuditFindingKind.POD_FINISHED])
 
 
 async def test_an_operator_that_works_at_the_same_time_is_no_problem(api: ApiServer, auditor: Auditor) -> None:

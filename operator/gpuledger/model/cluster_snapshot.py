@@ -85,7 +85,7 @@ class SeenCard:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterSnapshot:
     """Cards, nodes and pods, read in this order: whatever a card shows has happened before its pod was read."""
 
     cards: tuple[SeenCard, ...]
