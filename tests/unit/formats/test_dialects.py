@@ -106,7 +106,7 @@ def test_the_guides_pod_gets_3000_mib_and_half_the_cores_of_each_of_two_cards() 
     assert demand.amounts_on(CARD) == Amounts(3_000, 50, 1)
 
 
-@pytest.mark.parametrize("said", [DIALECTS, COMPATIBLE])
+@pytest.mark.parametrize("dialects", [DIALECTS, COMPATIBLE])
 def test_the_guides_compatible_pod_gets_two_whole_cards(dialects: Dialects) -> None:
     (demand,) = request_of(yaml.safe_load(TEST_VGPU_COMPATIBLE), dialects).shape
     assert demand == Demand(2, exclusive=True, resource=GPU)

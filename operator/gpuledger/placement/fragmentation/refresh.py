@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.model_load import loads
@@ -21,7 +22,6 @@ from gpuledger.placement.fragmentation.prices import Prices
 from gpuledger.placement.fragmentation.remnant_worth import GRID, LENGTH, RemnantWorth
 from gpuledger.placement.fragmentation.slots import Slots, Worth
 from gpuledger.placement.fragmentation.typical import WHOLE, Needs, Numbers, Typical, typical
-from gpuledger.placement.ways import Ask, Way
 
 REFRESHED_EVERY = 100
 """Arrivals between two refreshes; at the start, when each pod tells much of the mix, fewer."""
@@ -63,20 +63,20 @@ class FragmentationPrices:
             if sum(1 for _ in islice(self._work, steps)) != steps:
                 self._work = None
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
         self._nodes.sync()
-        return self._nodes.effect(ask, way)
+        return self._nodes.effect(footprint, candidate)
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return the cost of each way, in thousandths of a card."""
         self._nodes.sync()
-        return self._prices.costs(ask, effects).tolist()  # type: ignore[no-any-return]
+        return self._prices.costs(footprint, effects).tolist()  # type: ignore[no-any-return]
 
     def _begin(self) -> bool:
         """Take the mix as it is now; tell whether there is anything to make prices of."""
-        pods = [typical(each.ask, each.frequency) for each in self._mix.expected() if each.ask.shape]
-        if [pod.ask for pod in pods] != [pod.ask for pod in self._pods]:
+        pods = [typical(each.footprint, each.frequency) for each in self._mix.expected() if each.footprint.shape]
+        if [pod.footprint for pod in pods] != [pod.footprint for pod in self._pods]:
             self._needs = Needs(self._nodes.remnants.kinds, pods)
             self._slots = Slots(self._nodes, pods, self._needs)
         self._pods = pods
