@@ -37,7 +37,7 @@ ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWays:
+class NodeCapabilities:
     """What the node has to bring cards into containers, as it is now."""
 
     isolation: Isolation
@@ -55,13 +55,13 @@ class ContainerStarts:
         ledger: LedgerView,
         grants: GrantFiles,
         directories: DirectoryFiles,
-        ways: Callable[[], NodeWays],
+        capabilities: Callable[[], NodeCapabilities],
         with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
         self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
-        self._ways, self._with_cdi, self._may_run = ways, with_cdi, may_run
+        self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
@@ -171,20 +171,22 @@ class ContainerStarts:
         slots: frozenset[str],
         cards: tuple[GrantedCard, ...],
     ) -> None:
-        identity, ways = pod_identity(pod), self._ways()
+        identity, capabilities = pod_identity(pod), self._capabilities()
         wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
-        choice = choose(cards, ways.isolation, wish, ways.installed)
+        choice = choose(cards, capabilities.isolation, wish, capabilities.installed)
         if choice.why_not_as_wished:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
-        problem = missing(choice.isolation, ways.installed)
+        problem = missing(choice.isolation, capabilities.installed)
         if problem:
             raise NotYet(problem)
         own_directory = ""
         if choice.isolation is Isolation.HAMI_CORE:
-            own_directory = str(self._directories.own(ways.installed.hami_core_directory, identity.uid, container))
-        priority = _limit(pod, container, ways.priority_resource)
+            own_directory = str(
+                self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container)
+            )
+        priority = _limit(pod, container, capabilities.priority_resource)
         edits = container_edits(
-            cards, ways.vendor, limits(choice.isolation, cards, ways.installed, own_directory, priority)
+            cards, capabilities.vendor, limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
         )
         uuids = tuple(card.uuid for card in cards)
         grant = Grant(name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits)
@@ -202,7 +204,7 @@ class ContainerStarts:
             return grant.pod_uid not in running and is_over(grant)
 
         for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
-            self._directories.remove_own(self._ways().installed.hami_core_directory, grant)
+            self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
             logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
 
 

@@ -20,11 +20,10 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.ended_pods import EndedPods
-from gpuledger.agent.farewell import let_in
+from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
@@ -34,7 +33,8 @@ from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.kubelet.slots import NodeSlots, VendorSlots
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.node_annotation import NodeAnnotation
-from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
+from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
@@ -89,7 +89,7 @@ class Agent:
         self._plugins = plan.kubelet_directory / "device-plugins"
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
-        ways = NodeWaysReader(
+        capabilities = NodeCapabilitiesReader(
             plan.isolation,
             plan.vendor_cdi_directories,
             plan.hami_core_directory,
@@ -100,9 +100,9 @@ class Agent:
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
         self._starts = ContainerStarts(
-            owners, ledger, self._grants, self._directories, ways, plan.with_cdi, self._ended.may_run
+            owners, ledger, self._grants, self._directories, capabilities, plan.with_cdi, self._ended.may_run
         )
-        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
+        self._orphaned_grants = OrphanedGrants(plan.node_name, self._all_grants, self._pod_resources, self._store)
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
@@ -129,9 +129,9 @@ class Agent:
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
 
-    async def let_in(self) -> None:
+    async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
-        await let_in(self._plan.node_name, self._store)
+        await wait_for_bound_pods(self._plan.node_name, self._store)
 
     def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
         self._register.observe(node, gone)
@@ -218,7 +218,7 @@ class Agent:
     async def _tidy(self) -> None:
         """Forget pods that are gone."""
         try:
-            gone = await self._departed.find()
+            gone = await self._orphaned_grants.find()
         except ApiError as error:
             logger.info("pods that are gone are looked for later: %s", error)
             return
@@ -334,4 +334,4 @@ async def _until(asked_to_end: asyncio.Event, agent: Agent, beat: int | None) ->
 
 async def _leave(asked_to_end: asyncio.Event, agent: Agent) -> None:
     await asked_to_end.wait()
-    await agent.let_in()
+    await agent.wait_for_bound_pods()

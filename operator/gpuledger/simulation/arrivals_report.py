@@ -8,9 +8,9 @@ from typing import Any
 
 from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
 from gpuledger.simulation.arrivals import ArrivalRun
-from gpuledger.simulation.cluster import Why
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
+from gpuledger.simulation.trace_cluster import Why
 
 Json = dict[str, Any]
 

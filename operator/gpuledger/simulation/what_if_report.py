@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
-from gpuledger.simulation.situation import Outcome, Status
+from gpuledger.simulation.object_cluster import PodOutcome, PodStatus
 from gpuledger.simulation.what_if import Answer, Placed
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ def as_lines(answer: Answer, terminal: Terminal) -> Iterator[str]:
     if answer.pods:
         yield from _table(answer, terminal)
     for placed in answer.pods:
-        if placed.outcome.status is Status.NO_ROOM:
+        if placed.outcome.status is PodStatus.NO_ROOM:
             yield ""
             yield from terminal.folded(f"{placed.outcome.pod} finds no room:")
             for (reason, text), count in _ranked(placed.outcome.reasons):
@@ -61,7 +61,7 @@ def _pod(placed: Placed) -> Json:
     }
 
 
-def _devices(outcome: Outcome) -> dict[str, list[tuple[str, int, int]]]:
+def _devices(outcome: PodOutcome) -> dict[str, list[tuple[str, int, int]]]:
     """Return the cards of each container: UUID, memory and cores, in the order of the cards' index."""
     devices: dict[str, list[tuple[str, int, int]]] = {}
     for share in outcome.shares:
@@ -92,11 +92,11 @@ def _table(answer: Answer, terminal: Terminal) -> list[str]:
 
 def _node(placed: Placed) -> Cell:
     match placed.outcome.status:
-        case Status.NO_ROOM:
+        case PodStatus.NO_ROOM:
             return (("no room", "red"),)
-        case Status.NO_GPU:
+        case PodStatus.NO_GPU:
             return ((NO_GPU, "dim"),)
-        case Status.BOUND:
+        case PodStatus.BOUND:
             return f"{placed.outcome.node_name} (bound)"
     return ((placed.outcome.node_name, "green"),)
 

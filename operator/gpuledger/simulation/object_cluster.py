@@ -38,7 +38,7 @@ HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
 
 
-class Status(StrEnum):
+class PodStatus(StrEnum):
     """What became of a pod."""
 
     PLACED = "placed"
@@ -50,11 +50,11 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """Where a pod is placed, or why it is not: reason and sentence -> nodes for which it holds."""
 
     pod: str
-    status: Status
+    status: PodStatus
     node_name: str = ""
     shares: tuple[Share, ...] = ()
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class _Node:
     given: Given
 
 
-class Situation:
+class ObjectCluster:
     """Nodes with cards, and the pods on them."""
 
     def __init__(self, dialects: Dialects, policy: Policy) -> None:
@@ -152,7 +152,7 @@ class Situation:
 
     # Pods.
 
-    def take(self, given: Given) -> Outcome | None:
+    def take(self, given: Given) -> PodOutcome | None:
         """Let a bound pod have the cards that it says, and place any other.
 
         Return None if it has ended, is bound and asks for no card, or can't be read.
@@ -163,7 +163,7 @@ class Situation:
             self.problems.append(Problem(given.file, given.name, str(error)))
             return None
 
-    def _take(self, given: Given) -> Outcome | None:
+    def _take(self, given: Given) -> PodOutcome | None:
         facts = pod_facts(given.content, self._dialects)
         if facts.pod.uid in self._seen:
             raise BadInput("a pod of this name was given before")
@@ -176,7 +176,7 @@ class Situation:
             if facts.node_name:
                 self.count_host(given)
                 return None
-            return Outcome(str(facts.pod), Status.NO_GPU)
+            return PodOutcome(str(facts.pod), PodStatus.NO_GPU)
         if facts.node_name:
             return self._hold(facts, facts.request)
         return self._place(facts, facts.request, pod_rules(given.content))
@@ -186,7 +186,7 @@ class Situation:
         self._chooser.arrived(request)
         self._chooser.taken_over()
 
-    def _hold(self, facts: PodFacts, request: PodRequest) -> Outcome:
+    def _hold(self, facts: PodFacts, request: PodRequest) -> PodOutcome:
         self._learn_of_bound(request)
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
@@ -195,9 +195,9 @@ class Situation:
             self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
         except DoesNotFit as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
-        return Outcome(str(facts.pod), Status.BOUND, facts.node_name, shares)
+        return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
 
-    def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> Outcome:
+    def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
         reasons: Counter[tuple[str, str]] = Counter()
         possible = []
         for name, node in self._nodes.items():
@@ -214,10 +214,10 @@ class Situation:
         choice = self._chooser.choose(request, possible, 1)
         if not choice.placements:
             reasons.update(_reason(refusal) for refusal in choice.refusals.values())
-            return Outcome(str(facts.pod), Status.NO_ROOM, reasons=reasons)
+            return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         [placement] = choice.placements
         self._ledger.hold(facts.pod.uid, placement, PINNED)
-        return Outcome(str(facts.pod), Status.PLACED, placement.node_name, placement.shares)
+        return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
 
     # Inside.
 
