@@ -46,7 +46,7 @@ class AgentNode:
             self.api.put_card(card)
         self.shown = {card.uuid: card.index for card in self.cards}
         """What the driver shows: UUID -> index."""
-        self.ways = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
+        self.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
         self.list_fails: Exception | None = None
         self.kubelet.take_list(GPU, [(f"slot-{number}", "Healthy") for number in range(slots)])
         self.start_agent()
@@ -58,7 +58,7 @@ class AgentNode:
         self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
         self.grants.load()
         self.starts = ContainerStarts(
-            self.owners, self.ledger, self.grants, self.directories, lambda: self.ways, self.with_cdi
+            self.owners, self.ledger, self.grants, self.directories, lambda: self.capabilities, self.with_cdi
         )
 
     async def list(self) -> NodePods:

@@ -20,7 +20,7 @@ from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.formats.runtime.cdi import Grant, VendorDevices, device_name
 from gpuledger.model.backoff import Backoff
-from gpuledger.model.errors import GpuledgerError, NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class ContainerStarts:
     async def start(self, resource: str, slots: frozenset[str]) -> None:
         """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
 
-        Raises StartRefused, or NotYet and ApiError if it could not be told for PATIENCE_S.
+        Raises StartRefused, or NotKnownYet and ApiError if it could not be told for PATIENCE_S.
         """
         outcome = "refused"
         try:
             await self._prepare_patiently(resource, slots)
             outcome = "started"
-        except NotYet:
+        except NotKnownYet:
             outcome = "not_yet"
             raise
         finally:
@@ -104,12 +104,12 @@ class ContainerStarts:
                 while True:
                     try:
                         return await self._prepare(resource, slots, asked_for)
-                    except (NotYet, Unreachable, OSError) as error:
+                    except (NotKnownYet, Unreachable, OSError) as error:
                         why = str(error)
                         logger.info("a start is tried again: %s", why)
                     await asyncio.sleep(backoff.next_s())
         except TimeoutError as error:
-            raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
+            raise NotKnownYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
     def remove_left_overs(self) -> None:
         """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
@@ -178,7 +178,7 @@ class ContainerStarts:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
         problem = missing(choice.isolation, capabilities.installed)
         if problem:
-            raise NotYet(problem)
+            raise NotKnownYet(problem)
         own_directory = ""
         if choice.isolation is Isolation.HAMI_CORE:
             own_directory = str(

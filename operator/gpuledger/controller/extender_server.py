@@ -12,7 +12,7 @@ from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.telemetry.scrapes import Scrapes
 from gpuledger.formats.scheduler import extender
-from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
+from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -117,7 +117,7 @@ class ExtenderServer:
 
     def _check_ready(self) -> None:
         if not self._is_ready():
-            raise BindFailed("gpuledger has just started and is still reading the ledger")
+            raise NotReady("gpuledger has just started and is still reading the ledger")
 
     def _record_failure(self, error: GpuledgerError) -> str:
         """Count a request that can't be understood; return the text for kube-scheduler."""

@@ -10,7 +10,7 @@ from itertools import islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
-from gpuledger.model.errors import TooMuch
+from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
@@ -83,9 +83,9 @@ class Chooser:
     def choose(
         self, request: PodRequest, node_names: Collection[str], count: int, avoided: Collection[str] = ()
     ) -> Choice:
-        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch.
+        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why.
 
-        Nodes to be avoided are returned only if no other one fits.
+        Nodes to be avoided are returned only if no other one fits. Raises WorkLimitExceeded.
         """
         wanted = _quick(node_names)
         known = self._set_of(request)
@@ -98,7 +98,7 @@ class Chooser:
         if avoided and (placements := tuple(islice(self._placements(known, request, wanted), count))):
             return Choice(placements, {}, known.ranking())
         if known.unseen:
-            raise TooMuch(
+            raise WorkLimitExceeded(
                 f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
                 f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
             )

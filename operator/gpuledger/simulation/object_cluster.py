@@ -16,7 +16,7 @@ from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import PodFacts
-from gpuledger.model.errors import BadInput, DoesNotFit
+from gpuledger.model.errors import BadInput, ShareRefused
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
@@ -193,7 +193,7 @@ class ObjectCluster:
         shares = missing_shares(facts, (), _Cards(self._ledger))
         try:
             self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
-        except DoesNotFit as error:
+        except ShareRefused as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
         return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
 

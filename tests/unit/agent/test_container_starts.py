@@ -14,7 +14,7 @@ from gpuledger.agent.container_starts import PATIENCE_S, NodeCapabilities
 from gpuledger.agent.delivery.isolation import Installed, Isolation
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import VendorDevices
-from gpuledger.model.errors import Denied, NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
 
 KUBELET_PATIENCE_S = 30.0
@@ -199,7 +199,7 @@ async def test_a_share_that_stays_taken_back_is_told_before_the_kubelet_gives_up
     pod = node.bind("a", {"main": [0]}, state=HolderState.RELEASING)
     await node.admit(pod)
     begin_s = now_s()
-    with pytest.raises(NotYet, match="releasing"):
+    with pytest.raises(NotKnownYet, match="releasing"):
         await node.start(pod, "main")
     assert now_s() - begin_s == pytest.approx(PATIENCE_S, abs=0.1)
     assert node.starts.outcomes == {"not_yet": 1}
@@ -221,7 +221,7 @@ async def test_a_server_that_stays_away_is_told_before_the_kubelet_gives_up(node
     fault = hold_answer(asyncio.Event()) if hangs else lose_request()
     node.api.queue(Operation.READ_CARD, *[fault] * 1_000)
     begin_s = now_s()
-    with pytest.raises(NotYet, match="tried for 20 s"):
+    with pytest.raises(NotKnownYet, match="tried for 20 s"):
         await node.start(pod, "main")
     assert now_s() - begin_s < KUBELET_PATIENCE_S - 5
     assert len(node.api.called(Operation.READ_CARD)) < 20, "a server in trouble is not hammered"

@@ -71,7 +71,7 @@ class PodBinder:
     async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission) -> None:
         """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
-        Raises why: BindFailed, DoesNotFit, or what the API server says.
+        Raises why: BindFailed, ShareRefused, or what the API server says.
         """
         had_its_turn = False
         try:

@@ -20,7 +20,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.promises import elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
+from gpuledger.model.errors import ApiError, NotFound, ShareRefused
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
 from gpuledger.reports.record import RecordKind
@@ -370,7 +370,7 @@ class PreemptionCarrier:
         """Make the claim a holder, which the API server counts."""
         try:
             await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
-        except DoesNotFit as error:  # somebody was quicker, as another operator; the next change tells
+        except ShareRefused as error:  # somebody was quicker, as another operator; the next change tells
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:

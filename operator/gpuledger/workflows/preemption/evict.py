@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict, NotFound
+from gpuledger.model.errors import Conflict, EvictionForbidden, NotFound
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Pod
 from gpuledger.reports.record import RecordKind
@@ -19,8 +19,6 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.together import all_of
 
 logger = logging.getLogger(__name__)
-
-FORBIDDEN = 429
 
 
 class Evictor:
@@ -78,9 +76,7 @@ class Evictor:
             await self._store.evict_pod(victim)
         except (NotFound, Conflict):  # another pod may have its name by now
             return False
-        except ApiError as error:
-            if error.status != FORBIDDEN:
-                raise
+        except EvictionForbidden as error:
             if not self._despite_budgets:
                 logger.info("pod %s can't be evicted now: %s", victim, error)
                 return False

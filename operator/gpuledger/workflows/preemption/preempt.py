@@ -317,7 +317,7 @@ class Preemption:
     async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
         """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
 
-        Raises what the API server says, or DoesNotFit.
+        Raises what the API server says, or ShareRefused.
         """
         try:
             await self._claimer.claim(pod, found, evicted, leaving)

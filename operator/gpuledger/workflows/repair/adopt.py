@@ -23,7 +23,7 @@ from gpuledger.ledger.findings import Adopt
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import PodFacts
-from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
+from gpuledger.model.errors import BadInput, NotFound, ShareRefused
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.stranger import Stranger
@@ -58,10 +58,10 @@ async def enter_shares(journal: Journal, adoption: Adopt) -> bool:
 async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
     try:
         await journal.add(Holder(pod, share), ENTER_TIMEOUT_S)
-    except DoesNotFit as error:
+    except ShareRefused as error:
         why = str(error).replace(f"card {share.uuid}", "the card")
         misfit = Misfit(replace(pod, priority=0), share.amounts, why[:WHY_LENGTH])
-        with suppress(DoesNotFit):  # a card lists only so many
+        with suppress(ShareRefused):  # a card lists only so many
             await journal.show_conflict(share.uuid, misfit)
         return False
     await journal.clear_conflict(share.uuid, pod.uid)
@@ -283,7 +283,7 @@ class Adopter:
         """List the pod on each card that may be one of its own: somebody has to look at them."""
         amounts = Amounts(number=1)
         for card in ambiguous_cards(facts, self._cards):
-            with suppress(DoesNotFit):  # a card lists only so many
+            with suppress(ShareRefused):  # a card lists only so many
                 misfit = Misfit(replace(facts.pod, priority=0), amounts, why[:WHY_LENGTH])
                 await self._journal.show_conflict(card.uuid, misfit)
 
