@@ -12,7 +12,7 @@ DOCUMENT = (ROOT / "docs" / "doctor.md").read_text()
 
 def test_the_document_has_every_finding_in_the_words_of_the_program() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (error|warning) \| (.+) \| (.+) \|$", DOCUMENT, re.MULTILINE)
-    assert rows == [(kind.value, kind.severity.value, kind.meaning, in_a_table(kind.mend)) for kind in FindingKind]
+    assert rows == [(kind.value, kind.severity.value, kind.meaning, in_a_table(kind.remedy)) for kind in FindingKind]
 
 
 def test_the_document_says_how_many_checks_there_are() -> None:

@@ -222,16 +222,16 @@ def test_after_an_audit_has_mended_a_second_one_finds_nothing_to_mend(scene: Sce
     in_use = shares_in_use(api)
 
     async def twice() -> tuple[Report, Report, int]:
-        first = await an_auditor(api).mend(adopt)
+        first = await an_auditor(api).repair(adopt)
         writes = len(api.writes())
-        return first, await an_auditor(api).mend(adopt), writes
+        return first, await an_auditor(api).repair(adopt), writes
 
     first, second, writes = run(twice)
-    for finding in first.mended:
+    for finding in first.repaired:
         event(f"mended {finding.kind}")
     for finding in first.left:
         event(f"left {finding.kind}")
-    assert second.mended == ()
+    assert second.repaired == ()
     assert len(api.writes()) == writes
     assert [finding.key for finding in second.left] == [finding.key for finding in first.left]
     after = shares_in_use(api)
@@ -257,7 +257,7 @@ def test_without_leave_to_adopt_no_holder_is_entered(scene: Scene) -> None:
         return {(uid, card.uuid) for card in CARDS if card.object_name in api.cards for uid in api.holders_of(card)}
 
     before = entered()
-    run(lambda: an_auditor(api).mend(adopt=False))
+    run(lambda: an_auditor(api).repair(adopt=False))
     assert entered() <= before
 
 
@@ -282,5 +282,5 @@ def test_pods_that_were_placed_as_they_should_are_no_finding(asked: list[dict[st
     for card in CARDS:
         api.put_card(card, *entered[card.uuid])
     assert run(an_auditor(api).look) == Report((), ())
-    assert run(lambda: an_auditor(api).mend(adopt=True)) == Report((), ())
+    assert run(lambda: an_auditor(api).repair(adopt=True)) == Report((), ())
     assert api.writes() == []

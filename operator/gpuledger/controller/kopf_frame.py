@@ -153,8 +153,8 @@ async def _stopped(task: asyncio.Task[None]) -> None:
 async def run(options: RunOptions) -> None:
     """Run until a signal.
 
-    Raises what the start has failed with, and EtcdRestored when nothing that is remembered can be trusted: whoever runs
-    the process starts it again.
+    Raises what the start has failed with, and StateRolledBack when nothing that is remembered can be trusted: whoever
+    runs the process starts it again.
     """
     registry = kopf.OperatorRegistry()
     frame = KopfFrame(registry, lambda: options)

@@ -64,7 +64,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
 async def run_parts(operator: Operator, follows_lease: bool) -> None:
     """Run until cancelled. A part that fails is started again.
 
-    Raises EtcdRestored when nothing that is remembered can be trusted.
+    Raises StateRolledBack when nothing that is remembered can be trusted.
     """
     parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _preempt]
     if follows_lease:

@@ -10,7 +10,7 @@ GpuledgerError
 ├── WorkLimitExceeded   an answer takes more work than one question may cost; asked again, there is less left to do
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
-├── EtcdRestored        the API server has less than it had: its data comes from an older copy
+├── StateRolledBack     the API server has less than it had: its data comes from an older copy
 ├── NotKnownYet         what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
@@ -65,7 +65,7 @@ class NotKnownYet(GpuledgerError):  # noqa: N818
     """Something that has to be known before a container starts, and may be in a moment."""
 
 
-class EtcdRestored(GpuledgerError):  # noqa: N818
+class StateRolledBack(GpuledgerError):  # noqa: N818
     """An object that is older than it was. Whoever goes on from memory would write what never happened."""
 
 

@@ -24,7 +24,7 @@ from gpuledger.formats.objects.pod import (
 )
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BadInput, EtcdRestored
+from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stored_card import StoredCard
@@ -33,7 +33,7 @@ from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
-from gpuledger.workflows.journal.etcd_restored import check_age, etcd_restored
+from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -322,7 +322,10 @@ class ClusterObserver:
         self.on_compared()
 
     async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
-        """Resync for ever, and soon after it is said to be needed. After an error, soon again. Raises EtcdRestored."""
+        """Resync for ever, and soon after it is said to be needed. After an error, soon again.
+
+        Raises StateRolledBack.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -331,7 +334,7 @@ class ClusterObserver:
             needed.clear()
             try:
                 await self.resync()
-            except EtcdRestored:
+            except StateRolledBack:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
                 logger.warning("comparing with the API server failed, trying again: %r", error)
@@ -351,7 +354,7 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
-        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises EtcdRestored."""
+        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
         missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
@@ -359,7 +362,7 @@ class ClusterObserver:
                     name = node["metadata"]["name"]
                     missing.discard(name)
                     if _version(node) < known.get(name, 0):
-                        raise etcd_restored(f"Node {name}", _version(node), known[name])
+                        raise state_rolled_back(f"Node {name}", _version(node), known[name])
                     self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)

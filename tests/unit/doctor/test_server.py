@@ -66,7 +66,7 @@ def test_what_an_account_may_not_do_is_one_finding_for_each_role() -> None:
     denied = Access("operator", (*OPERATOR[:2], BESIDE[0]))
     own, beside = examine(healthy(operator_access=denied)).findings
     assert (own.kind.value, own.text) == ("operator-permission", "it may not get pods, list pods")
-    assert beside.mend == "kubectl apply -k manifests/, which binds the role system:kube-scheduler"
+    assert beside.remedy == "kubectl apply -k manifests/, which binds the role system:kube-scheduler"
 
 
 def test_what_the_agents_may_not_do_is_told(found: Found) -> None:

@@ -371,7 +371,7 @@ async def migrate(cluster: Cluster) -> None:
 
 
 async def audit(cluster: Cluster) -> None:
-    await cluster.auditor().mend(adopt=True)
+    await cluster.auditor().repair(adopt=True)
 
 
 async def adopt(cluster: Cluster) -> None:

@@ -61,7 +61,7 @@ def audit(
             from gpuledger.workflows.system_clock import SystemClock
 
             auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
-            return await auditor.mend(adopt) if fix else await auditor.look()
+            return await auditor.repair(adopt) if fix else await auditor.look()
 
         report = in_cluster(kubeconfig, compare)
     except click.ClickException as error:
@@ -94,7 +94,7 @@ def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequenc
 
 def as_json(report: Report) -> list[Json]:
     """Return the findings as a list of objects, for scripts: fields may be added, and none goes."""
-    return [_as_json(finding, mended) for finding, mended in _rows(report)]
+    return [_as_json(finding, repaired) for finding, repaired in _rows(report)]
 
 
 def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
@@ -103,16 +103,16 @@ def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
     for kind, rows in by_kind.items():
         if rows:
             yield f"{terminal.paint(kind.value, 'bold')}: {kind.remedy}"
-            yield from _table(rows, bool(report.mended), terminal)
+            yield from _table(rows, bool(report.repaired), terminal)
     yield _summary(report)
 
 
 def _rows(report: Report) -> Iterator[tuple[AuditFinding, bool]]:
-    rows = [(finding, True) for finding in report.mended] + [(finding, False) for finding in report.left]
+    rows = [(finding, True) for finding in report.repaired] + [(finding, False) for finding in report.left]
     return iter(sorted(rows, key=lambda row: row[0].place))
 
 
-def _as_json(finding: AuditFinding, mended: bool) -> Json:
+def _as_json(finding: AuditFinding, repaired: bool) -> Json:
     return {
         "kind": finding.kind.value,
         "node": finding.node,
@@ -120,24 +120,24 @@ def _as_json(finding: AuditFinding, mended: bool) -> Json:
         "pod": str(finding.pod or ""),
         "detail": finding.detail,
         "remedy": finding.kind.remedy,
-        "mended": mended,
+        "mended": repaired,
     }
 
 
-def _table(rows: list[tuple[AuditFinding, bool]], show_mended: bool, terminal: Terminal) -> list[str]:
+def _table(rows: list[tuple[AuditFinding, bool]], show_repaired: bool, terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
     cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
     used = [position for position in range(len(columns)) if any(row[position] for row in cells)]
     body: list[list[Cell]] = [[row[position] for position in used] for row in cells]
-    if show_mended:
-        for shown, (_, mended) in zip(body, rows, strict=True):
-            shown.append((("yes", "green") if mended else ("no", "red"),))
-    return ruled(terminal, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
+    if show_repaired:
+        for shown, (_, repaired) in zip(body, rows, strict=True):
+            shown.append((("yes", "green") if repaired else ("no", "red"),))
+    return ruled(terminal, [columns[p] for p in used] + [Column("MENDED")] * show_repaired, body)
 
 
 def _summary(report: Report) -> str:
-    if not report.mended and not report.left:
+    if not report.repaired and not report.left:
         return "Ledger, pods and nodes agree."
-    parts = [f"{len(report.mended)} mended"] if report.mended else []
+    parts = [f"{len(report.repaired)} mended"] if report.repaired else []
     parts += [f"{len(report.left)} left"] if report.left else []
-    return f"{len(report.mended) + len(report.left)} found: {', '.join(parts)}."
+    return f"{len(report.repaired) + len(report.left)} found: {', '.join(parts)}."

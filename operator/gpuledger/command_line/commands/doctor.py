@@ -154,13 +154,13 @@ def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
         ((first.kind.value, "bold"),),
         some_of([each.where for each in alike]),
         first.text,
-        ((first.mend, "cyan"),),
+        ((first.remedy, "cyan"),),
     )
 
 
 def log_line(finding: Finding) -> str:
     """Return a finding as one line, for a log."""
-    return f"{finding.kind.value}: {finding.where}: {finding.text}. {finding.mend}"
+    return f"{finding.kind.value}: {finding.where}: {finding.text}. {finding.remedy}"
 
 
 def _sentence(examination: Examination, terminal: Terminal) -> str:

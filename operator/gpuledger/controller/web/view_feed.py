@@ -153,12 +153,12 @@ class Feed:
         gone = tuple(name for name, gone_since in self._gone.items() if gone_since > edition)
         return Change(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
 
-    async def next(self, edition: int, patience_s: float) -> bool:
+    async def next(self, edition: int, timeout_s: float) -> bool:
         """Wait until there is a later edition; return False if there is none for so long, or no more will come."""
         changed = self._changed
         if self.edition == edition and not self.closed.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(timeout_s):
                     await changed.wait()
         return self.edition != edition and not self.closed.is_set()
 

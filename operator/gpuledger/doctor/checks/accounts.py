@@ -33,8 +33,8 @@ def _denials(kind: FindingKind, access: Access) -> Iterator[Finding]:
     for permission in access.denied:
         lacking.setdefault(permission.role, []).append(str(permission))
     for role, permissions in lacking.items():
-        mend = f"kubectl apply -k manifests/, which binds the role {role}" if role else ""
-        yield Finding.of(kind, access.account, f"it may not {some_of(permissions, SHOWN)}", mend)
+        remedy = f"kubectl apply -k manifests/, which binds the role {role}" if role else ""
+        yield Finding.of(kind, access.account, f"it may not {some_of(permissions, SHOWN)}", remedy)
 
 
 def check_over_hami(facts: Facts) -> Iterator[Finding]:

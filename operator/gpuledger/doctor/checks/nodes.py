@@ -173,11 +173,11 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
         if len(cards) < 2 or any(card.links for card in cards):
             continue
         hami = found.registers[0][0].dialect is Dialect.HAMI
-        mend = (
+        remedy = (
             "" if hami else "Choose another node_policy and card_policy, or leave it: the cards count as equally far."
         )
         text = f"its {len(cards)} cards have no scores, so topology can't tell them apart"
-        yield Finding.of(FindingKind.NO_SCORES, f"node {found.name}", text, mend, NODE=found.name)
+        yield Finding.of(FindingKind.NO_SCORES, f"node {found.name}", text, remedy, NODE=found.name)
 
 
 def _has_our_agent(node: Json, release: Release) -> bool:

@@ -98,8 +98,8 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
         if problem := _other_names(
             {"c": [w["matchConditions"] for w in wanted[found["kind"]]["webhooks"]]}, {"c": conditions}, release
         ):
-            mend = "gpuledger webhook-config --settings FILE --ca-file tls.crt | kubectl apply -f -"
-            yield Finding.of(FindingKind.POLICY_NAMES, where, problem, mend)
+            remedy = "gpuledger webhook-config --settings FILE --ca-file tls.crt | kubectl apply -f -"
+            yield Finding.of(FindingKind.POLICY_NAMES, where, problem, remedy)
 
 
 def _other_names(wanted: Any, found: Any, release: Release) -> str:

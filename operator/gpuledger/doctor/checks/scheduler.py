@@ -59,9 +59,9 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
         text = "there is no pod of it" if wanted is None else f"it has no pods; it wants {wanted}"
         yield Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, text)
     elif wanted is not None and len(pods) < wanted:
-        mend = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
+        remedy = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
         yield Finding.of(
-            FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", mend
+            FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", remedy
         )
 
 

@@ -48,13 +48,13 @@ other."""
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Queue:
     """Pods that a plugin could mistake for each other."""
 
-    queue: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     open: set[str] = field(default_factory=set)  # UIDs of the pods that are still to be found
     free: asyncio.Event = field(default_factory=asyncio.Event)
-    visitors: int = 0  # who waits here, or is about to
+    waiting: int = 0  # who waits here, or is about to
 
 
 class PluginTurns:
@@ -78,7 +78,7 @@ class PluginTurns:
         self._is_active = is_active
         self._lock = HamiLock(store, timeout_s, clock)
         self._timeout_s = timeout_s
-        self._desks: dict[Key, _Desk] = {}
+        self._queues: dict[Key, _Queue] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
         self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one
         self._waiting: set[str] = set()  # UIDs of pods whose turn has not come
@@ -206,38 +206,38 @@ class PluginTurns:
 
     async def _until_free(self, key: Key, pod: Pod) -> None:
         """Wait until no other pod is still to be found, and open the pod's turn."""
-        desk = self._desks.setdefault(key, _Desk())
-        desk.visitors += 1
+        queue = self._queues.setdefault(key, _Queue())
+        queue.waiting += 1
         try:
-            async with desk.queue:
-                while desk.open - {pod.uid}:
-                    desk.free.clear()
-                    await desk.free.wait()
+            async with queue.lock:
+                while queue.open - {pod.uid}:
+                    queue.free.clear()
+                    await queue.free.wait()
                 if self._keys.get(pod.uid, key) != key:
                     raise BindFailed(f"pod {pod} is bound to node {self._keys[pod.uid][0]} already")
                 self._open(key, pod.uid)
         finally:
-            desk.visitors -= 1
+            queue.waiting -= 1
             self._tidy(key)
 
     def _open(self, key: Key, uid: str) -> None:
         self._close(uid)
-        self._desks.setdefault(key, _Desk()).open.add(uid)
+        self._queues.setdefault(key, _Queue()).open.add(uid)
         self._keys[uid] = key
 
     def _close(self, uid: str, only: Key | None = None) -> None:
         key = self._keys.get(uid)
         if key is not None and only in (None, key):
             del self._keys[uid]
-            desk = self._desks[key]
-            desk.open.discard(uid)
-            desk.free.set()
+            queue = self._queues[key]
+            queue.open.discard(uid)
+            queue.free.set()
             self._tidy(key)
 
     def _tidy(self, key: Key) -> None:
-        desk = self._desks.get(key)
-        if desk is not None and not desk.open and not desk.visitors:
-            del self._desks[key]
+        queue = self._queues.get(key)
+        if queue is not None and not queue.open and not queue.waiting:
+            del self._queues[key]
 
     def _end_in_time(self, pod: Pod, key: Key) -> None:
         asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, pod, key)

@@ -23,7 +23,7 @@ from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.late_starts import LateStarts
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import Patience
+from gpuledger.workflows.tasks.pauses import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class InventoryKeeper:
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
-        self._patience = Patience()
+        self._throttle = Throttle()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
@@ -124,7 +124,7 @@ class InventoryKeeper:
         is_left = not entry.reported and not entry.holders  # its last holder has left, or another operator has made it
         is_other = reported is not None and reported != entry.card
         if is_left or is_other or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
-            self._patience.call(node_name, self.worker.mark)
+            self._throttle.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
         """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew.
@@ -132,14 +132,14 @@ class InventoryKeeper:
         At once; if that goes on, later and later, as in `notice`.
         """
         if card.uuid in self._cards.get(card.node_name, {}):
-            self._patience.call(card.node_name, self.worker.mark)
+            self._throttle.call(card.node_name, self.worker.mark)
         self._mark_claimant(card)
 
     def _mark_claimant(self, card: Card) -> None:
         """Have another node looked at whose card it is by the registers, if its object is not there, or elsewhere."""
         claimant = self._claims.get(card.uuid, card.node_name)
         if claimant != card.node_name:
-            self._patience.call(claimant, self.worker.mark)
+            self._throttle.call(claimant, self.worker.mark)
 
     def recheck_all(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""

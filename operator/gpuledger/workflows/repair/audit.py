@@ -28,7 +28,7 @@ from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release.departures import ReleaseTimes
-from gpuledger.workflows.repair.mend import Mender
+from gpuledger.workflows.repair.repairer import Repairer
 
 Json = dict[str, Any]
 
@@ -58,7 +58,7 @@ class AuditSettings:
 class Report:
     """What was found: `mended` is in order by now, `left` is not."""
 
-    mended: tuple[AuditFinding, ...]
+    repaired: tuple[AuditFinding, ...]
     left: tuple[AuditFinding, ...]
 
 
@@ -76,21 +76,21 @@ class Auditor:
         _, found = await self._look()
         return Report((), found)
 
-    async def mend(self, adopt: bool) -> Report:
+    async def repair(self, adopt: bool) -> Report:
         """Mend what can be mended, and look again for what is left; `adopt` allows to enter shares from annotations."""
-        mended: dict[tuple[str, ...], AuditFinding] = {}
+        repaired: dict[tuple[str, ...], AuditFinding] = {}
         snapshot, found = await self._look()
         for _ in range(ROUNDS):
-            mendable = [finding for finding in found if _is_mendable(finding, adopt)]
-            if not mendable:
+            repairable = [finding for finding in found if _is_repairable(finding, adopt)]
+            if not repairable:
                 break
-            done = await self._mend(snapshot, mendable)
-            mended |= {finding.key: finding for finding in done}
+            done = await self._repair(snapshot, repairable)
+            repaired |= {finding.key: finding for finding in done}
             snapshot, found = await self._look()
             if not done:
                 break
         left = {finding.key for finding in found}
-        return Report(tuple(finding for key, finding in mended.items() if key not in left), found)
+        return Report(tuple(finding for key, finding in repaired.items() if key not in left), found)
 
     async def migrate(self, scheduler_names: Sequence[str], dry_run: bool) -> tuple[Step, ...]:
         """Return what another system's pods lack in the ledger; unless it is a dry run, enter what can be entered."""
@@ -100,13 +100,13 @@ class Auditor:
             return steps
         possible = {step.pod.uid for step in steps if not step.why}
         found = [finding for finding in findings(snapshot) if finding.pod and finding.pod.uid in possible]
-        done = await self._mend(snapshot, [finding for finding in found if isinstance(finding.action, Adopt)])
+        done = await self._repair(snapshot, [finding for finding in found if isinstance(finding.action, Adopt)])
         entered = {finding.pod.uid for finding in done if finding.pod}
         return tuple(step if step.why or step.pod.uid in entered else replace(step, why=NOT_ENTERED) for step in steps)
 
-    async def _mend(self, snapshot: ClusterSnapshot, found: Sequence[AuditFinding]) -> list[AuditFinding]:
+    async def _repair(self, snapshot: ClusterSnapshot, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         settings = self._settings
-        mender = Mender(
+        repairer = Repairer(
             store=self._store,
             snapshot=snapshot,
             read_request=settings.read_request,
@@ -114,7 +114,7 @@ class Auditor:
             release=settings.release,
             clock=self._clock,
         )
-        return await mender.mend(found)
+        return await repairer.repair(found)
 
     # Reading.
 
@@ -177,5 +177,5 @@ def _named(cards: Iterable[SeenCard]) -> set[Pod]:
     return holders | {misfit.pod for seen in cards for misfit in seen.stored.misfits}
 
 
-def _is_mendable(finding: AuditFinding, adopt: bool) -> bool:
+def _is_repairable(finding: AuditFinding, adopt: bool) -> bool:
     return finding.action is not None and (adopt or not isinstance(finding.action, Adopt))

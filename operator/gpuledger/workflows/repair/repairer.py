@@ -23,7 +23,7 @@ from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
-from gpuledger.workflows.release.pod_ends import Word, word_of
+from gpuledger.workflows.release.pod_ends import EndReport, end_report_of
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import enter_shares
 
@@ -38,18 +38,18 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ReportedEnds:
     """What the nodes said of pods that have ended, when the world was read."""
 
     snapshot: ClusterSnapshot
 
-    def word(self, node_name: str, pod_uid: str) -> Word:
+    def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return what is known of a pod that had a share on a node."""
         report = self.snapshot.nodes.get(node_name)
-        return word_of(report.ends if report else None, pod_uid)
+        return end_report_of(report.ends if report else None, pod_uid)
 
 
-class Mender:
+class Repairer:
     """Carries out the actions of findings, over the ledger that they were found in."""
 
     def __init__(
@@ -73,21 +73,21 @@ class Mender:
             store=store,
             counts=Counts(),
             read_request=read_request,
-            departures=Departures(ends=_Said(snapshot), times=release, clock=clock),
+            departures=Departures(ends=_ReportedEnds(snapshot), times=release, clock=clock),
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),
         )
 
-    async def mend(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
+    async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         """Mend the findings that have an action; return those of them that were mended."""
-        mended: list[AuditFinding] = []
+        repaired: list[AuditFinding] = []
         for start in range(0, len(found), AT_ONCE):
             batch = found[start : start + AT_ONCE]
-            mended += await self._judge([finding for finding in batch if isinstance(finding.action, Judge)])
+            repaired += await self._judge([finding for finding in batch if isinstance(finding.action, Judge)])
             outcomes = await asyncio.gather(*(self._carry_out(finding) for finding in batch))
-            mended += [finding for finding, done in zip(batch, outcomes, strict=True) if done]
-        return mended
+            repaired += [finding for finding, done in zip(batch, outcomes, strict=True) if done]
+        return repaired
 
     async def _judge(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         """Let the releaser judge pods, as the operator does; return the findings whose holder is not as it was."""
