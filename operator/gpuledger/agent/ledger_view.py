@@ -22,7 +22,7 @@ MOST_LOST = 16
 """Cards that are looked up although the driver does not show them: their names are in an annotation."""
 
 
-class Cards(Protocol):
+class CardStore(Protocol):
     """The ledger at the API server."""
 
     async def allocation(self, name: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class Cards(Protocol):
 class LedgerView:
     """The ledger, as far as this node's cards go."""
 
-    def __init__(self, node_name: str, cards: Cards, own_cards: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, node_name: str, cards: CardStore, own_cards: Callable[[], Mapping[str, int]]) -> None:
         self._node_name, self._cards = node_name, cards
         self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
 

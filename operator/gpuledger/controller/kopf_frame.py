@@ -98,11 +98,11 @@ class KopfFrame:
         async with contextlib.AsyncExitStack() as started:
             client = await KubeClient.connect(options.kubeconfig)
             started.push_async_callback(client.close)
-            operator = build_operator(client, options.settings, SystemClock(), options.host)
+            operator = build_operator(client, options.settings, SystemClock(), options.host_name)
             serve_webhook(self._registry, settings, options.settings)
             await serve(operator, options, started)
             parts = asyncio.create_task(
-                run_parts(operator, follows_lease=options.host is not None), name="parts of gpuledger"
+                run_parts(operator, follows_lease=options.host_name is not None), name="parts of gpuledger"
             )
             started.push_async_callback(_stopped, parts)
             parts.add_done_callback(self._parts_ended)

@@ -48,7 +48,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     await _serve(started, operator.server.extender(), settings.listen_host, settings.listen_port)
     logger.info("extender at %s", settings.extender_url)
     if options.scheduler_pipe is not None:
-        content = scheduler_config_text(settings, leader_elect=options.host is not None)
+        content = scheduler_config_text(settings, leader_elect=options.host_name is not None)
         await started.enter_async_context(given_through(options.scheduler_pipe, content))
     if settings.view_port:
         access = access_for(settings.view_host, KubeReviews(operator.client))

@@ -35,7 +35,7 @@ class Operator:
     server: ExtenderServer
 
 
-def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: str | None = None) -> Operator:
+def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_name: str | None = None) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     store = KubeStore(client)
     workflows = connect(
@@ -43,7 +43,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: s
         settings=settings,
         dialects=dialects_of(settings),
         events=Events(store),
-        leadership=Leadership(host),
+        leadership=Leadership(host_name),
         clock=clock,
         gather_s=GATHER_S,
     )

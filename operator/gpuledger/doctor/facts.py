@@ -62,7 +62,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccountAccess:
     """What was asked of an account, and which of it the API server would refuse."""
 
     account: str
@@ -89,8 +89,8 @@ class Facts:
     """Webhook configurations named gpuledger."""
     settings: Mapping[str, Mapping[str, object]] | Unread = _NOT_ASKED
     """Whose settings these are -> option -> value, with the defaults."""
-    operator_access: Access | Unread = _NOT_ASKED
-    agent_access: Access | Unread = _NOT_ASKED
+    operator_access: AccountAccess | Unread = _NOT_ASKED
+    agent_access: AccountAccess | Unread = _NOT_ASKED
     lease: Json | Unread | None = _NOT_ASKED
     """The schedulers' Lease."""
     deployment: Json | Unread | None = _NOT_ASKED

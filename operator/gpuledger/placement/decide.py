@@ -38,7 +38,7 @@ class Pricer(Protocol):
     """Tells what a pod's placement costs the pods that are still to come."""
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that are used now; it grows when these change."""
 
     def tick(self) -> None:
@@ -74,9 +74,9 @@ class Decider:
         """Steps of searches so far beyond what a plain request takes on a node."""
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that ranks are made from; after a change, earlier ranks are a little old."""
-        return self._node_pricer.edition if self._node_pricer else 0
+        return self._node_pricer.version if self._node_pricer else 0
 
     def decide(self, nodes: Sequence[NodeRoom], hard_steps_allowed: int | None = None) -> list[Decision | Refusal]:
         """Return the decision for each node, for the first of them only if `hard_steps` would be more than that."""

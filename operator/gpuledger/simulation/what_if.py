@@ -10,7 +10,7 @@ from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.object_cluster import ObjectCluster, PodOutcome, PodStatus
-from gpuledger.simulation.objects import Given, Objects, Problem
+from gpuledger.simulation.objects import Given, InputObjects, Problem
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Scene:
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, objects: Objects) -> None:
+    def add(self, objects: InputObjects) -> None:
         """Add what files hold. Pods that are bound already come first."""
         self.nodes += [(node, None) for node in objects.nodes]
         self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))

@@ -24,7 +24,7 @@ from gpuledger.placement import fitting_nodes
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
-from gpuledger.simulation.objects import Objects, read_objects, take_document
+from gpuledger.simulation.objects import InputObjects, read_objects, take_document
 from gpuledger.simulation.what_if import Answer, Scene, answer
 from gpuledger.simulation.what_if_report import as_json
 
@@ -395,9 +395,9 @@ class FakeReads:
         return self._page("pending")
 
 
-async def answered(reads: FakeReads, files: Objects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
+async def answered(reads: FakeReads, files: InputObjects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
     scene = await read_scene(reads, ["gpuledger"], DIALECTS)
-    scene.add(files or Objects())
+    scene.add(files or InputObjects())
     return answer(scene, DIALECTS, Policy(), add_nodes, like)
 
 
@@ -431,7 +431,7 @@ async def test_a_cluster_and_files_together() -> None:
     neighbour = a_pod_object("neighbour", {"cpu": "63"}, node_name="node-a")
     node = a_node_object("node-a", cards_of("node-a", 2))
     node["status"]["allocatable"]["memory"] = "1Gi"
-    files = Objects()
+    files = InputObjects()
     files.nodes += read(NODE_B).nodes
     files.pods += read(a_pod_object("fits", {GPU: 1, MEMORY: 6_000}), a_pod_object("whole", WHOLE)).pods
     files.pods += read(a_pod_object("cpu", {GPU: 1, MEMORY: 1, "cpu": 70})).pods
@@ -440,9 +440,9 @@ async def test_a_cluster_and_files_together() -> None:
     assert found.problems == ()
 
 
-def read(*documents: object) -> Objects:
+def read(*documents: object) -> InputObjects:
     """Return documents as if they were read from a file."""
-    found = Objects()
+    found = InputObjects()
     for document in documents:
         take_document(document, "file", found)
     return found
@@ -484,7 +484,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
             await parts.bind(name, chosen[0])
             devices = json.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])
             given[name] = chosen[0], devices
-    files = Objects()
+    files = InputObjects()
     files.nodes += read(*nodes).nodes
     files.pods += examples.pods
     scene = Scene()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.doctor.facts import Access, Facts, known
+from gpuledger.doctor.facts import AccountAccess, Facts, known
 from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import name_of, some_of
 from gpuledger.doctor.permissions import OVER_HAMI
@@ -19,7 +19,7 @@ def check_operator_account(facts: Facts) -> Iterator[Finding]:
     """Yield each thing that the operator has to do and may not."""
     access = known(facts.operator_access)
     needed = [each for each in access.denied if each != OVER_HAMI]
-    yield from _denials(FindingKind.OPERATOR_PERMISSION, Access(access.account, tuple(needed)))
+    yield from _denials(FindingKind.OPERATOR_PERMISSION, AccountAccess(access.account, tuple(needed)))
 
 
 def check_agent_account(facts: Facts) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def check_agent_account(facts: Facts) -> Iterator[Finding]:
     yield from _denials(FindingKind.AGENT_PERMISSION, known(facts.agent_access))
 
 
-def _denials(kind: FindingKind, access: Access) -> Iterator[Finding]:
+def _denials(kind: FindingKind, access: AccountAccess) -> Iterator[Finding]:
     """Yield one finding for what our own roles grant, and one for each role of Kubernetes' own."""
     lacking: dict[str, list[str]] = {}  # role of Kubernetes' own, or empty -> what it would grant
     for permission in access.denied:

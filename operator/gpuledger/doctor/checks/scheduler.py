@@ -11,7 +11,7 @@ from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
 from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
@@ -68,8 +68,8 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
 def check_lease(facts: Facts) -> Iterator[Finding]:
     """Yield whether a kube-scheduler of ours leads, and the operator beside it can answer."""
     lease = known(facts.lease)
-    host = holder_host(lease) if lease is not None else ""
-    if lease is None or not host:
+    host_name = holder_host_name(lease) if lease is not None else ""
+    if lease is None or not host_name:
         problem = "there is none" if lease is None else "it has no holder"
         yield Finding.of(FindingKind.LEASE_NOT_HELD, LEASE, f"{problem}: no kube-scheduler places our pods")
         return
@@ -78,17 +78,19 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
     now = known(facts.server_time)
     if renewed is None or now - renewed > duration + LATE:
         ago = "never" if renewed is None else f"{(now - renewed).total_seconds():.0f} s ago"
-        text = f"its holder {host} renewed it last {ago}, and should every {duration.total_seconds():.0f} s at least"
-        yield Finding.of(FindingKind.LEASE_EXPIRED, LEASE, text, POD=host)
+        text = (
+            f"its holder {host_name} renewed it last {ago}, and should every {duration.total_seconds():.0f} s at least"
+        )
+        yield Finding.of(FindingKind.LEASE_EXPIRED, LEASE, text, POD=host_name)
         return
-    leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host), None)
+    leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host_name), None)
     if leader is None:
-        text = f"its holder is {host}, and no pod of the operator has that name"
+        text = f"its holder is {host_name}, and no pod of the operator has that name"
         yield Finding.of(FindingKind.LEADER_UNKNOWN, LEASE, text)
     elif not is_ready(leader):
         why = why_not_ready(leader, facts.last_words)
         text = f"its kube-scheduler leads, and asks the operator of the same pod; {why}"
-        yield Finding.of(FindingKind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host}", text, POD=host)
+        yield Finding.of(FindingKind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host_name}", text, POD=host_name)
 
 
 def check_scheduler_errors(facts: Facts) -> Iterator[Finding]:

@@ -25,12 +25,12 @@ class BestFit:
         self._free = CardSums(self._nodes, lambda _, milli: np.array([milli], dtype=np.float32), 1)
         self._seen = -1
         self._largest = np.ones(2)  # CPU and thousandths of cards of the emptiest node so far
-        self._edition = 0
+        self._version = 0
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Grows when a larger node is found."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Look at nodes that are new or have changed."""
@@ -42,7 +42,7 @@ class BestFit:
         largest = np.maximum(self._largest, [cpu.max(initial=0), cards.max(initial=0)])
         if (largest > self._largest).any():
             self._largest = largest
-            self._edition += 1
+            self._version += 1
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""

@@ -33,20 +33,20 @@ class Fgd:
     def __init__(self, ledger: Ledger, mix: Mix) -> None:
         self._nodes = NodeTable(ledger)
         self._mix = mix
-        self._edition = 0
+        self._version = 0
         self._next = 0  # number of arrivals at which the typical pods are determined anew
         self._typical = _TypicalPods(self._nodes, [])
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the set of typical pods that is used now."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Determine the typical pods anew, when enough pods have come."""
         if self._mix.arrivals >= self._next:
             self._next = self._mix.next_look(REFRESHED_EVERY)
-            self._edition += 1
+            self._version += 1
             self._typical = _TypicalPods(self._nodes, _most_frequent(self._mix))
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:

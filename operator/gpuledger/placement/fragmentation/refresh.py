@@ -44,14 +44,14 @@ class FragmentationPrices:
         self._slots = Slots(self._nodes, [], self._needs)
         self._remnant_worth: dict[Amounts, RemnantWorth] = {}  # capacity of a card -> worth of its remnants
         self._prices = Prices(self._nodes, self._slots, Worth(np.zeros(0), 0.0), [], {}, np.zeros(0), seen=-1)
-        self._edition = 0
+        self._version = 0
         self._next = 0  # number of arrivals at which the next refresh begins
         self._work: Iterator[None] | None = None  # the steps of a refresh that are left, if one is under way
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that are used now."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Do some steps of a refresh, if one is due or under way. The very first one is done at once."""
@@ -59,7 +59,7 @@ class FragmentationPrices:
             self._next = self._mix.next_look(REFRESHED_EVERY)
             self._work = self._refresh()
         if self._work is not None:
-            steps = None if self._edition == 0 else STEPS_AT_ONCE
+            steps = None if self._version == 0 else STEPS_AT_ONCE
             if sum(1 for _ in islice(self._work, steps)) != steps:
                 self._work = None
 
@@ -107,7 +107,7 @@ class FragmentationPrices:
         by_capacity = {capacity: known.worth for capacity, known in self._remnant_worth.items()}
         load = loads(_demand(pods, needs, sizes, len(idle)), idle.tolist())
         self._prices = Prices(self._nodes, slots, worth, load, by_capacity, now, seen)
-        self._edition += 1
+        self._version += 1
 
     def _parts(self) -> Iterator[NDArray[np.intp]]:
         """Yield the nodes that there are now, some at once, each time with what is known of them up to date."""

@@ -11,7 +11,7 @@ import pytest
 from builders import a_card
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller.web import view_feed
-from gpuledger.controller.web.view_feed import Change, Feed
+from gpuledger.controller.web.view_feed import Feed, FeedChange
 from gpuledger.reports.cards import CardReport, NodeCards
 
 Json = dict[str, Any]
@@ -67,7 +67,7 @@ async def fed(count: int) -> tuple[StubSource, Feed, int]:
     return source, feed, feed.edition
 
 
-def read(feed: Feed, change: Change) -> Json:
+def read(feed: Feed, change: FeedChange) -> Json:
     found: Json = orjson.loads(b"".join(feed.chunks(change)))
     return found
 

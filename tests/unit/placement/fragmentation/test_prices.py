@@ -121,8 +121,8 @@ def test_prices_change_with_what_comes() -> None:
         assert chooser.best(a_request(mib(250)), None) is not None
     prices = FragmentationPrices(ledger, mix)
     prices.tick()
-    before = prices.edition
+    before = prices.version
     for _ in range(200):
         mix.arrived(Footprint(a_request(whole(2)).shape, HostAmounts()))
         prices.tick()
-    assert prices.edition > before
+    assert prices.version > before

@@ -35,10 +35,10 @@ def cost(prices: FragmentationPrices, ledger: Ledger, name: str) -> float:
 def test_a_question_before_the_first_arrival_does_not_freeze_the_prices() -> None:
     prices = FragmentationPrices(nodes(2), mix := Mix())
     prices.tick()
-    assert prices.edition == 0
+    assert prices.version == 0
     mix.arrived(footprint(SHARE))
     prices.tick()
-    assert prices.edition == 1
+    assert prices.version == 1
 
 
 def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> None:
@@ -52,7 +52,7 @@ def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> N
     for _ in range(20 * REFRESHED_EVERY):
         mix.arrived(footprint(SHARE))
         prices.tick()
-        editions.add(prices.edition)
+        editions.add(prices.version)
     assert len(editions) > 5
 
 
@@ -76,10 +76,10 @@ def test_a_node_that_changes_while_prices_are_made_has_its_own_worth_afterwards(
     mix.arrived(footprint(SHARE))
     prices = FragmentationPrices(ledger, mix)
     prices.tick()
-    begun = prices.edition
+    begun = prices.version
     for _ in range(2 * REFRESHED_EVERY):
         mix.arrived(footprint(WHOLE))
-    while prices.edition == begun:
+    while prices.version == begun:
         prices.tick()
         if ledger.hold_of("filler") is None:
             occupy(ledger, "filler", a_share(a_card(1, filled), 16_000, 100))
