@@ -119,7 +119,7 @@ class OperatorParts:
             workflows=self.workflows,
             lists=lists,
             view_source=cast(Any, None),
-            garbage=cast(Any, None),
+            gc_tuning=cast(Any, None),
             server=cast(Any, None),
         )
 

@@ -42,7 +42,7 @@ AGENTS_WAIT_S = 5.0
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
     """Open the operator's ports, and what else has an end: `started` brings it about, last things first."""
     settings = options.settings
-    operator.garbage.start()
+    operator.gc_tuning.start()
     operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
     await _serve(started, operator.server.health(), settings.health_host, settings.health_port)
     await _serve(started, operator.server.extender(), settings.listen_host, settings.listen_port)
@@ -192,7 +192,7 @@ async def _preempt(operator: Operator) -> None:
 
 
 def _after_comparing(operator: Operator) -> None:
-    operator.garbage.settle()
+    operator.gc_tuning.settle()
     if operator.workflows.leadership.is_active():
         operator.workflows.unlinked.log_new()
 

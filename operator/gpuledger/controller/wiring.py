@@ -10,7 +10,7 @@ from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.scheduler_health import SchedulerHealth
-from gpuledger.controller.telemetry.garbage import Garbage
+from gpuledger.controller.telemetry.gc_tuning import GcTuning
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.web.view_source import LedgerSource, operators_source
 from gpuledger.kube_api.client import KubeClient
@@ -31,7 +31,7 @@ class Operator:
     workflows: Workflows
     lists: ListsRead
     view_source: LedgerSource
-    garbage: Garbage
+    gc_tuning: GcTuning
     server: ExtenderServer
 
 
@@ -81,6 +81,6 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         workflows=workflows,
         lists=lists,
         view_source=view_source,
-        garbage=Garbage(metrics.garbage_seconds.observe),
+        gc_tuning=GcTuning(metrics.garbage_seconds.observe),
         server=server,
     )
