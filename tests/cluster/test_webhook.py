@@ -129,8 +129,8 @@ def user(cluster: Cluster) -> Iterator[Connection]:
 @contextmanager
 def refused(webhook: str, sentence: str) -> Iterator[None]:
     """Expect that this webhook refuses, and that what the user reads ends like this."""
-    dialects = f'403: admission webhook "{webhook}.gpuledger.dev" denied the request: '
-    with pytest.raises(RequestFailed, match=rf"^{re.escape(dialects)}.*{re.escape(sentence)}$"):
+    denial = f'403: admission webhook "{webhook}.gpuledger.dev" denied the request: '
+    with pytest.raises(RequestFailed, match=rf"^{re.escape(denial)}.*{re.escape(sentence)}$"):
         yield
 
 
@@ -218,8 +218,8 @@ def test_kubectl_shows_the_sentence(cluster: Cluster) -> None:
     sentence = (
         f"container main, {MEMORY}: 4Gi has a unit of bytes; write a plain whole number (a number of MiB per card)"
     )
-    dialects = f'admission webhook "requests.gpuledger.dev" denied the request: {sentence}'
-    with pytest.raises(ControlPlaneError, match=re.escape(dialects) + "$"):
+    denial = f'admission webhook "requests.gpuledger.dev" denied the request: {sentence}'
+    with pytest.raises(ControlPlaneError, match=re.escape(denial) + "$"):
         cluster.plane.kubectl("create", "-f", "-", stdin=json.dumps(bare({MEMORY: "4Gi"})))
 
 

@@ -261,7 +261,7 @@ def _asked(request: ContainerRequest) -> Json:
         "words": request.vocabulary,
         "vendor": demand.wanted.vendor,
         **({"model": demand.wanted.model} if demand.wanted.model else {}),
-        "defaults": [name for dialects, name in spelled.items() if dialects in request.defaults],
+        "defaults": [name for label, name in spelled.items() if label in request.defaults],
     }
 
 

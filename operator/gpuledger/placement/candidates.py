@@ -1,4 +1,4 @@
-"""The ways to give a pod its cards on one node that a price can tell apart."""
+"""The candidates for a pod on one node, sets of cards that differ in price."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuledger.placement.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What counts of a pod for its placement. Pods with equal asks go to the same node."""
+    """What counts of a pod for its placement. Pods with equal footprints go to the same node."""
 
     shape: Shape
     host: HostAmounts
@@ -33,7 +33,7 @@ class Candidate:
 
 
 def differing_candidates(shape: Shape, node: NodeRoom, work: Work | None = None) -> Sequence[Candidate] | Refusal:
-    """Return ways of which each leaves something else behind, or why the pod does not fit.
+    """Return candidates of which each leaves something else behind, or why the pod does not fit.
 
     A pod of one container with one card has as many as there are different rooms. Any other pod has one, the tightest:
     its combinations are too many to be priced, and mostly it asks for whole cards, which are all the same. Where rooms

@@ -1,7 +1,8 @@
 """One pod against some nodes: its cards on each, and how much each is preferred; or why it does not fit.
 
-First each node offers *ways*: cards for every container. Most preferences for cards know the one to take. One that asks
-for the costs gets all ways that differ, and takes the cheapest. Then the nodes are ranked by the ways that are left.
+First each node offers *candidates*: cards for every container. Most preferences for cards know the one to take. One
+that asks for the costs gets all candidates that differ, and takes the cheapest. Then the nodes are ranked by the
+candidates that are left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COSTS_PER_UNIT = 20
 
 
 class Effect(NamedTuple):
-    """What a way does: the number that a pricer has given to the node, and those of what is left of its cards."""
+    """What a candidate does: the number that a pricer has given to the node, and those of what is left of its cards."""
 
     node: int
     changes: tuple[tuple[int, int], ...]
@@ -107,7 +108,7 @@ class Decider:
         return found
 
     def _chosen(self, offers: Sequence[Sequence[Candidate]]) -> list[Decision]:
-        """Return a decision for each node that offers some ways."""
+        """Return a decision for each node that offers candidates."""
         candidates = [candidate for offer in offers for candidate in offer]
         effects, costs = self._priced(self._card_pricer, candidates)
         if self._card_pricer:
@@ -135,7 +136,7 @@ class Decider:
         ]
 
     def _priced(self, pricer: Pricer | None, candidates: Sequence[Candidate]) -> tuple[list[Effect], list[float]]:
-        """Return what the ways do and what they cost; nothing if nobody prices them."""
+        """Return what the candidates do and what they cost; nothing if nobody prices them."""
         effects = [pricer.effect(self._footprint, candidate) for candidate in candidates] if pricer else []
         return effects, self._costs(pricer, effects) if pricer else []
 

@@ -133,7 +133,7 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("annotations", "node", "said"),
+    ("annotations", "node", "message"),
     [
         ({}, "node-a", "no annotation says which cards it has"),
         ({DEVICES_ANNOTATION: "{"}, "node-a", "is not JSON"),
@@ -141,7 +141,7 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
         ({}, "node-c", "it is bound to node node-c, which was not given"),
     ],
 )
-def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, dialects: str) -> None:
+def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, message: str) -> None:
     bound = a_pod_object("bound", WHOLE, node_name=node)
     bound["metadata"]["annotations"] = annotations
     result = simulate(NODE_A, bound, a_pod_object("new"))
@@ -150,7 +150,7 @@ def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, dia
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", "Pod default/bound")
-    assert dialects in problem["problem"]
+    assert message in problem["problem"]
     assert f"error: standard input: Pod default/bound: {problem['problem']}" in result.stderr
 
 
@@ -242,7 +242,7 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "object_", "said"),
+    ("document", "object_", "message"),
     [
         ("just text", "", "this is no Kubernetes object"),
         ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {}}, "Pod p", "spec.containers: Field required"),
@@ -258,14 +258,14 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
         (a_node_object("node-c", cards_of("node-a", 1)), "Node node-c", "card GPU-node-a-0 is on node node-a already"),
     ],
 )
-def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, dialects: str) -> None:
+def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, message: str) -> None:
     result = simulate(NODE_A, a_pod_object("new"), document)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", object_)
-    assert dialects in problem["problem"]
+    assert message in problem["problem"]
 
 
 def test_files_that_cannot_be_read_and_folders(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "give a trace (--nodes FILE --pods FILE), or a scene (-f FILE, --from-cluster)"),
         (["-f", "x", "--load", "1"], "--load is for traces"),
@@ -521,10 +521,10 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         (["--nodes", __file__, "--pods", __file__, "--like", "n"], "--like is for Nodes and Pods"),
     ],
 )
-def test_options_that_do_not_go_together(arguments: list[str], dialects: str) -> None:
+def test_options_that_do_not_go_together(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["simulate", *arguments])
     assert result.exit_code == 2
-    assert dialects in result.stderr
+    assert message in result.stderr
 
 
 def test_a_policy_can_be_named() -> None:

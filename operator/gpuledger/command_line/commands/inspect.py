@@ -140,8 +140,8 @@ def _title(found: Json) -> str:
     title = f"{found['kind'] or 'object'} {name}".strip()
     if found["kind"] == "Node":
         serves = ", ".join(found.get("serves", ())) or "nothing"
-        dialects = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
-        title += f": {dialects}its device plugin serves {serves}"
+        source = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
+        title += f": {source}its device plugin serves {serves}"
     return title
 
 

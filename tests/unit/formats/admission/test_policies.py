@@ -91,9 +91,9 @@ def test_every_name_of_a_resource_comes_from_the_settings() -> None:
     found = rendered(Settings().changed({**names, "vendors": []}))
     asking = found["gpuledger-pods"], found["gpuledger-requests"]
     for policy in asking:
-        dialects = {name for text in expressions(policy["spec"]) for name in strings(text) if "/" in name}
+        named = {name for text in expressions(policy["spec"]) for name in strings(text) if "/" in name}
         elsewhere = {"gpuledger.dev/managed", "/spec/schedulerName", "/metadata/labels", "/metadata/labels/"}
-        assert dialects - elsewhere == set(names.values()) - {names["resource_priority"]}
+        assert named - elsewhere == set(names.values()) - {names["resource_priority"]}
 
 
 def test_a_resource_without_a_name_is_not_spoken_of() -> None:

@@ -383,9 +383,9 @@ def test_ascends_cores_are_for_another_way_of_cutting_and_are_refused() -> None:
 
 def test_hamis_plugin_for_a_vendor_is_told_in_its_own_annotation() -> None:
     card = replace(a_card(), vendor="ascend", model="Ascend910B3")
-    dialects = DIALECTS.assignment(card)
+    annotations = DIALECTS.assignment(card)
     share = Share("NPU-1", Amounts(16_384, 25, 1), False, (ContainerShare("main", 16_384, 25),))
-    told = hami_assignment(["main"], [share], lambda _: dialects, "node-a", 7)
+    told = hami_assignment(["main"], [share], lambda _: annotations, "node-a", 7)
     assert told["hami.io/Ascend910B3-devices-to-allocate"] == "NPU-1,Ascend910B3,16384,25:;"
     assert told["hami.io/Ascend910B3-devices-allocated"] == "NPU-1,Ascend910B3,16384,25:;"
     assert orjson.loads(told["huawei.com/Ascend910B3"]) == [
