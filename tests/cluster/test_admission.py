@@ -47,7 +47,7 @@ from fakes.admission_cases import (
     VOLCANO_MEMORY,
     VOLCANO_TOLD,
 )
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from gpuledger.configuration.admission import policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
@@ -265,13 +265,13 @@ def test_a_request_that_no_node_can_serve_is_refused_with_what_to_write(
 @pytest.mark.parametrize("limits", [limits for limits, _ in REFUSED], ids=json.dumps)
 def test_what_the_policies_refuse_the_operator_refuses_too(limits: Json) -> None:
     with pytest.raises(BadInput):
-        pod_request(pod("pod", limits), WORDS)
+        pod_request(pod("pod", limits), DIALECTS)
 
 
 @needs_filling_in
 @pytest.mark.parametrize("limits", ACCEPTED, ids=json.dumps)
 def test_what_the_operator_accepts_the_policies_accept(user: Connection, limits: Json) -> None:
-    pod_request(pod("pod", limits), WORDS)
+    pod_request(pod("pod", limits), DIALECTS)
     create(user, bare(limits))
 
 

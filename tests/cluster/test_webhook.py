@@ -23,7 +23,7 @@ from cluster.cluster import COUNT, DEVICES, MEMORY, Cluster, Connection, Request
 from cluster.dry_runs import as_user, bare, create
 from control_plane import ControlPlane, ControlPlaneError, free_port
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_TOLD
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.webhook_configuration import SERVICE
 from gpuledger.formats.dialects.request import pod_request
@@ -129,8 +129,8 @@ def user(cluster: Cluster) -> Iterator[Connection]:
 @contextmanager
 def refused(webhook: str, sentence: str) -> Iterator[None]:
     """Expect that this webhook refuses, and that what the user reads ends like this."""
-    said = f'403: admission webhook "{webhook}.gpuledger.dev" denied the request: '
-    with pytest.raises(RequestFailed, match=rf"^{re.escape(said)}.*{re.escape(sentence)}$"):
+    denial = f'403: admission webhook "{webhook}.gpuledger.dev" denied the request: '
+    with pytest.raises(RequestFailed, match=rf"^{re.escape(denial)}.*{re.escape(sentence)}$"):
         yield
 
 
@@ -204,7 +204,7 @@ def test_a_pod_is_filled_in_and_placed_and_kopf_writes_nothing_for_it(cluster: C
 def test_what_the_operator_refuses_is_refused_in_its_words(user: Connection, limits: Json) -> None:
     body = bare(dict(sorted(limits.items())))  # the API server's order
     with pytest.raises(BadInput) as of_the_operator:
-        pod_request(body, WORDS)
+        pod_request(body, DIALECTS)
     with refused("requests", str(of_the_operator.value)):
         create(user, body)
 
@@ -218,8 +218,8 @@ def test_kubectl_shows_the_sentence(cluster: Cluster) -> None:
     sentence = (
         f"container main, {MEMORY}: 4Gi has a unit of bytes; write a plain whole number (a number of MiB per card)"
     )
-    said = f'admission webhook "requests.gpuledger.dev" denied the request: {sentence}'
-    with pytest.raises(ControlPlaneError, match=re.escape(said) + "$"):
+    denial = f'admission webhook "requests.gpuledger.dev" denied the request: {sentence}'
+    with pytest.raises(ControlPlaneError, match=re.escape(denial) + "$"):
         cluster.plane.kubectl("create", "-f", "-", stdin=json.dumps(bare({MEMORY: "4Gi"})))
 
 

@@ -11,7 +11,7 @@ from fakes.device_manager import DeviceManager, Given
 from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.container_starts import ContainerStarts, NodeWays
+from gpuledger.agent.container_starts import ContainerStarts, NodeCapabilities
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.delivery.isolation import Installed, Isolation
@@ -46,7 +46,7 @@ class AgentNode:
             self.api.put_card(card)
         self.shown = {card.uuid: card.index for card in self.cards}
         """What the driver shows: UUID -> index."""
-        self.ways = NodeWays(Isolation.NONE, Installed(), VendorDevices())
+        self.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
         self.list_fails: Exception | None = None
         self.kubelet.take_list(GPU, [(f"slot-{number}", "Healthy") for number in range(slots)])
         self.start_agent()
@@ -58,7 +58,7 @@ class AgentNode:
         self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
         self.grants.load()
         self.starts = ContainerStarts(
-            self.owners, self.ledger, self.grants, self.directories, lambda: self.ways, self.with_cdi
+            self.owners, self.ledger, self.grants, self.directories, lambda: self.capabilities, self.with_cdi
         )
 
     async def list(self) -> NodePods:

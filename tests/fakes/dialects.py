@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from builders import stored
-from fakes.objects import WORDS, a_container, a_pod_object
-from gpuledger.configuration.dialects import words_of
+from fakes.objects import DIALECTS, a_container, a_pod_object
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
@@ -31,9 +31,9 @@ CLASSIC_MEMORY = "volcano.sh/gpu-memory"
 Json = dict[str, Any]
 
 
-def words(**settings: Any) -> Words:
+def dialects_with(**settings: Any) -> Dialects:
     """Return the words as these settings have them."""
-    return words_of(Settings().changed(settings))
+    return dialects_of(Settings().changed(settings))
 
 
 def a_foreign_node(annotations: Mapping[str, str], allocatable: Mapping[str, object], name: str = "node-a") -> Json:
@@ -42,9 +42,9 @@ def a_foreign_node(annotations: Mapping[str, str], allocatable: Mapping[str, obj
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": dict(allocatable)}}
 
 
-def inventory_of(node: Json, said: Words = WORDS) -> Inventory:
+def inventory_of(node: Json, dialects: Dialects = DIALECTS) -> Inventory:
     """Return the cards that a node lists."""
-    return read_registers(node_facts(node, said))
+    return read_registers(node_facts(node, dialects))
 
 
 def an_annotated_pod(annotations: Mapping[str, object], *containers: Json, **spec: object) -> Json:
@@ -55,39 +55,39 @@ def an_annotated_pod(annotations: Mapping[str, object], *containers: Json, **spe
     return pod
 
 
-def request_of(pod: Json, said: Words = WORDS) -> PodRequest:
+def request_of(pod: Json, dialects: Dialects = DIALECTS) -> PodRequest:
     """Return what a pod asks for; it does ask for cards."""
-    request = pod_request(pod, said)
+    request = pod_request(pod, dialects)
     assert request is not None
     return request
 
 
-def demand_of(limits: Mapping[str, object], said: Words = WORDS) -> Demand:
+def demand_of(limits: Mapping[str, object], dialects: Dialects = DIALECTS) -> Demand:
     """Return what a pod with one container asks for; not in which name it counts."""
-    (demand,) = request_of(a_pod_object(limits=limits), said).shape
+    (demand,) = request_of(a_pod_object(limits=limits), dialects).shape
     return replace(demand, resource="")
 
 
-def warnings_of(limits: Mapping[str, object], said: Words = WORDS) -> tuple[str, ...]:
+def warnings_of(limits: Mapping[str, object], dialects: Dialects = DIALECTS) -> tuple[str, ...]:
     """Return what is said of a pod with one container that is understood."""
-    return request_of(a_pod_object(limits=limits), said).warnings
+    return request_of(a_pod_object(limits=limits), dialects).warnings
 
 
-def ledger_of(nodes: Sequence[Json], said: Words = WORDS) -> Ledger:
+def ledger_of(nodes: Sequence[Json], dialects: Dialects = DIALECTS) -> Ledger:
     """Return the ledger with all cards that these nodes list."""
     ledger = Ledger()
     for node in nodes:
-        facts = node_facts(node, said)
+        facts = node_facts(node, dialects)
         for card in read_registers(facts).cards:
             ledger.load(stored(card))
         ledger.set_offer(facts.name, facts.offer)
     return ledger
 
 
-def placed(limits: Mapping[str, object], node: Json, said: Words = WORDS) -> Assignment | Refusal:
+def placed(limits: Mapping[str, object], node: Json, dialects: Dialects = DIALECTS) -> Assignment | Refusal:
     """Return the cards of a pod with one container on an idle node, or why it gets none."""
-    request = request_of(a_pod_object(containers=[a_container("main", limits)]), said)
-    room = ledger_of([node], said).node_room(node["metadata"]["name"])
+    request = request_of(a_pod_object(containers=[a_container("main", limits)]), dialects)
+    room = ledger_of([node], dialects).node_room(node["metadata"]["name"])
     return choose_cards(request.shape, room, Preference.BINPACK)
 
 

@@ -11,7 +11,7 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger import __version__
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.facts import Access, Facts
+from gpuledger.doctor.facts import AccountAccess, Facts
 from gpuledger.doctor.release import release_for
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 
@@ -93,8 +93,8 @@ def healthy(chosen: Settings | None = None, **changes: Any) -> Facts:
         policies=stored_policies(settings),
         webhooks=[],
         settings={"the operator": asdict(settings), "the agents": asdict(settings)},
-        operator_access=Access("operator", ()),
-        agent_access=Access("agents", ()),
+        operator_access=AccountAccess("operator", ()),
+        agent_access=AccountAccess("agents", ()),
         lease=a_lease(),
         deployment=a_deployment(),
         daemon_set=a_daemon_set(),

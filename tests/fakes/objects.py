@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Card
@@ -16,10 +16,10 @@ CORES = "nvidia.com/gpucores"
 SHARE: Mapping[str, object] = {GPU: "1", MEMORY: "4k"}
 """4000 MiB of one card, as the API server spells it."""
 
-WORDS = words_of(Settings())
+DIALECTS = dialects_of(Settings())
 """What pods and nodes may say, by default."""
 
-COUNTS = WORDS.counts(of="nvidia")
+COUNTS = DIALECTS.counts(of="nvidia")
 """The names that our node agent serves."""
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from builders import OFFER, a_pod
 from fakes.api_server import ApiServer
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.lists_read import ListsRead
@@ -80,7 +80,7 @@ class OperatorParts:
             adopt_pods=self.adopt_pods,
         )
         self.workflows = connect(
-            self.api.store, self.settings, WORDS, self, self.leadership, clock=self.clock, gather_s=0.0
+            self.api.store, self.settings, DIALECTS, self, self.leadership, clock=self.clock, gather_s=0.0
         )
         self.ledger = self.workflows.ledger
         self.counts = self.workflows.counts
@@ -102,7 +102,7 @@ class OperatorParts:
         self.learner = self.workflows.learner
         self.observer = self.workflows.observer
         self.explainer = self.workflows.explainer
-        self.waiting_teller = self.workflows.waiting_teller
+        self.pod_condition_writer = self.workflows.pod_condition_writer
         self.why_waiting = self.workflows.why_waiting
         self.observer.cards_read = True
         self._shown = 0  # changes of the API server that the watches have shown
@@ -119,19 +119,19 @@ class OperatorParts:
             workflows=self.workflows,
             lists=lists,
             view_source=cast(Any, None),
-            garbage=cast(Any, None),
+            gc_tuning=cast(Any, None),
             server=cast(Any, None),
         )
 
-    def tell_node(self, node_name: str, sentence: str) -> None:
+    def post_node_event(self, node_name: str, sentence: str) -> None:
         """Keep what would be an Event of a node."""
         self.told.append((node_name, sentence))
 
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+    def post_pod_event(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
         """Keep what would be an Event of a pod."""
         self.told_pods.append((pod.uid, warning, reason, sentence))
 
-    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+    def post_pod_event_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
         """Keep what would be an Event of a pod, under a key."""
         self.told_once.append((pod.uid, reason, sentence, key))
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builders import a_ledger
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request
@@ -43,7 +43,7 @@ def example_pods(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def request_of(pod: dict[str, Any]) -> PodRequest:
-    request = pod_request(pod, WORDS)
+    request = pod_request(pod, DIALECTS)
     assert request is not None
     return request
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_ledger
 from fakes.api_server import ApiServer
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from fakes.virtual_time import LoopClock, VirtualTimeLoop
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
@@ -87,7 +87,7 @@ def shares(draw: st.DrawFn, pod: Json) -> tuple[Share, ...]:
     node_name = draw(st.just(pod["spec"].get("nodeName", "node-a")) | st.sampled_from(NODES))
     cards = [card for card in CARDS if card.node_name == node_name]
     try:
-        request = pod_request(pod, WORDS)
+        request = pod_request(pod, DIALECTS)
     except BadInput:
         return ()
     if request is None:
@@ -200,7 +200,7 @@ def shares_in_use(api: ApiServer) -> dict[tuple[str, str], int]:
     """Return pod UID, card -> memory, for pods that run on the card's node and need all that they hold there."""
     result: dict[tuple[str, str], int] = {}
     for pod in api.pods.values():
-        facts = pod_facts(pod, WORDS)
+        facts = pod_facts(pod, DIALECTS)
         here = [
             holder.share
             for card in CARDS
@@ -222,16 +222,16 @@ def test_after_an_audit_has_mended_a_second_one_finds_nothing_to_mend(scene: Sce
     in_use = shares_in_use(api)
 
     async def twice() -> tuple[Report, Report, int]:
-        first = await an_auditor(api).mend(adopt)
+        first = await an_auditor(api).repair(adopt)
         writes = len(api.writes())
-        return first, await an_auditor(api).mend(adopt), writes
+        return first, await an_auditor(api).repair(adopt), writes
 
     first, second, writes = run(twice)
-    for finding in first.mended:
+    for finding in first.repaired:
         event(f"mended {finding.kind}")
     for finding in first.left:
         event(f"left {finding.kind}")
-    assert second.mended == ()
+    assert second.repaired == ()
     assert len(api.writes()) == writes
     assert [finding.key for finding in second.left] == [finding.key for finding in first.left]
     after = shares_in_use(api)
@@ -257,7 +257,7 @@ def test_without_leave_to_adopt_no_holder_is_entered(scene: Scene) -> None:
         return {(uid, card.uuid) for card in CARDS if card.object_name in api.cards for uid in api.holders_of(card)}
 
     before = entered()
-    run(lambda: an_auditor(api).mend(adopt=False))
+    run(lambda: an_auditor(api).repair(adopt=False))
     assert entered() <= before
 
 
@@ -268,7 +268,7 @@ def test_pods_that_were_placed_as_they_should_are_no_finding(asked: list[dict[st
     entered: dict[str, list[Holder]] = {card.uuid: [] for card in CARDS}
     for number, each in enumerate(asked):
         pod = a_pod_object(f"pod-{number}", each)
-        request = pod_request(pod, WORDS)
+        request = pod_request(pod, DIALECTS)
         assert request is not None
         for placement in chooser.choose(request, NODES, 1).placements:
             ledger.hold(f"uid-pod-{number}", placement, deadline_s=1.0)
@@ -282,5 +282,5 @@ def test_pods_that_were_placed_as_they_should_are_no_finding(asked: list[dict[st
     for card in CARDS:
         api.put_card(card, *entered[card.uuid])
     assert run(an_auditor(api).look) == Report((), ())
-    assert run(lambda: an_auditor(api).mend(adopt=True)) == Report((), ())
+    assert run(lambda: an_auditor(api).repair(adopt=True)) == Report((), ())
     assert api.writes() == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, stored
 from effort import times
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.selection import (
     AVOID_MODEL,
@@ -29,9 +29,9 @@ from gpuledger.formats.dialects.selection import (
     USE_MODEL,
     USE_UUID,
 )
-from gpuledger.formats.dialects.words import MOST_CONTAINERS
+from gpuledger.formats.dialects.vocabulary import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BadInput, TooMuch
+from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.placement.choose import Chooser
@@ -162,7 +162,7 @@ def test_whatever_a_user_writes_the_answers_cost_no_more_than_they_may(ledger: L
 
     def read() -> None:
         with suppress(BadInput):
-            requests.append(pod_request(pod, WORDS))
+            requests.append(pod_request(pod, DIALECTS))
 
     assert calls_of(read) < 20_000
     if not requests or requests[0] is None:
@@ -171,7 +171,7 @@ def test_whatever_a_user_writes_the_answers_cost_no_more_than_they_may(ledger: L
     chooser, rank = Chooser(ledger, Policy()), Policy().wished(request).cards
 
     def ask() -> None:
-        with suppress(TooMuch):
+        with suppress(WorkLimitExceeded):
             chooser.choose(request, [NODE], 1)
 
     assert calls_of(ask) < MOST_CALLS
@@ -200,7 +200,7 @@ def test_a_question_about_many_nodes_is_broken_off_and_goes_on_where_it_was_when
     chooser, names, request = Chooser(ledger, Policy()), list(ledger.node_names()), a_request(*NEVER_TOGETHER)
     looked_at = [0]
     for _ in names:
-        with suppress(TooMuch):
+        with suppress(WorkLimitExceeded):
             chooser.choose(request, names, 1)
         looked_at.append(chooser.evaluations)
         if chooser.evaluations == len(names):
@@ -216,7 +216,7 @@ def test_a_question_about_many_nodes_costs_no_more_than_it_may() -> None:
     chooser, names, request = Chooser(ledger, Policy()), list(ledger.node_names()), a_request(*NEVER_TOGETHER)
 
     def ask() -> None:
-        with suppress(TooMuch):
+        with suppress(WorkLimitExceeded):
             chooser.choose(request, names, 1)
 
     assert max(calls_of(ask) for _ in range(4)) < 2 * MOST_CALLS

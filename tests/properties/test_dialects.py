@@ -16,18 +16,18 @@ from fakes.dialects import (
     VOLCANO_COUNT,
     a_foreign_node,
     an_annotated_pod,
+    dialects_with,
     hamis_item,
     inventory_of,
-    words,
 )
-from fakes.objects import GPU, WORDS, a_container
+from fakes.objects import DIALECTS, GPU, a_container
 from gpuledger.command_line.commands.inspect import as_json, as_lines, has_problems, inspect_text
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource import gpu_allocation as crd
 from gpuledger.formats.dialects.assignments import hami_assignment, old_devices, unmatched, volcano_assignment
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.words import AssignmentWords
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations
 from gpuledger.formats.inspection import inspected
 from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
 from gpuledger.formats.objects.pod import pod_facts
@@ -35,10 +35,10 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 UNIT_MIB = 16
-COARSE = words(volcano_memory_unit_mib=UNIT_MIB)
+COARSE = dialects_with(volcano_memory_unit_mib=UNIT_MIB)
 
 uuids = st.from_regex(r"\AGPU-[a-z0-9]{1,12}\Z")
 models = st.text(
@@ -159,7 +159,7 @@ def told_again(annotations: dict[str, str], names: list[str], unit_mib: int) -> 
 def test_hamis_assignment_tells_the_same_cards_again(pod: tuple[list[str], list[Share]]) -> None:
     names, shares = pod
     assume(shares)  # nobody is told of no cards
-    written = hami_assignment(names, shares, lambda _: AssignmentWords(), "node-a", 7)
+    written = hami_assignment(names, shares, lambda _: AssignmentAnnotations(), "node-a", 7)
     assert told_again(written, names, 1) == told(shares, names)
 
 
@@ -203,8 +203,8 @@ annotation_texts = (
     | items.map(as_text)
 )
 
-NODE_NAMES = [each.annotation for each in WORDS.registers] + [SCORES_ANNOTATION]
-COUNTS = list(WORDS.counts())
+NODE_NAMES = [each.annotation for each in DIALECTS.registers] + [SCORES_ANNOTATION]
+COUNTS = list(DIALECTS.counts())
 CHOICES = ["use-gputype", "nouse-gpuuuid", "vgpu-mode", "numa-bind", "node-scheduler-policy", "gpu-scheduler-policy"]
 POD_NAMES = [f"{prefix}/{name}" for prefix in ("gpuledger.dev", "nvidia.com") for name in CHOICES]
 POD_NAMES += ["gpuledger.dev/devices", "hami.io/vgpu-devices-allocated", "hami.io/vgpu-devices-to-allocate"]
@@ -221,7 +221,7 @@ quantities = st.sampled_from(["0", "1", "2", "100", "3k", "30M", "1Gi", "500m", 
 def test_any_node_is_read_or_bad_input_and_every_card_that_is_read_can_be_stored(
     annotations: dict[str, str], allocatable: dict[str, str]
 ) -> None:
-    facts = node_facts(a_foreign_node(annotations, allocatable), WORDS)
+    facts = node_facts(a_foreign_node(annotations, allocatable), DIALECTS)
     with contextlib.suppress(BadInput):
         inventory = read_registers(facts)
         assert all(len(problem) < 1024 for problem in inventory.problems)
@@ -233,22 +233,22 @@ def test_any_node_is_read_or_bad_input_and_every_card_that_is_read_can_be_stored
 @settings(max_examples=times(300, 300, check=60))
 @given(
     st.dictionaries(st.sampled_from(POD_NAMES), annotation_texts, max_size=4),
-    st.lists(st.dictionaries(st.sampled_from(WORDS.resources()), quantities, max_size=3), min_size=1, max_size=3),
+    st.lists(st.dictionaries(st.sampled_from(DIALECTS.resources()), quantities, max_size=3), min_size=1, max_size=3),
 )
 def test_any_pod_has_facts(annotations: dict[str, str], limits: list[dict[str, str]]) -> None:
     """What can't be read is in the facts, as a sentence: a handler that meets such a pod goes on."""
     containers = [a_container(f"c{number}", each) for number, each in enumerate(limits)]
     pod = an_annotated_pod(annotations, *containers, initContainers=[a_container("init", limits[0])])
-    facts = pod_facts(pod, WORDS)
+    facts = pod_facts(pod, DIALECTS)
     assert facts.request is None or not facts.bad_request
     assert not (facts.bad_annotation and facts.old)
     unmatched(pod)
 
 
-@given(st.lists(st.sampled_from(COUNTS) | st.sampled_from(WORDS.resources()), min_size=1, max_size=2, unique=True))
+@given(st.lists(st.sampled_from(COUNTS) | st.sampled_from(DIALECTS.resources()), min_size=1, max_size=2, unique=True))
 def test_what_is_asked_for_in_any_words_takes_something_of_a_card(names: list[str]) -> None:
     pod = an_annotated_pod({}, a_container("main", dict.fromkeys(names, "1")))
-    request = pod_facts(pod, WORDS).request
+    request = pod_facts(pod, DIALECTS).request
     for demand in request.shape if request else ():
         taken = demand.amounts_on(a_card().capacity)
         assert taken.memory_mib > 0
@@ -302,10 +302,10 @@ objects = st.fixed_dictionaries(
 @settings(max_examples=times(300, 300, check=60))
 @given(documents | objects | st.fixed_dictionaries({"items": st.lists(objects, max_size=2)}))
 def test_any_object_is_inspected(document: Any) -> None:
-    found = list(inspected(document, WORDS))
+    found = list(inspected(document, DIALECTS))
     has_problems(found)
     assert orjson.loads(orjson.dumps(as_json(found)))
-    assert list(as_lines(found, Page())) or not found
+    assert list(as_lines(found, Terminal())) or not found
 
 
 @settings(max_examples=75)  # each reads the vendors' table anew
@@ -318,4 +318,4 @@ def test_any_text_is_inspected_or_bad_input(text: str) -> None:
     with contextlib.suppress(BadInput):
         found = inspect_text(text, "file", Settings())
         as_json(found)
-        list(as_lines(found, Page()))
+        list(as_lines(found, Terminal()))

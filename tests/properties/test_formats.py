@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders import a_card
-from fakes.objects import WORDS, a_node_object
+from fakes.objects import DIALECTS, a_node_object
 from gpuledger.formats.custom_resource import gpu_allocation as crd
 from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
 from gpuledger.formats.custom_resource.stored_card import (
@@ -27,7 +27,7 @@ from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Shar
 
 
 def facts(register: str) -> NodeFacts:
-    return node_facts(a_node_object("node-a", register=register), WORDS)
+    return node_facts(a_node_object("node-a", register=register), DIALECTS)
 
 
 SUFFIXES = ("", "k", "M", "G", "T", "P", "E")

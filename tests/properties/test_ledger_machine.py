@@ -22,7 +22,7 @@ from effort import times
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
 from properties.naive_ledger import Held, Line, Naive, a_claim, sums
@@ -255,7 +255,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.happened["holds that were tried"] += 1
         try:
             self.ledger.hold(pod, preferred, deadline_s, spares)
-        except DoesNotFit:
+        except ShareRefused:
             assert not fits
             assert self.ledger.changes == changes
             return

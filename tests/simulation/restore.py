@@ -19,7 +19,7 @@ What Kubernetes does then, and what is simulated of it:
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.formats.objects.lease import LEASE_NAME, holder_host
+from gpuledger.formats.objects.lease import LEASE_NAME, holder_host_name
 from simulation.acts import lease_moves
 from simulation.api_server import Kind
 from simulation.item import Item
@@ -73,8 +73,8 @@ class EtcdRestored:
 
 def _follow_lease(world: "World") -> None:
     """Let the scheduler go on that had the Lease when the copy was made."""
-    host = holder_host(world.api.objects[Kind.LEASE][LEASE_NAME])
-    holder = next((slot.number for slot in world.slots if slot.host == host), world.lease_holder)
+    host_name = holder_host_name(world.api.objects[Kind.LEASE][LEASE_NAME])
+    holder = next((slot.number for slot in world.slots if slot.host == host_name), world.lease_holder)
     if world.scenario.follows_lease and holder != world.lease_holder:
         lease_moves(world, holder)
     world.lease_holder = holder

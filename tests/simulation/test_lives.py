@@ -133,7 +133,7 @@ HAPPENS = {
     "a card vanishes": ("ACT: CardVanishes",),
     "a card moves": ("ACT: CardComes",),
     "etcd is restored": ("ACT: EtcdRestored",),
-    "etcd is restored under two operators": ("ended: WentBack",),
+    "etcd is restored under two operators": ("ended: StateRolledBack",),
     "a clock jumps while others leave": ("ACT: ClockJumps",),
     "a budget protects who is to leave": ("ACT: BudgetAllows", "operator 1: evict pod"),
     "kube-scheduler preempts": ("scheduler 1: deletes victim",),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 
 from benchmark.site import IN_FLIGHT, REQUEST_S, Json, Site, in_parallel
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.request import pod_request
@@ -46,7 +46,7 @@ class DirectWriter:
 
     def __init__(self, site: Site) -> None:
         self._site, self._writes = site, KubeWrites(site.account)
-        self._ledger, self._words = Ledger(), words_of(Settings())
+        self._ledger, self._dialects = Ledger(), dialects_of(Settings())
         self.created: dict[str, float] = {}
         """Name of a pod -> when it was sent."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # card UUID -> one writer at a time
@@ -63,7 +63,7 @@ class DirectWriter:
         """Choose each pod's cards, as the operator does by default. Costs the API server nothing."""
         chooser, planned = Chooser(self._ledger, Policy()), []
         for body in bodies:
-            request = pod_request(body, self._words)
+            request = pod_request(body, self._dialects)
             placement = chooser.best(request, None) if request else None
             if placement is None:
                 raise ValueError(f"there is no room for {body['metadata']['name']}")

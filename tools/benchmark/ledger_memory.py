@@ -16,7 +16,7 @@ from benchmark.machine import memory_mib
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, pod
 from benchmark.table import wide_console
 from gpuledger.agent.fake_nodes import fake_nodes
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import kopf_frame
 from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, stored_card, used_json
@@ -48,7 +48,7 @@ def measure_memory(nodes: int, holders: int) -> None:
 
     assert kopf_frame.run is not None  # all that the operator imports
     note("the operator's modules, and this program's")
-    request = pod_request(pod("pod", "gpuledger", QUARTER), words_of(Settings()))
+    request = pod_request(pod("pod", "gpuledger", QUARTER), dialects_of(Settings()))
     assert request is not None
     ledger, left = Ledger(), holders
     for number in range(nodes):

@@ -33,7 +33,7 @@ from benchmark.machine import memory_mib
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, pod
 from benchmark.table import wide_console
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_frame import configure
 from gpuledger.formats.custom_resource.resource import API_VERSION
@@ -130,7 +130,7 @@ def _pods(node: FakeNode) -> list[Json]:
 
 
 def _cards(node: FakeNode) -> list[Json]:
-    request = pod_request(pod("pod", "gpuledger", QUARTER), words_of(Settings()))
+    request = pod_request(pod("pod", "gpuledger", QUARTER), dialects_of(Settings()))
     assert request is not None
     found = []
     for card in node.cards:

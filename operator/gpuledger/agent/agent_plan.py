@@ -12,7 +12,7 @@ from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
 
@@ -50,7 +50,7 @@ class AgentPlan:
 
 def agent_plan(
     settings: Settings,
-    words: Words,
+    dialects: Dialects,
     config: NodeConfig,
     node_name: str,
     kubelet_directory: Path,
@@ -66,7 +66,7 @@ def agent_plan(
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
         node_name=node_name,
-        resources={vendor: words.counts(of=vendor) for vendor in {each.vendor for each in words.vocabularies}},
+        resources={vendor: dialects.counts(of=vendor) for vendor in {each.vendor for each in dialects.vocabularies}},
         poll_interval_s=FILE_INTERVAL_S if settings.devices_file else DRIVER_INTERVAL_S,
         config=replace(config, mode=mode),
         isolation=isolation,

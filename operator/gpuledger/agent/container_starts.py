@@ -20,7 +20,7 @@ from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.formats.runtime.cdi import Grant, VendorDevices, device_name
 from gpuledger.model.backoff import Backoff
-from gpuledger.model.errors import GpuledgerError, NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWays:
+class NodeCapabilities:
     """What the node has to bring cards into containers, as it is now."""
 
     isolation: Isolation
@@ -55,13 +55,13 @@ class ContainerStarts:
         ledger: LedgerView,
         grants: GrantFiles,
         directories: DirectoryFiles,
-        ways: Callable[[], NodeWays],
+        capabilities: Callable[[], NodeCapabilities],
         with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
         self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
-        self._ways, self._with_cdi, self._may_run = ways, with_cdi, may_run
+        self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
@@ -84,13 +84,13 @@ class ContainerStarts:
     async def start(self, resource: str, slots: frozenset[str]) -> None:
         """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
 
-        Raises StartRefused, or NotYet and ApiError if it could not be told for PATIENCE_S.
+        Raises StartRefused, or NotKnownYet and ApiError if it could not be told for PATIENCE_S.
         """
         outcome = "refused"
         try:
             await self._prepare_patiently(resource, slots)
             outcome = "started"
-        except NotYet:
+        except NotKnownYet:
             outcome = "not_yet"
             raise
         finally:
@@ -104,12 +104,12 @@ class ContainerStarts:
                 while True:
                     try:
                         return await self._prepare(resource, slots, asked_for)
-                    except (NotYet, Unreachable, OSError) as error:
+                    except (NotKnownYet, Unreachable, OSError) as error:
                         why = str(error)
                         logger.info("a start is tried again: %s", why)
                     await asyncio.sleep(backoff.next_s())
         except TimeoutError as error:
-            raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
+            raise NotKnownYet(f"{why}; tried for {PATIENCE_S:g} s") from error
 
     def remove_left_overs(self) -> None:
         """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
@@ -171,20 +171,22 @@ class ContainerStarts:
         slots: frozenset[str],
         cards: tuple[GrantedCard, ...],
     ) -> None:
-        identity, ways = pod_identity(pod), self._ways()
+        identity, capabilities = pod_identity(pod), self._capabilities()
         wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
-        choice = choose(cards, ways.isolation, wish, ways.installed)
+        choice = choose(cards, capabilities.isolation, wish, capabilities.installed)
         if choice.why_not_as_wished:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
-        problem = missing(choice.isolation, ways.installed)
+        problem = missing(choice.isolation, capabilities.installed)
         if problem:
-            raise NotYet(problem)
+            raise NotKnownYet(problem)
         own_directory = ""
         if choice.isolation is Isolation.HAMI_CORE:
-            own_directory = str(self._directories.own(ways.installed.hami_core_directory, identity.uid, container))
-        priority = _limit(pod, container, ways.priority_resource)
+            own_directory = str(
+                self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container)
+            )
+        priority = _limit(pod, container, capabilities.priority_resource)
         edits = container_edits(
-            cards, ways.vendor, limits(choice.isolation, cards, ways.installed, own_directory, priority)
+            cards, capabilities.vendor, limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
         )
         uuids = tuple(card.uuid for card in cards)
         grant = Grant(name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits)
@@ -202,7 +204,7 @@ class ContainerStarts:
             return grant.pod_uid not in running and is_over(grant)
 
         for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
-            self._directories.remove_own(self._ways().installed.hami_core_directory, grant)
+            self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
             logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
 
 

@@ -12,7 +12,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.objects.devices import MAX_UUID_LENGTH
 from gpuledger.formats.objects.pod import annotated_cards, pod_identity
-from gpuledger.model.errors import NotFound, NotYet, StartRefused
+from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused
 from gpuledger.model.share import Holder, HolderState
 from gpuledger.model.stored_card import StoredCard
 
@@ -22,7 +22,7 @@ MOST_LOST = 16
 """Cards that are looked up although the driver does not show them: their names are in an annotation."""
 
 
-class Cards(Protocol):
+class CardStore(Protocol):
     """The ledger at the API server."""
 
     async def allocation(self, name: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class Cards(Protocol):
 class LedgerView:
     """The ledger, as far as this node's cards go."""
 
-    def __init__(self, node_name: str, cards: Cards, own_cards: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, node_name: str, cards: CardStore, own_cards: Callable[[], Mapping[str, int]]) -> None:
         self._node_name, self._cards = node_name, cards
         self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
 
@@ -40,7 +40,7 @@ class LedgerView:
         """Return the `count` cards of a container, in the order of their index.
 
         The pod's annotation only says where to look first. Raises StartRefused if the ledger gives the container no
-        cards, or another number; NotYet if they are being taken back; ApiError.
+        cards, or another number; NotKnownYet if they are being taken back; ApiError.
         """
         own = set(self._own_cards())
         said = annotated_cards(pod)
@@ -70,7 +70,7 @@ class LedgerView:
             granted = _granted(stored, holder, container, self._own_cards().get(stored.card.uuid, stored.card.index))
             if granted is not None:
                 if holder.state is not HolderState.ALLOCATED:
-                    raise NotYet(f"the share of card {stored.card.uuid} is {holder.state}")
+                    raise NotKnownYet(f"the share of card {stored.card.uuid} is {holder.state}")
                 found[stored.card.uuid] = granted
         return found
 

@@ -20,21 +20,21 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.departed_pods import DepartedPods
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.ended_pods import EndedPods
-from gpuledger.agent.farewell import let_in
+from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
-from gpuledger.agent.kubelet.slots import NodeSlots, Slots
+from gpuledger.agent.kubelet.slots import NodeSlots, VendorSlots
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.node_annotation import NodeAnnotation
-from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
+from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
@@ -49,6 +49,7 @@ from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
+from gpuledger.model.event_reasons import EventReason
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Agent:
         self._driver_up = False
         self._versions = ("", "")  # of the driver, and of CUDA, as they were told last
         self._known = asyncio.Event()
-        self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
+        self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
@@ -88,7 +89,7 @@ class Agent:
         self._plugins = plan.kubelet_directory / "device-plugins"
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
-        ways = NodeWaysReader(
+        capabilities = NodeCapabilitiesReader(
             plan.isolation,
             plan.vendor_cdi_directories,
             plan.hami_core_directory,
@@ -99,12 +100,12 @@ class Agent:
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
         self._starts = ContainerStarts(
-            owners, ledger, self._grants, self._directories, ways, plan.with_cdi, self._ended.may_run
+            owners, ledger, self._grants, self._directories, capabilities, plan.with_cdi, self._ended.may_run
         )
-        self._departed = DepartedPods(plan.node_name, self._all_grants, self._pod_resources, self._store)
+        self._orphaned_grants = OrphanedGrants(plan.node_name, self._all_grants, self._pod_resources, self._store)
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
-        self._usage = Usage(self._all_grants, ledger.holds, self._tell_node, containers=self._containers)
+        self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -128,9 +129,9 @@ class Agent:
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
 
-    async def let_in(self) -> None:
+    async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
-        await let_in(self._plan.node_name, self._store)
+        await wait_for_bound_pods(self._plan.node_name, self._store)
 
     def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
         self._register.observe(node, gone)
@@ -217,7 +218,7 @@ class Agent:
     async def _tidy(self) -> None:
         """Forget pods that are gone."""
         try:
-            gone = await self._departed.find()
+            gone = await self._orphaned_grants.find()
         except ApiError as error:
             logger.info("pods that are gone are looked for later: %s", error)
             return
@@ -231,14 +232,14 @@ class Agent:
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
 
-    def _tell_node(self, sentence: str) -> None:
+    def _post_node_event(self, sentence: str) -> None:
         logger.warning("%s", sentence)
         task = asyncio.create_task(self._post(sentence))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, sentence: str) -> None:
-        event = node_event(self._plan.node_name, "GPUUsedWithoutShare", sentence, datetime.now(UTC))
+        event = node_event(self._plan.node_name, EventReason.USED_WITHOUT_SHARE, sentence, datetime.now(UTC))
         try:
             await self._store.create_event(event)
         except ApiError as error:
@@ -333,4 +334,4 @@ async def _until(asked_to_end: asyncio.Event, agent: Agent, beat: int | None) ->
 
 async def _leave(asked_to_end: asyncio.Event, agent: Agent) -> None:
     await asked_to_end.wait()
-    await agent.let_in()
+    await agent.wait_for_bound_pods()

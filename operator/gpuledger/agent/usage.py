@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 300.0
 """After this, it is asked again whose a container is that was in no pod."""
 
-TELL_AGAIN_S = 3600.0
+REPORT_AGAIN_S = 3600.0
 """Who uses a card without a share, pauses and begins again is told again after this: a pod could do it all day."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PodUsage:
     """What one pod uses of one card."""
 
     uuid: str
@@ -46,19 +46,19 @@ class Usage:
         self,
         grants: Callable[[], Iterable[Grant]],
         holds: Callable[[str, str], Awaitable[bool]],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         proc: Path = Path("/proc"),
         containers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
         self._grants = grants  # returns what containers of this node were given
         self._holds = holds  # pod UID, card UUID -> whether the ledger says so, too
-        self._tell = tell  # shows a sentence as an event of this node
+        self._report_event = report  # shows a sentence as an event of this node
         self._proc = proc
         self._containers = containers  # returns the id of each container of this node -> UID of its pod
         self._pods: dict[str, str] = {}  # id of a container -> UID of its pod
         self._of_no_pod: dict[str, float] = {}  # id of a container -> when it was found in no pod
-        self._told: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
-        self.uses: tuple[Use, ...] = ()
+        self._reported: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
+        self.uses: tuple[PodUsage, ...] = ()
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
         """Take in the processes on all cards."""
@@ -73,9 +73,9 @@ class Usage:
         for uuid, uid in sorted(number):
             # Processes of the node itself, such as a monitor or MPS' server, belong to whoever runs the node.
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
-            uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
+            uses.append(PodUsage(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
-        self._tell_of(
+        self._report(
             {(use.pod_uid, use.uuid) for use in uses if not use.allowed}, {(uid, uuid) for uuid, uid in number}
         )
 
@@ -107,10 +107,12 @@ class Usage:
             logger.info("whether pod %s may use card %s is not known: %s", uid, uuid, error)
             return True
 
-    def _tell_of(self, found: set[tuple[str, str]], used: set[tuple[str, str]]) -> None:
+    def _report(self, found: set[tuple[str, str]], used: set[tuple[str, str]]) -> None:
         """Tell what is new; `used` is all that goes on, allowed or not."""
         now_s = asyncio.get_running_loop().time()
-        self._told = {key: seen_s for key, seen_s in self._told.items() if now_s < seen_s + TELL_AGAIN_S}
-        for uid, uuid in sorted(found - self._told.keys()):
-            self._tell(f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger")
-        self._told |= dict.fromkeys((self._told.keys() & used) | found, now_s)
+        self._reported = {key: seen_s for key, seen_s in self._reported.items() if now_s < seen_s + REPORT_AGAIN_S}
+        for uid, uuid in sorted(found - self._reported.keys()):
+            self._report_event(
+                f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger"
+            )
+        self._reported |= dict.fromkeys((self._reported.keys() & used) | found, now_s)

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.model.errors import ApiError, BadInput, NotFound
 
 Json = dict[str, Any]
@@ -110,7 +110,7 @@ def forwarded(cluster: ClusterAccess) -> Iterator[str]:
 def _leader(cluster: ClusterAccess) -> str:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
     try:
-        pod = holder_host(cluster.read(path))
+        pod = holder_host_name(cluster.read(path))
     except NotFound:
         pod = ""
     if not pod:

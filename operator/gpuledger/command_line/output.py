@@ -8,20 +8,20 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 NARROWEST = 120
 """Columns of a table with UUIDs and details on a terminal: narrower, a detail would be a column of syllables."""
 
 
-def page_of(no_color: bool = False, narrowest: int = 0) -> Page:
+def terminal_of(no_color: bool = False, narrowest: int = 0) -> Terminal:
     """Return what standard output is: colours only on a terminal, and never under NO_COLOR (https://no-color.org).
 
     A terminal with fewer columns than `narrowest` breaks the lines itself.
     """
     terminal = sys.stdout.isatty()
     dumb = os.environ.get("TERM") == "dumb"
-    return Page(
+    return Terminal(
         width=max(shutil.get_terminal_size().columns, narrowest) if terminal else None,
         colours=terminal and not dumb and not no_color and not os.environ.get("NO_COLOR"),
         blocks=(sys.stdout.encoding or "").lower().startswith("utf"),
@@ -48,11 +48,11 @@ def write(lines: Iterable[str]) -> None:
 
 
 def show(
-    found: Any, output: str, lines: Callable[[Page], Iterable[str]], no_color: bool = False, narrowest: int = 0
+    found: Any, output: str, lines: Callable[[Terminal], Iterable[str]], no_color: bool = False, narrowest: int = 0
 ) -> None:
     """Print what was found as data, or as the lines for people."""
     if output in ("json", "yaml"):
         sys.stdout.write(data(found, output))
         sys.stdout.flush()
     else:
-        write(lines(page_of(no_color, narrowest)))
+        write(lines(terminal_of(no_color, narrowest)))

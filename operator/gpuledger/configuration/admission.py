@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
-from gpuledger.formats.admission.review import PodRules
+from gpuledger.formats.admission.review import AdmissionRules
 from gpuledger.formats.admission.webhook_configuration import (
     WebhookAddress,
     configurations_as_yaml,
@@ -21,12 +21,12 @@ OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
 
 def policies(settings: Settings, kinds: frozenset[str]) -> str:
     """Return the policies of these kinds, "mutating", "validating" or "agents", as YAML."""
-    words, names = words_of(settings), settings.scheduler_names
+    dialects, names = dialects_of(settings), settings.scheduler_names
     found = []
     if "validating" in kinds:
-        found += validating_policies(words, names, OWN_ANNOTATIONS)
+        found += validating_policies(dialects, names, OWN_ANNOTATIONS)
     if "mutating" in kinds:
-        found += mutating_policies(words, names, settings.node_taint)
+        found += mutating_policies(dialects, names, settings.node_taint)
     if "agents" in kinds:
         found += agent_policies()
     return as_yaml(found)
@@ -34,17 +34,17 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
 
 def webhook_configuration(settings: Settings, kinds: frozenset[str], address: WebhookAddress) -> str:
     """Return which pods are sent to the webhook, of these kinds, as YAML."""
-    words = words_of(settings)
+    dialects = dialects_of(settings)
     found = []
     if "validating" in kinds:
-        found.append(validating_webhooks(words, address))
+        found.append(validating_webhooks(dialects, address))
     if "mutating" in kinds:
-        found.append(mutating_webhooks(words, address))
+        found.append(mutating_webhooks(dialects, address))
     return configurations_as_yaml(found)
 
 
-def pod_rules(settings: Settings) -> PodRules:
+def admission_rules(settings: Settings) -> AdmissionRules:
     """Return what the webhook holds new pods to."""
     label, _, effect = settings.node_taint.partition(":")
     key, _, value = label.partition("=")
-    return PodRules(words_of(settings), settings.scheduler_names, (key, value, effect) if key else None)
+    return AdmissionRules(dialects_of(settings), settings.scheduler_names, (key, value, effect) if key else None)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.vendors import VendorRow, check_names, in_use, vendor_rows
-from gpuledger.formats.dialects.words import HAMI, VOLCANO, VOLCANO_CLASSIC, RegisterWords, Vocabulary, Words
+from gpuledger.formats.dialects.vocabulary import HAMI, VOLCANO, VOLCANO_CLASSIC, Dialects, NodeRegister, Vocabulary
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 
 
-def words_of(settings: Settings) -> Words:
+def dialects_of(settings: Settings) -> Dialects:
     """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
     rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
     nvidia = (
@@ -44,11 +44,15 @@ def words_of(settings: Settings) -> Words:
     others = tuple(row.vocabulary() for row in rows)
     ours = {name for each in nvidia for name in each.resources}
     check_names("settings", [("NVIDIA", ours), *((each.name, each.resources) for each in others)])
-    assignments = {(row.vendor, row.model): words for row in rows if (words := row.assignment_words()) is not None}
+    assignments = {
+        (row.vendor, row.model): annotations
+        for row in rows
+        if (annotations := row.assignment_annotations()) is not None
+    }
     key, _, value = settings.node_label.partition("=")
     label = (key, value) if key else None
     registers = tuple(_registers(settings, rows))
-    return Words((*nvidia, *others), registers, assignments, label, settings.most_containers)
+    return Dialects((*nvidia, *others), registers, assignments, label, settings.most_containers)
 
 
 def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
@@ -60,11 +64,11 @@ def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
     )
 
 
-def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[RegisterWords]:
+def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[NodeRegister]:
     nvidia = [
-        RegisterWords(REGISTER_ANNOTATION, "native", Dialect.NATIVE, settings.resource_count),
-        RegisterWords("hami.io/node-nvidia-register", "hami", Dialect.HAMI, settings.resource_count),
-        RegisterWords(
+        NodeRegister(REGISTER_ANNOTATION, "native", Dialect.NATIVE, settings.resource_count),
+        NodeRegister("hami.io/node-nvidia-register", "hami", Dialect.HAMI, settings.resource_count),
+        NodeRegister(
             "volcano.sh/node-vgpu-register",
             "volcano",
             Dialect.VOLCANO,
@@ -73,7 +77,7 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[Register
         ),
     ]
     others = {
-        row.register_: RegisterWords(
+        row.register_: NodeRegister(
             row.register_,
             "hami",
             Dialect.HAMI,

@@ -10,6 +10,7 @@ from typing import Any
 from gpuledger.formats.objects.event import named_once, node_event, pod_event
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import ApiError, Conflict
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
@@ -26,15 +27,15 @@ class Events:
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(POSTS_AT_ONCE)
 
-    def tell_node(self, node_name: str, sentence: str) -> None:
+    def post_node_event(self, node_name: str, sentence: str) -> None:
         """Show what is wrong with a node's inventory."""
-        self._post(node_event(node_name, "BadGPUInventory", sentence, datetime.now(UTC)))
+        self._post(node_event(node_name, EventReason.BAD_INVENTORY, sentence, datetime.now(UTC)))
 
-    def tell_pod(self, pod: Pod, warning: bool, reason: str, sentence: str) -> None:
+    def post_pod_event(self, pod: Pod, warning: bool, reason: EventReason, sentence: str) -> None:
         """Show what has become of a pod's card."""
         self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
 
-    def tell_pod_once(self, pod: Pod, reason: str, sentence: str, key: str) -> None:
+    def post_pod_event_once(self, pod: Pod, reason: EventReason, sentence: str, key: str) -> None:
         """Warn about a pod, unless it was warned under this key before."""
         self._post(named_once(pod_event(pod, True, reason, sentence, datetime.now(UTC)), pod, key))
 

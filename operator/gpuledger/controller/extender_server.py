@@ -12,7 +12,7 @@ from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.telemetry.scrapes import Scrapes
 from gpuledger.formats.scheduler import extender
-from gpuledger.model.errors import BadInput, BindFailed, GpuledgerError
+from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -78,7 +78,7 @@ class ExtenderServer:
                 arguments = extender.filter_arguments(body)
                 result = await self._placer.answer(arguments)
             except GpuledgerError as error:
-                return _answer(extender.filter_error(self._told(error)))
+                return _answer(extender.filter_error(self._record_failure(error)))
             return _answer(extender.filter_answer(result.node_names, result.refused, result.short_of_room))
 
     async def _prioritize(self, request: web.Request) -> web.Response:
@@ -87,7 +87,7 @@ class ExtenderServer:
             arguments = extender.filter_arguments(await request.read())
             return _answer(extender.priorities(self._placer.prioritize(arguments)))
         except GpuledgerError as error:
-            return web.Response(status=400, text=self._told(error))
+            return web.Response(status=400, text=self._record_failure(error))
 
     async def _preempt(self, request: web.Request) -> web.Response:
         try:
@@ -95,7 +95,7 @@ class ExtenderServer:
             arguments = extender.preempt_arguments(await request.read())
             return _answer(extender.preempt_answer(await self._preemption.preempt(arguments), arguments.violations))
         except GpuledgerError as error:
-            return web.Response(status=400, text=self._told(error))
+            return web.Response(status=400, text=self._record_failure(error))
 
     async def _bind(self, request: web.Request) -> web.Response:
         with self._metrics.bind_seconds.time():
@@ -104,7 +104,7 @@ class ExtenderServer:
                 arguments = extender.bind_arguments(await request.read())
                 await self._placer.bind(arguments, lambda: not _has_gone(request))
             except GpuledgerError as error:
-                return _answer(extender.bind_answer(self._told(error)))
+                return _answer(extender.bind_answer(self._record_failure(error)))
             return _answer(extender.bind_answer())
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -117,9 +117,10 @@ class ExtenderServer:
 
     def _check_ready(self) -> None:
         if not self._is_ready():
-            raise BindFailed("gpuledger has just started and is still reading the ledger")
+            raise NotReady("gpuledger has just started and is still reading the ledger")
 
-    def _told(self, error: GpuledgerError) -> str:
+    def _record_failure(self, error: GpuledgerError) -> str:
+        """Count a request that can't be understood; return the text for kube-scheduler."""
         if isinstance(error, BadInput):
             self._counts.bad_input.labels("request").inc()
         return f"gpuledger: {error}"

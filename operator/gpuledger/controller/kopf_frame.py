@@ -98,11 +98,11 @@ class KopfFrame:
         async with contextlib.AsyncExitStack() as started:
             client = await KubeClient.connect(options.kubeconfig)
             started.push_async_callback(client.close)
-            operator = build_operator(client, options.settings, SystemClock(), options.host)
+            operator = build_operator(client, options.settings, SystemClock(), options.host_name)
             serve_webhook(self._registry, settings, options.settings)
             await serve(operator, options, started)
             parts = asyncio.create_task(
-                run_parts(operator, follows_lease=options.host is not None), name="parts of gpuledger"
+                run_parts(operator, follows_lease=options.host_name is not None), name="parts of gpuledger"
             )
             started.push_async_callback(_stopped, parts)
             parts.add_done_callback(self._parts_ended)
@@ -153,8 +153,8 @@ async def _stopped(task: asyncio.Task[None]) -> None:
 async def run(options: RunOptions) -> None:
     """Run until a signal.
 
-    Raises what the start has failed with, and WentBack when nothing that is remembered can be trusted: whoever runs the
-    process starts it again.
+    Raises what the start has failed with, and StateRolledBack when nothing that is remembered can be trusted: whoever
+    runs the process starts it again.
     """
     registry = kopf.OperatorRegistry()
     frame = KopfFrame(registry, lambda: options)

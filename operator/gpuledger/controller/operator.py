@@ -22,7 +22,7 @@ frame = KopfFrame(kopf.get_default_registry(), partial(options_from, os.environ)
 
 
 @kopf.on.cleanup()
-async def tell_why(**_: Any) -> None:
+async def raise_failure(**_: Any) -> None:
     """Have the command fail if the operator has: Kopf takes its end for one that was wished."""
     if frame.failure is not None:
         raise kopf.PermanentError(str(frame.failure)) from frame.failure

@@ -22,15 +22,15 @@ class RunOptions:
     settings: Settings
     kubeconfig: Path | None = None
     """How to reach the API server; None: as the pod's service account."""
-    host: str | None = None
+    host_name: str | None = None
     """Write only while the kube-scheduler of this host holds the schedulers' Lease; None: always."""
     scheduler_pipe: Path | None = None
     """Named pipe through which that kube-scheduler gets its configuration."""
 
 
-def followed_host(leader_elect: bool, host: str | None) -> str | None:
+def followed_host_name(leader_elect: bool, host_name: str | None) -> str | None:
     """Return whose kube-scheduler is followed: that of a host, or else of this one."""
-    return (host or socket.gethostname()) if leader_elect else None
+    return (host_name or socket.gethostname()) if leader_elect else None
 
 
 def options_from(environment: Mapping[str, str]) -> RunOptions:
@@ -41,7 +41,7 @@ def options_from(environment: Mapping[str, str]) -> RunOptions:
     return RunOptions(
         settings=settings_of(_path(environment, "GPULEDGER_SETTINGS")),
         kubeconfig=_path(environment, "KUBECONFIG"),
-        host=followed_host(leader_elect, environment.get("GPULEDGER_HOST")),
+        host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
         scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
     )
 

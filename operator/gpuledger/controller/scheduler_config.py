@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
@@ -26,7 +26,7 @@ def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
     """Return the configuration that goes with the settings, as YAML. Raises BadInput: the words can't be used."""
     configuration = scheduler_configuration(
         settings.scheduler_names,
-        words_of(settings),
+        dialects_of(settings),
         settings.extender_url,
         settings.extender_timeout_s,
         leader_elect,

@@ -42,13 +42,13 @@ AGENTS_WAIT_S = 5.0
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
     """Open the operator's ports, and what else has an end: `started` brings it about, last things first."""
     settings = options.settings
-    operator.garbage.start()
+    operator.gc_tuning.start()
     operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
     await _serve(started, operator.server.health(), settings.health_host, settings.health_port)
     await _serve(started, operator.server.extender(), settings.listen_host, settings.listen_port)
     logger.info("extender at %s", settings.extender_url)
     if options.scheduler_pipe is not None:
-        content = scheduler_config_text(settings, leader_elect=options.host is not None)
+        content = scheduler_config_text(settings, leader_elect=options.host_name is not None)
         await started.enter_async_context(given_through(options.scheduler_pipe, content))
     if settings.view_port:
         access = access_for(settings.view_host, KubeReviews(operator.client))
@@ -57,14 +57,14 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.preemption.stop)
-    started.push_async_callback(operator.workflows.waiting_teller.stop)
+    started.push_async_callback(operator.workflows.pod_condition_writer.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
 
 async def run_parts(operator: Operator, follows_lease: bool) -> None:
     """Run until cancelled. A part that fails is started again.
 
-    Raises WentBack when nothing that is remembered can be trusted.
+    Raises StateRolledBack when nothing that is remembered can be trusted.
     """
     parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _preempt]
     if follows_lease:
@@ -192,9 +192,9 @@ async def _preempt(operator: Operator) -> None:
 
 
 def _after_comparing(operator: Operator) -> None:
-    operator.garbage.settle()
+    operator.gc_tuning.settle()
     if operator.workflows.leadership.is_active():
-        operator.workflows.unlinked.tell()
+        operator.workflows.unlinked.log_new()
 
 
 async def _first_to_end(*parts: Awaitable[None]) -> None:

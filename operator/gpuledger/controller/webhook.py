@@ -14,9 +14,9 @@ from typing import Any
 
 import kopf
 
-from gpuledger.configuration.admission import pod_rules
+from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import PodRules, check, filled_in
+from gpuledger.formats.admission.review import AdmissionRules, check, filled_in
 from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN
 from gpuledger.model.errors import BadInput
 
@@ -54,10 +54,10 @@ def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorS
         certfile=settings.webhook_cert_file,
         pkeyfile=settings.webhook_key_file,
     )
-    add_handlers(registry, pod_rules(settings))
+    add_handlers(registry, admission_rules(settings))
 
 
-def add_handlers(registry: kopf.OperatorRegistry, rules: PodRules) -> None:
+def add_handlers(registry: kopf.OperatorRegistry, rules: AdmissionRules) -> None:
     """Add the handlers of new pods."""
 
     @kopf.on.mutate("", "v1", "pods", id=FILL_IN, operations=["CREATE"], registry=registry)

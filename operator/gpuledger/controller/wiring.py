@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.events import Events
 from gpuledger.controller.extender_server import ExtenderServer
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.scheduler_health import SchedulerHealth
-from gpuledger.controller.telemetry.garbage import Garbage
+from gpuledger.controller.telemetry.gc_tuning import GcTuning
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.web.view_source import LedgerSource, operators_source
 from gpuledger.kube_api.client import KubeClient
@@ -31,19 +31,19 @@ class Operator:
     workflows: Workflows
     lists: ListsRead
     view_source: LedgerSource
-    garbage: Garbage
+    gc_tuning: GcTuning
     server: ExtenderServer
 
 
-def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: str | None = None) -> Operator:
+def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_name: str | None = None) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     store = KubeStore(client)
     workflows = connect(
         store=store,
         settings=settings,
-        words=words_of(settings),
+        dialects=dialects_of(settings),
         events=Events(store),
-        leadership=Leadership(host),
+        leadership=Leadership(host_name),
         clock=clock,
         gather_s=GATHER_S,
     )
@@ -81,6 +81,6 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host: s
         workflows=workflows,
         lists=lists,
         view_source=view_source,
-        garbage=Garbage(metrics.garbage_seconds.observe),
+        gc_tuning=GcTuning(metrics.garbage_seconds.observe),
         server=server,
     )

@@ -28,7 +28,7 @@ from gpuledger.doctor.checks.scheduler import (
 )
 from gpuledger.doctor.checks.server import check_crd, check_preemption, check_scheduler_version, check_server_version
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
-from gpuledger.doctor.finding import Finding, Kind, Severity
+from gpuledger.doctor.finding import Finding, FindingKind, Severity
 
 Check = Callable[[Facts], Iterable[Finding]]
 
@@ -92,7 +92,7 @@ class Examination:
         """1 for an error, else 2 if something was not checked, else 0: warnings alone are no failure."""
         if self.errors:
             return FOUND
-        return NOT_CHECKED if any(each.kind is Kind.NOT_CHECKED for each in self.findings) else NOTHING
+        return NOT_CHECKED if any(each.kind is FindingKind.NOT_CHECKED for each in self.findings) else NOTHING
 
 
 def examine(facts: Facts, names: Sequence[str] = tuple(CHECKS)) -> Examination:
@@ -116,11 +116,11 @@ def examine(facts: Facts, names: Sequence[str] = tuple(CHECKS)) -> Examination:
 
 def _place(finding: Finding) -> tuple[bool, int]:
     """Return where a finding is shown: errors first, then in the order of `Kind`."""
-    return finding.kind.severity is not Severity.ERROR, list(Kind).index(finding.kind)
+    return finding.kind.severity is not Severity.ERROR, list(FindingKind).index(finding.kind)
 
 
 def _not_checked(unread: dict[Unread, list[str]]) -> Iterator[Finding]:
     for each, checks in unread.items():
         named = f"not checked: {', '.join(checks)}" if checks else "not read; checks that are left out need it, too"
         text = f"{named}. {each.why}"
-        yield Finding.of(Kind.NOT_CHECKED, each.what, text, f"needs {each.needs}")
+        yield Finding.of(FindingKind.NOT_CHECKED, each.what, text, f"needs {each.needs}")

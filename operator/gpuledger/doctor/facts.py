@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gpuledger.doctor.permissions import Permission
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def known(value: Value | Unread) -> Value:
 class Release:
     """What this release would have in a cluster with these settings."""
 
-    words: Words
+    dialects: Dialects
     scheduler_names: tuple[str, ...]
     version: str
     """Of the doctor itself."""
@@ -62,7 +62,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccountAccess:
     """What was asked of an account, and which of it the API server would refuse."""
 
     account: str
@@ -89,8 +89,8 @@ class Facts:
     """Webhook configurations named gpuledger."""
     settings: Mapping[str, Mapping[str, object]] | Unread = _NOT_ASKED
     """Whose settings these are -> option -> value, with the defaults."""
-    operator_access: Access | Unread = _NOT_ASKED
-    agent_access: Access | Unread = _NOT_ASKED
+    operator_access: AccountAccess | Unread = _NOT_ASKED
+    agent_access: AccountAccess | Unread = _NOT_ASKED
     lease: Json | Unread | None = _NOT_ASKED
     """The schedulers' Lease."""
     deployment: Json | Unread | None = _NOT_ASKED

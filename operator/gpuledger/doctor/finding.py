@@ -19,19 +19,19 @@ class Severity(StrEnum):
 E, W = Severity.ERROR, Severity.WARNING
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What can be found, in the order in which it is shown. The ids are stable: scripts may rely on them."""
 
     severity: Severity
     meaning: str
-    mend: str
+    remedy: str
     """What to do; words in capitals stand for names that a finding fills in."""
 
-    def __new__(cls, value: str, severity: Severity, meaning: str, mend: str) -> Self:
+    def __new__(cls, value: str, severity: Severity, meaning: str, remedy: str) -> Self:
         """Return a member with what is to be said of it."""
         kind = str.__new__(cls, value)
         kind._value_ = value
-        kind.severity, kind.meaning, kind.mend = severity, meaning, mend
+        kind.severity, kind.meaning, kind.remedy = severity, meaning, remedy
         return kind
 
     # The API server.
@@ -352,22 +352,28 @@ class Kind(StrEnum):
 class Finding:
     """One thing that is wrong."""
 
-    kind: Kind
+    kind: FindingKind
     where: str
     """The object, as "node NAME" or "KIND NAME"."""
     text: str
     """What is wrong with it, for a person."""
-    mend: str
+    remedy: str
 
     @classmethod
-    def of(cls, kind: Kind, where: str, text: str, mend: str = "", **names: str) -> Finding:
+    def of(cls, kind: FindingKind, where: str, text: str, remedy: str = "", **names: str) -> Finding:
         """Return a finding. `names` take the places of the words in capitals of what mends it."""
-        mend = mend or kind.mend
+        remedy = remedy or kind.remedy
         for word, name in names.items():
-            mend = mend.replace(word, name)
-        return cls(kind, where, text, mend)
+            remedy = remedy.replace(word, name)
+        return cls(kind, where, text, remedy)
 
     def json(self) -> dict[str, Any]:
         """Return it as data."""
         severity = self.kind.severity.value
-        return {"id": self.kind.value, "severity": severity, "where": self.where, "text": self.text, "mend": self.mend}
+        return {
+            "id": self.kind.value,
+            "severity": severity,
+            "where": self.where,
+            "text": self.text,
+            "mend": self.remedy,
+        }

@@ -51,9 +51,9 @@ def why_not_ready(pod: Json, last_words: Mapping[str, str]) -> str:
     if container is None:
         return f"its phase is {(pod.get('status') or {}).get('phase', 'unknown')}"
     problem = _problem(container)
-    told = f": {problem}" if problem else " runs, and says that it is not ready"
+    described = f": {problem}" if problem else " runs, and says that it is not ready"
     log = f"; its log: {last_words[name_of(pod)]}" if name_of(pod) in last_words else ""
-    return f"container {container.get('name')}{told}{log}"
+    return f"container {container.get('name')}{described}{log}"
 
 
 def failing_container(pod: Json) -> Json | None:

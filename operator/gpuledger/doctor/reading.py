@@ -14,7 +14,7 @@ import yaml
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
-from gpuledger.doctor.facts import Access, Facts, Json, Release, Unread
+from gpuledger.doctor.facts import AccountAccess, Facts, Json, Release, Unread
 from gpuledger.doctor.objects import failing_container, last_complaint, name_of
 from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
 from gpuledger.doctor.release import release_for
@@ -274,11 +274,13 @@ class Reading:
 
         return await _tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)
 
-    async def _access(self, account: str, permissions: Sequence[Permission], own: bool = False) -> Access | Unread:
-        async def read() -> Access:
+    async def _access(
+        self, account: str, permissions: Sequence[Permission], own: bool = False
+    ) -> AccountAccess | Unread:
+        async def read() -> AccountAccess:
             answers = await asyncio.gather(*(self._may(account, each, own) for each in permissions))
             denied = tuple(each for each, may in zip(permissions, answers, strict=True) if not may)
-            return Access(account, denied)
+            return AccountAccess(account, denied)
 
         kind = "selfsubjectaccessreviews" if own else "subjectaccessreviews"
         return await _tried(f"the permissions of {account}", f"`create` on {kind}", read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuledger import __version__
 from gpuledger.configuration.admission import OWN_ANNOTATIONS
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import Release
 from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
@@ -14,21 +14,21 @@ from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
 def release_for(settings: Settings) -> Release:
     """Return what goes with these settings. Raises BadInput for a table of vendors that can't be used."""
-    words, names = words_of(settings), settings.scheduler_names
+    dialects, names = dialects_of(settings), settings.scheduler_names
     nowhere = WebhookAddress()
     return Release(
-        words=words,
+        dialects=dialects,
         scheduler_names=names,
         version=__version__,
         policies=[
-            *validating_policies(words, names, OWN_ANNOTATIONS),
-            *mutating_policies(words, names, settings.node_taint),
+            *validating_policies(dialects, names, OWN_ANNOTATIONS),
+            *mutating_policies(dialects, names, settings.node_taint),
             *agent_policies(),
         ],
-        webhooks=[mutating_webhooks(words, nowhere), validating_webhooks(words, nowhere)],
+        webhooks=[mutating_webhooks(dialects, nowhere), validating_webhooks(dialects, nowhere)],
         scheduler_config=scheduler_configuration(
             names,
-            words,
+            dialects,
             settings.extender_url,
             settings.extender_timeout_s,
             leader_elect=True,

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpuledger.formats.dialects.device_config import device_config, node_configs
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, selection
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.model.card import ALL_CORES, Card
@@ -75,11 +75,11 @@ class _Node(_Object):
     status: _NodeStatus | None = None
 
 
-def inspected(document: object, words: Words) -> Iterator[Json]:
+def inspected(document: object, dialects: Dialects) -> Iterator[Json]:
     """Yield what is understood of each Node and Pod in a document: an object, a List, or one that makes pods."""
     items = document.get("items") if isinstance(document, dict) else None
     for each in items if isinstance(items, list) else [document]:
-        yield _object(each, words)
+        yield _object(each, dialects)
 
 
 def pod_template(document: Mapping[str, Any]) -> Json | None:
@@ -96,20 +96,20 @@ def shape_problems(document: Mapping[str, Any]) -> list[str]:
     return _shape_problems(_Node if document.get("kind") == "Node" else _Pod, document)
 
 
-def _object(document: object, words: Words) -> Json:
+def _object(document: object, dialects: Dialects) -> Json:
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str | None):
         return {"kind": None, "problems": ["this is no Kubernetes object"]}
     kind = document.get("kind")
     if kind == "Node":
-        return _node(document, words)
+        return _node(document, dialects)
     if kind == "Pod":
-        return _pod(document, words)
+        return _pod(document, dialects)
     if kind == "ConfigMap":
         return _config_map(document)
     template = pod_template(document)
     if template is not None:
         metadata = {"name": _name(document), **(template.get("metadata") or {})}
-        return {**_pod({**template, "metadata": metadata}, words), "of": f"{kind}/{_name(document)}"}
+        return {**_pod({**template, "metadata": metadata}, dialects), "of": f"{kind}/{_name(document)}"}
     problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
     return {"kind": kind, "name": _name(document), "problems": [problem]}
 
@@ -149,11 +149,11 @@ def _node_config(config: NodeConfig) -> Json:
     }
 
 
-def _node(node: Json, words: Words) -> Json:
+def _node(node: Json, dialects: Dialects) -> Json:
     problems = _shape_problems(_Node, node)
     if problems:
         return {"kind": "Node", "name": _name(node), "dialect": None, "gpus": [], "problems": problems}
-    facts = node_facts(node, words)
+    facts = node_facts(node, dialects)
     try:
         inventory = read_registers(facts)
     except BadInput as error:
@@ -195,7 +195,7 @@ def _gpu(card: Card) -> Json:
     }
 
 
-def _pod(pod: Json, words: Words) -> Json:
+def _pod(pod: Json, dialects: Dialects) -> Json:
     head = {"kind": "Pod", "namespace": _text(pod, "namespace"), "name": _name(pod)}
     problems = _shape_problems(_Pod, pod)
     if problems:
@@ -203,7 +203,7 @@ def _pod(pod: Json, words: Words) -> Json:
     found: list[Json] = []
     warnings: list[str] = []
     for container, lifetime in containers(pod):
-        request, problem = _request_of(pod, container, words)
+        request, problem = _request_of(pod, container, dialects)
         problems += problem
         warnings += request.warnings if request else ()
         asked = _asked(request) if request else None
@@ -233,11 +233,13 @@ def _pod(pod: Json, words: Words) -> Json:
     }
 
 
-def _request_of(pod: Json, container: Mapping[str, Any], words: Words) -> tuple[ContainerRequest | None, list[str]]:
+def _request_of(
+    pod: Json, container: Mapping[str, Any], dialects: Dialects
+) -> tuple[ContainerRequest | None, list[str]]:
     """Return what one container asks for, read as if it were alone: a bad one does not hide the others."""
     alone = {"spec": {"containers": [container]}, "metadata": {"annotations": {}}}
     try:
-        (request,) = container_requests(alone, words)
+        (request,) = container_requests(alone, dialects)
     except BadInput as error:
         return None, [str(error)]
     return request, []
@@ -259,7 +261,7 @@ def _asked(request: ContainerRequest) -> Json:
         "words": request.vocabulary,
         "vendor": demand.wanted.vendor,
         **({"model": demand.wanted.model} if demand.wanted.model else {}),
-        "defaults": [name for said, name in spelled.items() if said in request.defaults],
+        "defaults": [name for label, name in spelled.items() if label in request.defaults],
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, EvictionForbidden, Unreachable
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class KubeWrites:
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod leave in good order, if its PodDisruptionBudgets allow that.
 
-        Raises NotFound if it is gone, Conflict if another pod has its name, and Unreachable with status 429 if a budget
+        Raises NotFound if it is gone, Conflict if another pod has its name, and EvictionForbidden if a budget
         forbids it.
         """
         eviction = {
@@ -92,7 +93,12 @@ class KubeWrites:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        await self._client.request("POST", f"{pods_in(pod.namespace)}/{pod.name}/eviction", eviction)
+        try:
+            await self._client.request("POST", f"{pods_in(pod.namespace)}/{pod.name}/eviction", eviction)
+        except Unreachable as error:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            raise EvictionForbidden(str(error), error.status, error.retry_after_s) from error
 
     async def delete_pod(self, pod: Pod) -> None:
         """Have a pod leave in good order, whatever its PodDisruptionBudgets say.

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Share, shares_of
-from gpuledger.model.world import OldDevices, PodFacts, ToldCard
 
 
 class FindCards(Protocol):
@@ -42,19 +42,19 @@ def missing_shares(pod: PodFacts, held: Sequence[Share], cards: FindCards) -> tu
 
     Raises BadInput with a sentence where the annotation can't be used, or contradicts spec or ledger.
     """
-    told = {share.uuid: share for share in _told_shares(pod, cards)}
+    annotated = {share.uuid: share for share in _annotated_shares(pod, cards)}
     for share in held:
-        if share.uuid not in told:
+        if share.uuid not in annotated:
             raise BadInput(f"its annotation does not name card {share.uuid}, which it holds")
-        if {c.name for c in told[share.uuid].containers} != {c.name for c in share.containers}:
+        if {c.name for c in annotated[share.uuid].containers} != {c.name for c in share.containers}:
             raise BadInput(f"its annotation names other containers for card {share.uuid} than the ledger does")
     has = {share.uuid for share in held}
-    return tuple(share for uuid, share in told.items() if uuid not in has)
+    return tuple(share for uuid, share in annotated.items() if uuid not in has)
 
 
 def ambiguous_cards(pod: PodFacts, cards: FindCards) -> tuple[Card, ...]:
     """Return the cards of which the pod may have some, as one number stands for several of them."""
-    if pod.told is not None or pod.old is None:
+    if pod.annotated is not None or pod.old is None:
         return ()
     numbers = Counter(card.index for card in cards.cards_of(pod.node_name))
     return tuple(
@@ -62,15 +62,15 @@ def ambiguous_cards(pod: PodFacts, cards: FindCards) -> tuple[Card, ...]:
     )
 
 
-def _told_cards(pod: PodFacts, request: PodRequest, cards: FindCards) -> tuple[ToldCard, ...]:
-    if pod.told is not None:
-        return pod.told
+def _annotated_cards(pod: PodFacts, request: PodRequest, cards: FindCards) -> tuple[AnnotatedCard, ...]:
+    if pod.annotated is not None:
+        return pod.annotated
     if pod.old is None:
         raise BadInput("no annotation says which cards it has")
     return pod.old.cards or _by_number(pod, pod.old, request, cards)
 
 
-def _by_number(pod: PodFacts, old: OldDevices, request: PodRequest, cards: FindCards) -> tuple[ToldCard, ...]:
+def _by_number(pod: PodFacts, old: OldDevices, request: PodRequest, cards: FindCards) -> tuple[AnnotatedCard, ...]:
     """Return the cards that have these numbers on the node. One number is for all containers, several are in order."""
     by_index: dict[int, list[Card]] = {}
     for card in cards.cards_of(pod.node_name):
@@ -83,34 +83,34 @@ def _by_number(pod: PodFacts, old: OldDevices, request: PodRequest, cards: FindC
             raise BadInput(f"annotation {old.annotation} says {index}, and {many} this number on node {pod.node_name}")
         found.append(here[0].uuid)
     if len(found) == 1 and all(demand.cards == 1 for demand in request.shape):
-        return tuple(ToldCard(name, found[0], 0, 0) for name in request.names)
+        return tuple(AnnotatedCard(name, found[0], 0, 0) for name in request.names)
     if len(found) != request.cards:
         raise BadInput(f"annotation {old.annotation} names {len(found)} cards; the pod asks for {request.cards}")
     uuids = iter(found)
     return tuple(
-        ToldCard(name, next(uuids), 0, 0)
+        AnnotatedCard(name, next(uuids), 0, 0)
         for name, demand in zip(request.names, request.shape, strict=True)
         for _ in range(demand.cards)
     )
 
 
-def _told_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
+def _annotated_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
     request = pod.request
     if pod.bad_annotation:
         raise BadInput(pod.bad_annotation)
     if request is None:
         raise BadInput("it asks for no card")
-    told_cards = _told_cards(pod, request, cards)
+    annotated_cards = _annotated_cards(pod, request, cards)
     of_container: dict[str, list[str]] = {}
-    for told in told_cards:
-        of_container.setdefault(told.container, []).append(told.uuid)
+    for annotated in annotated_cards:
+        of_container.setdefault(annotated.container, []).append(annotated.uuid)
     _check_counts(request, of_container)
-    used = [_card(uuid, pod.node_name, cards) for uuid in {told.uuid for told in told_cards}]
+    used = [_card(uuid, pod.node_name, cards) for uuid in {annotated.uuid for annotated in annotated_cards}]
     assignment = tuple(tuple(of_container[name]) for name in request.names)
-    told_of = {(told.container, told.uuid): told for told in told_cards}
+    annotated_of = {(annotated.container, annotated.uuid): annotated for annotated in annotated_cards}
     result: list[Share] = []
     for card in sorted(used, key=lambda card: card.place):
-        result += shares_of(_at_least(request, card, told_of), assignment, [card])
+        result += shares_of(_at_least(request, card, annotated_of), assignment, [card])
     return tuple(result)
 
 
@@ -133,17 +133,19 @@ def _card(uuid: str, node_name: str, cards: FindCards) -> Card:
     return card
 
 
-def _at_least(request: PodRequest, card: Card, told_of: Mapping[tuple[str, str], ToldCard]) -> PodRequest:
+def _at_least(request: PodRequest, card: Card, annotated_of: Mapping[tuple[str, str], AnnotatedCard]) -> PodRequest:
     """Return the request with what the containers were told of this card, where that is more."""
     shape = [
-        _raised(demand, card.capacity, told_of.get((name, card.uuid)))
+        _raised(demand, card.capacity, annotated_of.get((name, card.uuid)))
         for name, demand in zip(request.names, request.shape, strict=True)
     ]
     return replace(request, shape=tuple(shape))
 
 
-def _raised(demand: Demand, capacity: Amounts, told: ToldCard | None) -> Demand:
-    if told is None:
+def _raised(demand: Demand, capacity: Amounts, annotated: AnnotatedCard | None) -> Demand:
+    if annotated is None:
         return demand
     asked = demand.amounts_on(capacity)
-    return replace(demand, memory_mib=max(asked.memory_mib, told.memory_mib), cores=max(asked.cores, told.cores))
+    return replace(
+        demand, memory_mib=max(asked.memory_mib, annotated.memory_mib), cores=max(asked.cores, annotated.cores)
+    )

@@ -16,28 +16,28 @@ from gpuledger.ledger.findings import (
     Action,
     Adopt,
     Annotate,
+    AuditFinding,
+    AuditFindingKind,
     ClearConflict,
     DeleteCard,
-    Finding,
     Judge,
-    Kind,
     readable,
 )
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Share, covers
 from gpuledger.model.stored_card import Misfit, StoredCard
-from gpuledger.model.world import PodFacts, SeenCard, World
 
 OVERDUE_AFTER = timedelta(minutes=1)
 """How long after its deadline a holder may still be there: the operator looks again soon after, not at once."""
 
 
-def findings(world: World) -> tuple[Finding, ...]:
+def findings(snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
     """Return every difference in the world, in the order of their kinds."""
-    audit = _Audit(world)
+    audit = _Audit(snapshot)
     found = [*audit.holders(), *audit.pods(), *audit.cards(), *audit.nodes()]
     return tuple(sorted(found, key=lambda finding: finding.place))
 
@@ -45,9 +45,9 @@ def findings(world: World) -> tuple[Finding, ...]:
 class _Audit:
     """One comparison, with what it looks things up in."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._stored = [seen.stored for seen in world.cards]
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._stored = [seen.stored for seen in snapshot.cards]
 
     @cached_property
     def _by_uuid(self) -> dict[str, StoredCard]:
@@ -66,41 +66,46 @@ class _Audit:
     def _reports(self) -> dict[str, dict[str, Card]]:
         """Name of a card's object -> node that reports the card -> the card."""
         reports: dict[str, dict[str, Card]] = {}
-        for name, report in sorted(self._world.nodes.items()):
+        for name, report in sorted(self._snapshot.nodes.items()):
             for card in report.cards or ():
                 reports.setdefault(card.object_name, {})[name] = card
         return reports
 
     # Holders.
 
-    def holders(self) -> Iterator[Finding]:
+    def holders(self) -> Iterator[AuditFinding]:
         """Find holders whose pod has no right to them."""
         for held in self._held.values():
             for card, holder in held:
                 kind, detail = self._holder(card, holder)
                 if kind is not None:
-                    action = None if kind is Kind.OTHER_NODE else Judge(holder.pod.uid)
+                    action = None if kind is AuditFindingKind.OTHER_NODE else Judge(holder.pod.uid)
                     yield _finding(kind, card.node_name, card.uuid, holder, detail, action)
 
-    def _holder(self, card: Card, holder: Holder) -> tuple[Kind | None, str]:
-        pod, amounts = self._world.pods.get(holder.pod.uid), _words(holder.share.amounts)
+    def _holder(self, card: Card, holder: Holder) -> tuple[AuditFindingKind | None, str]:
+        pod, amounts = self._snapshot.pods.get(holder.pod.uid), _words(holder.share.amounts)
         if holder.state is not HolderState.ALLOCATED:
-            report = self._world.nodes.get(card.node_name)
+            report = self._snapshot.nodes.get(card.node_name)
             runs = report is not None and report.runs(holder.pod.uid)
-            late = not runs and _is_overdue(holder.deadline, self._world.read_at)
-            return (Kind.OVERDUE if late else None), f"{amounts}, {holder.state} until {holder.deadline or 'now'}"
+            late = not runs and _is_overdue(holder.deadline, self._snapshot.read_at)
+            return (
+                AuditFindingKind.OVERDUE if late else None
+            ), f"{amounts}, {holder.state} until {holder.deadline or 'now'}"
         if pod is None:
-            return Kind.POD_GONE, amounts
+            return AuditFindingKind.POD_GONE, amounts
         if not pod.node_name:
-            return Kind.POD_NOT_BOUND, amounts
+            return AuditFindingKind.POD_NOT_BOUND, amounts
         if pod.finished:
-            return Kind.POD_FINISHED, amounts
+            return AuditFindingKind.POD_FINISHED, amounts
         rightful = self._rightful(pod)
         if card.node_name != pod.node_name:
-            kind = Kind.OTHER_NODE if rightful is None else Kind.SPARE_HOLDER
+            kind = AuditFindingKind.OTHER_NODE if rightful is None else AuditFindingKind.SPARE_HOLDER
             return kind, f"{amounts}; the pod is on node {pod.node_name}"
         if rightful is not None and holder.share not in rightful:
-            return Kind.SPARE_HOLDER, f"{amounts}; its annotation names as many cards as it asks for, and not this one"
+            return (
+                AuditFindingKind.SPARE_HOLDER,
+                f"{amounts}; its annotation names as many cards as it asks for, and not this one",
+            )
         return None, ""
 
     def _here(self, pod: PodFacts) -> list[Share]:
@@ -114,20 +119,20 @@ class _Audit:
             return None
         if covers(here, pod.request):
             return here
-        named = [share for share in here if share.uuid in {told.uuid for told in pod.told or ()}]
+        named = [share for share in here if share.uuid in {card.uuid for card in pod.annotated or ()}]
         return named if covers(named, pod.request) else None
 
     # Pods.
 
-    def pods(self) -> Iterator[Finding]:
+    def pods(self) -> Iterator[AuditFinding]:
         """Find bound pods that the ledger, or their annotation, does not know as they are."""
-        for pod in self._world.pods.values():
+        for pod in self._snapshot.pods.values():
             if pod.needs_cards and pod.bad_request:
-                yield _finding(Kind.UNREADABLE_POD, pod.node_name, "", pod, pod.bad_request)
+                yield _finding(AuditFindingKind.UNREADABLE_POD, pod.node_name, "", pod, pod.bad_request)
             elif pod.needs_cards:
                 yield from self._pod(pod)
 
-    def _pod(self, pod: PodFacts) -> Iterator[Finding]:
+    def _pod(self, pod: PodFacts) -> Iterator[AuditFinding]:
         here = self._here(pod)
         if pod.request is not None and lacks_cards(here, pod.request):
             yield from self._lacking(pod, pod.request, here)
@@ -135,23 +140,23 @@ class _Audit:
         rightful = here if pod.request is None else self._rightful(pod)
         if rightful is None or (here and pod.request is None) or not _names(rightful) <= _asking(pod):
             cards = ", ".join(share.uuid for share in here)
-            yield _finding(Kind.HOLDS_MORE, pod.node_name, "", pod, f"it holds cards {cards}")
+            yield _finding(AuditFindingKind.HOLDS_MORE, pod.node_name, "", pod, f"it holds cards {cards}")
             return
         detail = _annotation_differs(pod, rightful)
         if detail:
             action = Annotate(pod.pod, tuple(rightful))
-            yield _finding(Kind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
+            yield _finding(AuditFindingKind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
 
-    def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[Finding]:
+    def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[AuditFinding]:
         asked = f"it asks for {_count(request.cards, 'card')} and holds {len(here)}"
         try:
             missing = missing_shares(pod, here, self)
         except BadInput as error:
-            yield _finding(Kind.NOT_ADOPTABLE, pod.node_name, "", pod, f"{asked}; {error}")
+            yield _finding(AuditFindingKind.NOT_ADOPTABLE, pod.node_name, "", pod, f"{asked}; {error}")
             return
         new = tuple(share for share in missing if not self._is_known_conflict(pod, share))
         if new:  # the others are findings of their cards
-            kind = Kind.PARTLY_ENTERED if here else Kind.NOT_ENTERED
+            kind = AuditFindingKind.PARTLY_ENTERED if here else AuditFindingKind.NOT_ENTERED
             named = ", ".join(f"{share.uuid} ({_words(share.amounts)})" for share in new)
             action = Adopt(pod.pod, pod.node_name, new)
             yield _finding(kind, pod.node_name, "", pod, f"{asked}; its annotation names {named}", action)
@@ -163,7 +168,7 @@ class _Audit:
 
     def cards_of(self, node_name: str) -> Sequence[Card]:
         """Return a node's cards that take pods."""
-        here = (seen.stored for seen in self._world.cards if seen.stored.card.node_name == node_name)
+        here = (seen.stored for seen in self._snapshot.cards if seen.stored.card.node_name == node_name)
         return [stored.card for stored in here if stored.holders is not None]
 
     def _is_known_conflict(self, pod: PodFacts, share: Share) -> bool:
@@ -174,27 +179,27 @@ class _Audit:
 
     # Cards.
 
-    def cards(self) -> Iterator[Finding]:
+    def cards(self) -> Iterator[AuditFinding]:
         """Find cards that contradict themselves, their pods or their nodes."""
-        for seen in self._world.cards:
+        for seen in self._snapshot.cards:
             yield from _sums(seen)
             for misfit in seen.stored.misfits:
                 yield self._conflict(seen.stored, misfit)
             yield from self._whereabouts(seen.stored)
 
-    def _conflict(self, stored: StoredCard, misfit: Misfit) -> Finding:
-        card, pod = stored.card, self._world.pods.get(misfit.pod.uid)
+    def _conflict(self, stored: StoredCard, misfit: Misfit) -> AuditFinding:
+        card, pod = stored.card, self._snapshot.pods.get(misfit.pod.uid)
         holds = any(holder.pod.uid == misfit.pod.uid for holder in stored.holders or ())
         if pod is not None and pod.needs_cards == card.node_name and not holds:
             detail = f"{_words(misfit.amounts)} are not counted: {misfit.why}"
-            return _finding(Kind.CONFLICT, card.node_name, card.uuid, misfit, detail)
+            return _finding(AuditFindingKind.CONFLICT, card.node_name, card.uuid, misfit, detail)
         detail = "the share is entered by now" if holds else "the pod is not on the card any more"
         action = ClearConflict(card.uuid, misfit.pod.uid)
-        return _finding(Kind.CONFLICT_OVER, card.node_name, card.uuid, misfit, detail, action)
+        return _finding(AuditFindingKind.CONFLICT_OVER, card.node_name, card.uuid, misfit, detail, action)
 
-    def _whereabouts(self, stored: StoredCard) -> Iterator[Finding]:
+    def _whereabouts(self, stored: StoredCard) -> Iterator[AuditFinding]:
         card = stored.card
-        report = self._world.nodes.get(card.node_name)
+        report = self._snapshot.nodes.get(card.node_name)
         reporters = self._reports.get(card.object_name, {})
         if (report is not None and report.cards is None) or card.node_name in reporters:
             return
@@ -203,43 +208,43 @@ class _Audit:
             detail += f"; node {' and node '.join(reporters)} does"
         if stored.holders or stored.misfits:
             pods = _pods((*(stored.holders or ()), *stored.misfits))
-            yield _finding(Kind.ABANDONED_HOLDERS, card.node_name, card.uuid, None, f"{detail}; {pods}")
+            yield _finding(AuditFindingKind.ABANDONED_HOLDERS, card.node_name, card.uuid, None, f"{detail}; {pods}")
         elif reporters:
-            yield _finding(Kind.MOVED_CARD, card.node_name, card.uuid, None, detail)
+            yield _finding(AuditFindingKind.MOVED_CARD, card.node_name, card.uuid, None, detail)
         else:
-            yield _finding(Kind.ABANDONED_CARD, card.node_name, card.uuid, None, detail, DeleteCard(stored))
+            yield _finding(AuditFindingKind.ABANDONED_CARD, card.node_name, card.uuid, None, detail, DeleteCard(stored))
 
     # Nodes.
 
-    def nodes(self) -> Iterator[Finding]:
+    def nodes(self) -> Iterator[AuditFinding]:
         """Find what is wrong with the nodes' registers."""
-        for name, report in self._world.nodes.items():
+        for name, report in self._snapshot.nodes.items():
             if report.problems:
                 rest = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
-                yield _finding(Kind.UNREADABLE_REGISTER, name, "", None, report.problems[0] + rest)
+                yield _finding(AuditFindingKind.UNREADABLE_REGISTER, name, "", None, report.problems[0] + rest)
         known = {stored.card.object_name: stored.card for stored in self._stored}
         for name, reporters in self._reports.items():
             first, card = next(iter(reporters.items()))
             if len(reporters) > 1:
                 owner = f"; the ledger has it on node {known[name].node_name}" if name in known else ""
                 detail = f"nodes {' and '.join(reporters)} report it{owner}"
-                yield _finding(Kind.TWO_NODES, first, card.uuid, None, detail)
+                yield _finding(AuditFindingKind.TWO_NODES, first, card.uuid, None, detail)
             if name not in known:
-                yield _finding(Kind.NOT_IN_LEDGER, first, card.uuid, None, "its node reports it")
+                yield _finding(AuditFindingKind.NOT_IN_LEDGER, first, card.uuid, None, "its node reports it")
 
 
 def _finding(
-    kind: Kind,
+    kind: AuditFindingKind,
     node: str,
     card: str,
     about: Holder | PodFacts | Misfit | None,
     detail: str,
     action: Action | None = None,
-) -> Finding:
-    return Finding(kind, node, card, about.pod if about else None, readable(detail), action)
+) -> AuditFinding:
+    return AuditFinding(kind, node, card, about.pod if about else None, readable(detail), action)
 
 
-def _sums(seen: SeenCard) -> Iterator[Finding]:
+def _sums(seen: SeenCard) -> Iterator[AuditFinding]:
     card, holders = seen.stored.card, seen.stored.holders or ()
     held, capacity = sum((holder.share.amounts for holder in holders), NOTHING), card.capacity
     over = [
@@ -251,16 +256,20 @@ def _sums(seen: SeenCard) -> Iterator[Finding]:
         if used > there
     ]
     if over:
-        yield _finding(Kind.OVER_CAPACITY, card.node_name, card.uuid, None, f"{', '.join(over)}; {_pods(holders)}")
+        yield _finding(
+            AuditFindingKind.OVER_CAPACITY, card.node_name, card.uuid, None, f"{', '.join(over)}; {_pods(holders)}"
+        )
     if held.number > capacity.number:
         detail = f"{_count(held.number, 'slot')} of {capacity.number}; {_pods(holders)}"
-        yield _finding(Kind.TOO_MANY_SLOTS, card.node_name, card.uuid, None, detail)
+        yield _finding(AuditFindingKind.TOO_MANY_SLOTS, card.node_name, card.uuid, None, detail)
     if seen.total is not None and seen.total != held:
         detail = f"the total says {_words(seen.total)}, the holders add up to {_words(held)}"
-        yield _finding(Kind.WRONG_TOTAL, card.node_name, card.uuid, None, detail)
+        yield _finding(AuditFindingKind.WRONG_TOTAL, card.node_name, card.uuid, None, detail)
     alone = [str(holder.pod) for holder in holders if holder.share.exclusive]
     if alone and len(holders) > 1:
-        yield _finding(Kind.NOT_ALONE, card.node_name, card.uuid, None, f"for {alone[0]} alone, but: {_pods(holders)}")
+        yield _finding(
+            AuditFindingKind.NOT_ALONE, card.node_name, card.uuid, None, f"for {alone[0]} alone, but: {_pods(holders)}"
+        )
 
 
 def _names(shares: Iterable[Share]) -> set[str]:
@@ -275,18 +284,18 @@ def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:
     """Say how the annotation differs from the shares; empty if it does not, apart from the order of the cards."""
     if pod.bad_annotation:
         return pod.bad_annotation
-    told = {(told.container, told.uuid): (told.memory_mib, told.cores) for told in pod.told or ()}
+    annotated = {(card.container, card.uuid): (card.memory_mib, card.cores) for card in pod.annotated or ()}
     held = {(c.name, share.uuid): (c.memory_mib, c.cores) for share in shares for c in share.containers}
-    if pod.told is None and held:
+    if pod.annotated is None and held:
         return "it has no annotation"
-    for container, uuid in (*held, *told):
+    for container, uuid in (*held, *annotated):
         where = f"container {container[:63]!r}, card {uuid}"
-        if (container, uuid) not in told:
+        if (container, uuid) not in annotated:
             return f"{where}: in the ledger alone"
         if (container, uuid) not in held:
             return f"{where}: in the annotation alone"
-        if told[container, uuid] != held[container, uuid]:
-            memory_mib, cores = told[container, uuid]
+        if annotated[container, uuid] != held[container, uuid]:
+            memory_mib, cores = annotated[container, uuid]
             right_mib, right_cores = held[container, uuid]
             return f"{where}: told {memory_mib} MiB, {cores} %, in the ledger {right_mib} MiB, {right_cores} %"
     return ""

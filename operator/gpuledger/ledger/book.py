@@ -17,7 +17,7 @@ from gpuledger.ledger.strangers import Strangers
 from gpuledger.ledger.topologies import Topologies
 from gpuledger.ledger.touches import Touches
 from gpuledger.model.card import Card
-from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.errors import ShareRefused
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
@@ -250,14 +250,14 @@ class Ledger:
     def hold(self, pod_uid: str, placement: Placement, deadline_s: float, spares: Collection[Placement] = ()) -> None:
         """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it.
 
-        Raises DoesNotFit, and changes nothing, when a card has no room for it or is not there.
+        Raises ShareRefused, and changes nothing, when a card has no room for it or is not there.
         """
         hold = Hold(pod_uid, placement, deadline_s, tuple(spares))
         for each in hold.placements:
             for share in each.shares:
                 entry = self._entries.get(share.uuid)
                 if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, pod_uid):
-                    raise DoesNotFit(f"card {share.uuid} has no room for {share.amounts}")
+                    raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
         self.drop_hold(pod_uid)
         self._holds[pod_uid] = hold
         self._first_deadline_s = min(self._first_deadline_s, deadline_s)

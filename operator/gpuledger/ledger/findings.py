@@ -13,7 +13,7 @@ DETAIL_LENGTH = 500
 """Longer details are cut: parts of them come from annotations, which anybody can fill."""
 
 
-class Kind(StrEnum):
+class AuditFindingKind(StrEnum):
     """What can differ, in the order in which it is shown. `remedy` says what mends it."""
 
     remedy: str
@@ -101,10 +101,10 @@ Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One difference. `action` is what mends it, None where a person decides."""
 
-    kind: Kind
+    kind: AuditFindingKind
     node: str = ""
     card: str = ""
     """UUID of a card."""
@@ -121,7 +121,7 @@ class Finding:
     def place(self) -> tuple[int, str, str, str, str]:
         """Sort key: by kind, then by what it is about."""
         return (
-            list(Kind).index(self.kind),
+            list(AuditFindingKind).index(self.kind),
             self.node,
             self.card,
             str(self.pod or ""),

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from gpuledger.ledger.adoption import lacks_cards, missing_shares
 from gpuledger.ledger.entry import why_not
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod, Share
-from gpuledger.model.world import PodFacts, World
 
 NOT_ALL = "another share of the pod can't be entered"
 
@@ -29,14 +29,14 @@ class Step:
     """What stands in the way; empty if the share can be entered."""
 
 
-def plan(world: World, scheduler_names: Collection[str]) -> tuple[Step, ...]:
+def plan(snapshot: ClusterSnapshot, scheduler_names: Collection[str]) -> tuple[Step, ...]:
     """Return the steps for all pods that lack cards in the ledger, by namespace and name.
 
     Shares are counted in this order: one that fits in is in the way of the next. Cards that nodes report, and that are
     not in the ledger yet, count as empty.
     """
-    cards = _Cards(world)
-    pods = sorted(world.pods.values(), key=lambda pod: str(pod.pod))
+    cards = _Cards(snapshot)
+    pods = sorted(snapshot.pods.values(), key=lambda pod: str(pod.pod))
     return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, scheduler_names))))
 
 
@@ -50,7 +50,7 @@ def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> Iterator[Step]:
     if not pod.needs_cards:
         return
-    source = pod.old.annotation if pod.told is None and pod.old is not None else "gpuledger.dev/devices"
+    source = pod.old.annotation if pod.annotated is None and pod.old is not None else "gpuledger.dev/devices"
     if pod.request is None:
         if pod.bad_request:
             yield Step(pod.pod, pod.node_name, source, None, pod.bad_request)
@@ -85,12 +85,12 @@ def _lacking(
 class _Cards:
     """The cards of the world, with the shares on them; what is entered counts from then on."""
 
-    def __init__(self, world: World) -> None:
-        self._cards = {card.uuid: card for node in world.nodes.values() for card in node.cards or ()}
-        self._cards |= {seen.stored.card.uuid: seen.stored.card for seen in world.cards}
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._cards = {card.uuid: card for node in snapshot.nodes.values() for card in node.cards or ()}
+        self._cards |= {seen.stored.card.uuid: seen.stored.card for seen in snapshot.cards}
         self._shares: dict[str, list[Share]] = {uuid: [] for uuid in self._cards}
         self._of_pod: dict[str, list[tuple[str, Share]]] = {}  # pod UID -> node name and share
-        for seen in world.cards:
+        for seen in snapshot.cards:
             for holder in seen.stored.holders or ():
                 self._shares[seen.stored.card.uuid].append(holder.share)
                 mine = self._of_pod.setdefault(holder.pod.uid, [])

@@ -20,7 +20,7 @@ from gpuledger.model.share import Holder, Pod
 from gpuledger.model.stranger import Stranger
 
 
-class Cards(Protocol):
+class CardLookup(Protocol):
     """What else the ledger knows."""
 
     def node_names(self) -> Collection[str]:
@@ -39,7 +39,7 @@ class Cards(Protocol):
 class Strangers:
     """All strangers of a ledger. `touch` is called with the name of a node on which one comes, changes, or goes."""
 
-    def __init__(self, cards: Cards, touch: Callable[[str], None]) -> None:
+    def __init__(self, cards: CardLookup, touch: Callable[[str], None]) -> None:
         self._cards = cards
         self._touch = touch
         self._of_node: dict[str, dict[str, Stranger]] = {}  # node name -> pod UID -> stranger
@@ -151,9 +151,9 @@ class Strangers:
         vendors = {each.vendor for each in stranger.counted if each.resource in served}
         if not vendors or not self.lacks(stranger):
             return ()
-        uid, told = stranger.pod.uid, stranger.told.get(offer.dialect, frozenset())
+        uid, assigned = stranger.pod.uid, stranger.assigned.get(offer.dialect, frozenset())
         cards: Mapping[str, CardEntry] = {entry.card.uuid: entry for entry in entries}
-        known = told if told and told <= cards.keys() else None
+        known = assigned if assigned and assigned <= cards.keys() else None
         return [
             uuid
             for uuid, entry in cards.items()

@@ -2,20 +2,23 @@
 
 GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
-├── DoesNotFit          the ledger refuses a share that would over-allocate a card
+├── NotReady            the operator has not read the ledger yet; kube-scheduler asks again
+├── ShareRefused        the ledger does not enter a share: its card has no room for it, is gone, or takes no pods
 ├── BindFailed          a pod can't be bound now; the text goes into its event
-│   └── NobodyAsks      kube-scheduler does not wait for its Binding any more
-├── TooMuch             an answer takes more work than one question may cost; asked again, there is less left to do
+│   └── BindAbandoned   kube-scheduler does not wait for its Binding any more
+├── BindInProgress      an earlier attempt to bind the pod is not over, so the pod can't be placed anew
+├── WorkLimitExceeded   an answer takes more work than one question may cost; asked again, there is less left to do
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
 ├── StartRefused        a container must not start on a node; the text goes into its pod's events
-├── WentBack            the API server has less than it had: its data comes from an older copy
-├── NotYet              what a container needs to start is not known yet; asked again soon, it may be
+├── StateRolledBack     the API server has less than it had: its data comes from an older copy
+├── NotKnownYet         what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
     ├── Conflict        409
     ├── Invalid         422: for the ledger, a share that does not fit or a stale total
     ├── Denied          401, 403
     ├── AnswerTooLong   200, and more of it than was allowed
+    ├── EvictionForbidden  429 to an eviction: a PodDisruptionBudget forbids it now
     └── Unreachable     429, 5xx, no answer: the request may have been carried out
 """
 
@@ -30,19 +33,27 @@ class BadInput(GpuledgerError):  # noqa: N818 - reads as what it is
     """Input that can't be understood. `str()` says what is wrong, where, and what to do."""
 
 
-class DoesNotFit(GpuledgerError):  # noqa: N818
-    """A share that a card has no room for."""
+class NotReady(GpuledgerError):  # noqa: N818
+    """The operator has not read the ledger yet."""
+
+
+class ShareRefused(GpuledgerError):  # noqa: N818
+    """A share that the ledger does not enter: its card has no room for it, is gone, or takes no pods."""
 
 
 class BindFailed(GpuledgerError):  # noqa: N818
     """A pod that can't be bound to the node now."""
 
 
-class NobodyAsks(BindFailed):
+class BindAbandoned(BindFailed):
     """kube-scheduler does not wait for a pod's Binding any more; that says nothing of the pod or its node."""
 
 
-class TooMuch(GpuledgerError):  # noqa: N818
+class BindInProgress(GpuledgerError):  # noqa: N818
+    """An earlier attempt to bind the pod is not over: a Binding is on its way, or its shares are being given back."""
+
+
+class WorkLimitExceeded(GpuledgerError):  # noqa: N818
     """An answer takes more work than one question may cost; what was done is kept, so asking again leads on."""
 
 
@@ -50,11 +61,11 @@ class StartRefused(GpuledgerError):  # noqa: N818
     """A container that must not start. `str()` says why, and what to do."""
 
 
-class NotYet(GpuledgerError):  # noqa: N818
+class NotKnownYet(GpuledgerError):  # noqa: N818
     """Something that has to be known before a container starts, and may be in a moment."""
 
 
-class WentBack(GpuledgerError):  # noqa: N818
+class StateRolledBack(GpuledgerError):  # noqa: N818
     """An object that is older than it was. Whoever goes on from memory would write what never happened."""
 
 
@@ -85,6 +96,10 @@ class Invalid(ApiError):  # noqa: N818
 
 class Denied(ApiError):  # noqa: N818
     """The account may not do this."""
+
+
+class EvictionForbidden(ApiError):  # noqa: N818
+    """A PodDisruptionBudget forbids an eviction now."""
 
 
 class Unreachable(ApiError):  # noqa: N818

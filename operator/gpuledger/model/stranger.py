@@ -27,5 +27,5 @@ class Stranger:
     node_name: str
     counted: tuple[Counted, ...]
     """Only what is more than zero."""
-    told: Mapping[Dialect, frozenset[str]] = field(default_factory=dict)
+    assigned: Mapping[Dialect, frozenset[str]] = field(default_factory=dict)
     """Whose device plugin -> UUIDs of the cards that this plugin was told to give out, if it was told so many."""

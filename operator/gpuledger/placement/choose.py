@@ -10,18 +10,18 @@ from itertools import islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
-from gpuledger.model.errors import TooMuch
+from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.host import NO_HOST
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
+from gpuledger.placement.candidates import Footprint
 from gpuledger.placement.decide import Decider, hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, refuse_alone
 from gpuledger.placement.fitting_nodes import LOOKED_AT, FittingNodes, Ranking
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
 from gpuledger.placement.pricers import Pricers
-from gpuledger.placement.ways import Ask
 from gpuledger.placement.work import Work
 
 SETS_KEPT = 256
@@ -56,7 +56,7 @@ class Chooser:
         self._mix = mix or Mix()
         self._pricers = Pricers(ledger, self._mix, policy)
         # (ask, policy) -> set, least recently asked first
-        self._sets: OrderedDict[tuple[Ask, Policy], FittingNodes] = OrderedDict()
+        self._sets: OrderedDict[tuple[Footprint, Policy], FittingNodes] = OrderedDict()
         self._dropped_evaluations = 0
 
     @property
@@ -66,7 +66,7 @@ class Chooser:
 
     def arrived(self, request: PodRequest) -> None:
         """Take in that a new pod has come, before it is asked for."""
-        self._mix.arrived(Ask(request.shape, request.host))
+        self._mix.arrived(Footprint(request.shape, request.host))
 
     def given_out(self, cards: float) -> None:
         """Take in that a pod has got cards, or parts of cards."""
@@ -83,9 +83,9 @@ class Chooser:
     def choose(
         self, request: PodRequest, node_names: Collection[str], count: int, avoided: Collection[str] = ()
     ) -> Choice:
-        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why. Raises TooMuch.
+        """Return up to `count` of the named nodes that fit, the preferred first; if none does, why.
 
-        Nodes to be avoided are returned only if no other one fits.
+        Nodes to be avoided are returned only if no other one fits. Raises WorkLimitExceeded.
         """
         wanted = _quick(node_names)
         known = self._set_of(request)
@@ -98,7 +98,7 @@ class Chooser:
         if avoided and (placements := tuple(islice(self._placements(known, request, wanted), count))):
             return Choice(placements, {}, known.ranking())
         if known.unseen:
-            raise TooMuch(
+            raise WorkLimitExceeded(
                 f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
                 f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
             )
@@ -199,10 +199,10 @@ class Chooser:
             raise AssertionError("a node without cards can't fit")
         return refusal
 
-    def _key(self, request: PodRequest) -> tuple[Ask, Policy]:
+    def _key(self, request: PodRequest) -> tuple[Footprint, Policy]:
         policy = self._policy.wished(request)
         priced = policy.nodes not in NODE_RANKS or policy.cards not in CARD_RANKS
-        return Ask(request.shape, request.host if priced else NO_HOST), policy
+        return Footprint(request.shape, request.host if priced else NO_HOST), policy
 
     def _may_keep_all(self) -> bool:
         """Tell whether the sets are few enough; each comes to have an entry for every node."""

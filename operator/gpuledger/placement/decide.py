@@ -1,7 +1,8 @@
 """One pod against some nodes: its cards on each, and how much each is preferred; or why it does not fit.
 
-First each node offers *ways*: cards for every container. Most preferences for cards know the one to take. One that asks
-for the costs gets all ways that differ, and takes the cheapest. Then the nodes are ranked by the ways that are left.
+First each node offers *candidates*: cards for every container. Most preferences for cards know the one to take. One
+that asks for the costs gets all candidates that differ, and takes the cheapest. Then the nodes are ranked by the
+candidates that are left.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Shape
 from gpuledger.model.share import Assignment
+from gpuledger.placement.candidates import Candidate, Footprint, differing_candidates
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
-from gpuledger.placement.ways import Ask, Way, differing_ways
 from gpuledger.placement.work import Work
 
 PLAIN_STEPS = 64
@@ -27,7 +28,7 @@ COSTS_PER_UNIT = 20
 
 
 class Effect(NamedTuple):
-    """What a way does: the number that a pricer has given to the node, and those of what is left of its cards."""
+    """What a candidate does: the number that a pricer has given to the node, and those of what is left of its cards."""
 
     node: int
     changes: tuple[tuple[int, int], ...]
@@ -38,16 +39,16 @@ class Pricer(Protocol):
     """Tells what a pod's placement costs the pods that are still to come."""
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that are used now; it grows when these change."""
 
     def tick(self) -> None:
         """Do a bit of the work on new prices, if any is to be done. Called at each question."""
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node as it is now."""
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return the cost of each of these, the lowest is preferred. A node may have changed since: then it is old."""
 
 
@@ -64,8 +65,8 @@ class Decision:
 class Decider:
     """Decides for all pods with the same ask and policy."""
 
-    def __init__(self, ask: Ask, policy: Policy, pricers: Mapping[Preference, Pricer]) -> None:
-        self._ask = ask
+    def __init__(self, footprint: Footprint, policy: Policy, pricers: Mapping[Preference, Pricer]) -> None:
+        self._footprint = footprint
         self._policy = policy
         self.policy_name = policy.nodes.value
         self._card_pricer = None if policy.cards in CARD_RANKS else pricers[policy.cards]
@@ -74,17 +75,17 @@ class Decider:
         """Steps of searches so far beyond what a plain request takes on a node."""
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that ranks are made from; after a change, earlier ranks are a little old."""
-        return self._node_pricer.edition if self._node_pricer else 0
+        return self._node_pricer.version if self._node_pricer else 0
 
     def decide(self, nodes: Sequence[NodeRoom], hard_steps_allowed: int | None = None) -> list[Decision | Refusal]:
         """Return the decision for each node, for the first of them only if `hard_steps` would be more than that."""
-        offers: list[Sequence[Way] | Refusal] = []
+        offers: list[Sequence[Candidate] | Refusal] = []
         for node in nodes:
             if hard_steps_allowed is not None and self.hard_steps >= hard_steps_allowed:
                 break
-            offers.append(self._ways(node))
+            offers.append(self._candidates(node))
         chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal)]))
         return [offer if isinstance(offer, Refusal) else next(chosen) for offer in offers]
 
@@ -96,45 +97,52 @@ class Decider:
             replace(decision, rank=(rank, *decision.rank[1:])) for decision, rank in zip(decisions, ranks, strict=True)
         ]
 
-    def _ways(self, node: NodeRoom) -> Sequence[Way] | Refusal:
-        shape, work = self._ask.shape, Work(WORK_LIMIT)
+    def _candidates(self, node: NodeRoom) -> Sequence[Candidate] | Refusal:
+        shape, work = self._footprint.shape, Work(WORK_LIMIT)
         if self._card_pricer:
-            found = differing_ways(shape, node, work)
+            found = differing_candidates(shape, node, work)
         else:
             cards = choose_cards(shape, node, self._policy.cards, work)
-            found = cards if isinstance(cards, Refusal) else (Way(node, cards),)
+            found = cards if isinstance(cards, Refusal) else (Candidate(node, cards),)
         self.hard_steps += hard_steps(shape, work)
         return found
 
-    def _chosen(self, offers: Sequence[Sequence[Way]]) -> list[Decision]:
-        """Return a decision for each node that offers some ways."""
-        ways = [way for offer in offers for way in offer]
-        effects, costs = self._priced(self._card_pricer, ways)
+    def _chosen(self, offers: Sequence[Sequence[Candidate]]) -> list[Decision]:
+        """Return a decision for each node that offers candidates."""
+        candidates = [candidate for offer in offers for candidate in offer]
+        effects, costs = self._priced(self._card_pricer, candidates)
         if self._card_pricer:
             cheapest = _cheapest(costs, [len(offer) for offer in offers])
-            ways, effects = [ways[way] for way in cheapest], [effects[way] for way in cheapest]
-            costs = [costs[way] for way in cheapest]
+            candidates, effects = (
+                [candidates[candidate] for candidate in cheapest],
+                [effects[candidate] for candidate in cheapest],
+            )
+            costs = [costs[candidate] for candidate in cheapest]
         if self._node_pricer is not self._card_pricer:
-            effects, costs = self._priced(self._node_pricer, ways)
-        return self._ranked(ways, effects, costs)
+            effects, costs = self._priced(self._node_pricer, candidates)
+        return self._ranked(candidates, effects, costs)
 
-    def _ranked(self, ways: Sequence[Way], effects: Sequence[Effect], costs: Sequence[float]) -> list[Decision]:
+    def _ranked(
+        self, candidates: Sequence[Candidate], effects: Sequence[Effect], costs: Sequence[float]
+    ) -> list[Decision]:
         if not self._node_pricer:
             rank = NODE_RANKS[self._policy.nodes]
-            return [Decision(rank(way.node, way.assignment), way.assignment) for way in ways]
+            return [
+                Decision(rank(candidate.node, candidate.assignment), candidate.assignment) for candidate in candidates
+            ]
         return [
-            Decision((cost, -connectivity_of(way.node, way.assignment)), way.assignment, effect)
-            for way, effect, cost in zip(ways, effects, costs, strict=True)
+            Decision((cost, -connectivity_of(candidate.node, candidate.assignment)), candidate.assignment, effect)
+            for candidate, effect, cost in zip(candidates, effects, costs, strict=True)
         ]
 
-    def _priced(self, pricer: Pricer | None, ways: Sequence[Way]) -> tuple[list[Effect], list[float]]:
-        """Return what the ways do and what they cost; nothing if nobody prices them."""
-        effects = [pricer.effect(self._ask, way) for way in ways] if pricer else []
+    def _priced(self, pricer: Pricer | None, candidates: Sequence[Candidate]) -> tuple[list[Effect], list[float]]:
+        """Return what the candidates do and what they cost; nothing if nobody prices them."""
+        effects = [pricer.effect(self._footprint, candidate) for candidate in candidates] if pricer else []
         return effects, self._costs(pricer, effects) if pricer else []
 
     def _costs(self, pricer: Pricer, effects: Sequence[Effect]) -> list[float]:
         """Return costs, rounded: what is nearly equal is left to the order of names, which fills node after node."""
-        return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._ask, effects)] if effects else []
+        return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._footprint, effects)] if effects else []
 
 
 def hard_steps(shape: Shape, work: Work) -> int:

@@ -191,14 +191,14 @@ class _Search:
         self.looks = LOOKS_LIMIT
         self.work = work
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
-        self.told_apart = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
+        self.distinguishable = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
 
     def place(self, depth: int) -> bool:
         """Give cards to the containers from `depth` on; undo what leads nowhere."""
         if depth == len(self.order):
             return True
         container = self.order[depth]
-        for rooms in self._ways(container):
+        for rooms in self._combinations(container):
             self.budget -= 1
             if self.budget < 0 or not self.work.spend(len(rooms)):
                 return False
@@ -215,7 +215,7 @@ class _Search:
             tuple(room.card.uuid for room in sorted(rooms, key=lambda room: room.card.place)) for rooms in self.chosen
         )
 
-    def _ways(self, container: int) -> Iterator[tuple[Room, ...]]:
+    def _combinations(self, container: int) -> Iterator[tuple[Room, ...]]:
         """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
         demand = self.shape[container]
         if not self.work.spend(STEPS_OF_A_CARD * len(self.rooms)):
@@ -227,12 +227,12 @@ class _Search:
         seen: set[tuple[object, ...]] = set()
         groups = _by_numa_node(fitting) if demand.one_numa_node and demand.cards > 1 else [fitting]
         kinds = {} if last else {room.card.uuid: self._kind(room) for room in fitting}
-        ways = [combinations(group, demand.cards) for group in groups]
+        card_sets = [combinations(group, demand.cards) for group in groups]
         best: Sequence[tuple[Room, ...]] = ()
         if demand.cards > 1 and self.card_order.tells_sets_apart:
             first = self.taken if demand.lifetime is Lifetime.INIT else ()
             best = self.card_order.best_sets(groups, demand.cards, first)
-        for rooms in chain(best, *ways):
+        for rooms in chain(best, *card_sets):
             self.looks -= 1
             if self.looks < 0 or not self.work.spend():
                 return
@@ -247,8 +247,8 @@ class _Search:
         """Return a number that cards have in common which are interchangeable for the rest of the search."""
         mine = tuple(self.taken.get(room.card.uuid, ()))
         alone = tuple(self.alone.get(room.card.uuid, ()))
-        told_apart = room.card.uuid if self.told_apart else ""
-        kind = (told_apart, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
+        distinguishable = room.card.uuid if self.distinguishable else ""
+        kind = (distinguishable, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
         return self.kinds.setdefault(kind, len(self.kinds))
 
     def _fits_beside(self, container: int, room: Room) -> bool:

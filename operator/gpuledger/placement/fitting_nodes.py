@@ -63,7 +63,7 @@ class FittingNodes:
     def __init__(self, decider: Decider, ledger: Ledger, order: Iterable[str]) -> None:
         self._decider = decider
         self._ledger = ledger
-        self._edition = decider.edition
+        self._version = decider.version
         self._seen = ledger.changes  # number of the last change that is taken into account
         self._unseen = dict.fromkeys(chain(order, ledger.known_nodes()))  # names of nodes that are to be looked at
         self._ranked: list[Ranked] = []
@@ -124,8 +124,8 @@ class FittingNodes:
 
         Returns how many it has looked at, which are not more than `at_once`.
         """
-        if self._edition != self._decider.edition:
-            self._edition = self._decider.edition
+        if self._version != self._decider.version:
+            self._version = self._decider.version
             self._old = sorted(self._old + self._ranked)
             self._ranked = []
             self._turns = deque(name for _, name in self._old)

@@ -68,7 +68,7 @@ class CardReport:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeCards:
     """A node's cards, by index, and their sums."""
 
     name: str
@@ -106,13 +106,13 @@ def report_of_stored(stored: StoredCard) -> CardReport:
     return CardReport(stored.card, stored.phase, stored.reason, holders, len(stored.claims), len(stored.misfits))
 
 
-def by_node(reports: Iterable[CardReport]) -> list[NodeReport]:
+def by_node(reports: Iterable[CardReport]) -> list[NodeCards]:
     """Return the nodes by name, each with its cards by index."""
     found: dict[str, list[CardReport]] = defaultdict(list)
     for report in reports:
         found[report.card.node_name].append(report)
     return [
-        NodeReport(name, tuple(sorted(cards, key=lambda report: report.card.place)))
+        NodeCards(name, tuple(sorted(cards, key=lambda report: report.card.place)))
         for name, cards in sorted(found.items())
     ]
 

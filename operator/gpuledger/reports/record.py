@@ -14,7 +14,7 @@ from gpuledger.reports.cards import amounts_json
 Json = dict[str, Any]
 
 
-class Happening(StrEnum):
+class RecordKind(StrEnum):
     """What it was."""
 
     ASSIGNED = "assigned"
@@ -33,7 +33,7 @@ class Happening(StrEnum):
     """A preemption for the pod has ended without cards."""
 
 
-class Ranked(NamedTuple):
+class RankedNode(NamedTuple):
     """A node that was compared with others, and the numbers that it was compared by: the lowest is preferred."""
 
     node_name: str
@@ -45,20 +45,20 @@ class Record:
     """One line."""
 
     unix_s: float
-    happening: Happening
+    kind: RecordKind
     pod: Pod
     node_name: str
     shares: Sequence[Share]
     text: str
     """Why, or what for, in a sentence."""
-    ranked: Sequence[Ranked] = ()
+    ranked: Sequence[RankedNode] = ()
     """The node that was chosen and the next best ones."""
 
     def json(self) -> Json:
         """Return the record as it goes over the wire, and into a file."""
         return {
             "time": datetime.fromtimestamp(self.unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "kind": self.happening.value,
+            "kind": self.kind.value,
             "namespace": self.pod.namespace,
             "pod": self.pod.name,
             "podUID": self.pod.uid,

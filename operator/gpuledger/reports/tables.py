@@ -37,7 +37,7 @@ NARROWEST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Terminal:
     """What is printed on."""
 
     width: int | None = None
@@ -70,7 +70,7 @@ class Column:
 
 
 def table(
-    page: Page,
+    terminal: Terminal,
     columns: Sequence[Column],
     rows: Iterable[Sequence[Cell]],
     title_style: str = "bold",
@@ -80,22 +80,22 @@ def table(
     body = [tuple(map(_harmless_cell, row)) for row in rows]
     titles: tuple[Cell, ...] = tuple(((column.title, title_style),) for column in columns)
     widths = [max(map(length, cells)) for cells in zip(titles, *body, strict=True)]
-    shown = _shown(page, columns, widths, len(gap))
+    shown = _shown(terminal, columns, widths, len(gap))
     folded = [position for position in shown if columns[position].fold]
-    while page.width is not None and folded and _width(widths, shown, len(gap)) > page.width:
+    while terminal.width is not None and folded and _width(widths, shown, len(gap)) > terminal.width:
         widest = max(folded, key=lambda position: widths[position])
         if widths[widest] <= NARROWEST:
             break
         widths[widest] -= 1
-    return [line for row in (titles, *body) for line in _lines(page, columns, row, shown, widths, gap)]
+    return [line for row in (titles, *body) for line in _lines(terminal, columns, row, shown, widths, gap)]
 
 
-def ruled(page: Page, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[str]:
+def ruled(terminal: Terminal, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[str]:
     """Return the lines of a table that stands by itself: a rule under its titles, and room around it."""
-    inner = page if page.width is None else replace(page, width=page.width - 2 * len(EDGE))
+    inner = terminal if terminal.width is None else replace(terminal, width=terminal.width - 2 * len(EDGE))
     titles, *body = table(inner, columns, rows, title_style="dim")
     width = max(len(UNPAINTED.sub("", line)) for line in (titles, *body))
-    rule = " " + ("─" if page.blocks else "-") * (width + 2)
+    rule = " " + ("─" if terminal.blocks else "-") * (width + 2)
     return ["", EDGE + titles, rule, *(EDGE + line for line in body), ""]
 
 
@@ -113,11 +113,11 @@ def length(cell: Cell) -> int:
     return len(cell) if isinstance(cell, str) else sum(len(text) for text, _ in cell)
 
 
-def _shown(page: Page, columns: Sequence[Column], widths: Sequence[int], gap: int) -> list[int]:
+def _shown(terminal: Terminal, columns: Sequence[Column], widths: Sequence[int], gap: int) -> list[int]:
     """Return the positions of the columns that there is room for."""
     shown = list(range(len(columns)))
     needed = [min(width, READABLE) if column.fold else width for column, width in zip(columns, widths, strict=True)]
-    while page.width is not None and _width(needed, shown, gap) > page.width:
+    while terminal.width is not None and _width(needed, shown, gap) > terminal.width:
         spared = max(shown, key=lambda position: columns[position].spare)
         if not columns[spared].spare:
             break
@@ -130,16 +130,21 @@ def _width(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _lines(
-    page: Page, columns: Sequence[Column], row: Sequence[Cell], shown: Sequence[int], widths: Sequence[int], gap: str
+    terminal: Terminal,
+    columns: Sequence[Column],
+    row: Sequence[Cell],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    gap: str,
 ) -> list[str]:
     folded = {position: _fold(row[position], widths[position], columns[position].fold) for position in shown}
     height = max(map(len, folded.values()))
     if height == 1:
-        return [_line(page, columns, row, shown, widths, gap)]
+        return [_line(terminal, columns, row, shown, widths, gap)]
     lines = []
     for number in range(height):
         cells = [folded.get(p, [""])[number] if number < len(folded.get(p, [""])) else "" for p in range(len(row))]
-        lines.append(_line(page, columns, cells, shown, widths, gap))
+        lines.append(_line(terminal, columns, cells, shown, widths, gap))
     return lines
 
 
@@ -152,7 +157,12 @@ def _fold(cell: Cell, width: int, fold: bool) -> list[Cell]:
 
 
 def _line(
-    page: Page, columns: Sequence[Column], row: Sequence[Cell], shown: Sequence[int], widths: Sequence[int], gap: str
+    terminal: Terminal,
+    columns: Sequence[Column],
+    row: Sequence[Cell],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    gap: str,
 ) -> str:
     cells = []
     for position in shown:
@@ -160,7 +170,7 @@ def _line(
         if isinstance(cell, str):
             text, size = cell, len(cell)
         else:
-            text, size = "".join(page.paint(*part) for part in cell), length(cell)
+            text, size = "".join(terminal.paint(*part) for part in cell), length(cell)
         space = " " * (widths[position] - size)
         cells.append(space + text if columns[position].right else text + space)
     return gap.join(cells).rstrip()

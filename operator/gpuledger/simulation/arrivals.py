@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.cluster import TraceCluster, Why
 from gpuledger.simulation.fragmentation import FragmentationMeter
 from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod
+from gpuledger.simulation.trace_cluster import TraceCluster, Why
 
 STEPS = 100
 """Points of the curve for as much load as the cluster has."""

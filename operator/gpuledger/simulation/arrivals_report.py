@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from gpuledger.reports.tables import NARROW_GAP, Column, Page, table
+from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
 from gpuledger.simulation.arrivals import ArrivalRun
-from gpuledger.simulation.cluster import Why
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
+from gpuledger.simulation.trace_cluster import Why
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ def csv_rows(runs_of: Mapping[str, Sequence[ArrivalRun]]) -> Iterator[tuple[str,
                 yield policy, str(run.seed), f"{point.load:g}", f"{point.allocated:.6f}", f"{point.fragments:.6f}"
 
 
-def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
+def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
     """Return a table with one row per policy, the best allocation at the end first."""
     loads = list(next(iter(summaries.values()))["allocation_ratio"])
     numbers = (*(f"AT {percent(load)}" for load in loads), "± SEEDS", "FRAGMENTS", "UNPLACED")
@@ -65,7 +65,7 @@ def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
         )
         for policy, found in sorted(summaries.items(), key=lambda item: -item[1]["allocation_ratio"][last])
     ]
-    return table(page, columns, rows, gap=NARROW_GAP)
+    return table(terminal, columns, rows, gap=NARROW_GAP)
 
 
 def _whys(counts: Mapping[str, float]) -> str:

@@ -20,9 +20,9 @@ import numpy as np
 
 from gpuledger.model.errors import BadInput
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.cluster import TraceCluster
 from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace
+from gpuledger.simulation.trace_cluster import TraceCluster
 
 TRACE_ORDER = 0
 """The seed that leaves the pods in the order in which they came. Others deal the same times out to them anew."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from gpuledger.reports.tables import NARROW_GAP, Column, Page, table
+from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
 from gpuledger.simulation.departures import DepartureRun
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
@@ -76,7 +76,7 @@ def csv_rows(runs_of: Mapping[str, Mapping[float, Sequence[DepartureRun]]]) -> I
                     yield policy, f"{load:g}", str(run.seed), size, *counts, *quantiles, *ratios
 
 
-def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
+def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
     """Return a table with one row per load and policy."""
     loads = list(next(iter(summaries.values()))["loads"])
     sizes = list(next(iter(summaries.values()))["loads"][loads[0]]["waits"])
@@ -92,7 +92,7 @@ def as_lines(summaries: Mapping[str, Json], page: Page) -> list[str]:
         for load in loads
         for policy, found in summaries.items()
     ]
-    return table(page, [Column(title, right=title != "POLICY") for title in titles], rows, gap=NARROW_GAP)
+    return table(terminal, [Column(title, right=title != "POLICY") for title in titles], rows, gap=NARROW_GAP)
 
 
 def _heading(size: str) -> str:

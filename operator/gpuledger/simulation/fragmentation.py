@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuledger.simulation.cluster import TraceCluster
 from gpuledger.simulation.trace import PodKind, TraceNode
+from gpuledger.simulation.trace_cluster import TraceCluster
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

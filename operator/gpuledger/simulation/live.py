@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given
@@ -33,7 +33,7 @@ class ClusterReads(Protocol):
         """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
 
 
-async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], words: Words) -> Scene:
+async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialects: Dialects) -> Scene:
     """Read the cluster; pods that wait come by priority, then by age. Raises ApiError, BadInput for another CRD."""
     cards: dict[str, list[StoredCard]] = {}  # node name -> its cards
     held: set[str] = set()  # UIDs of pods that the ledger has
@@ -49,7 +49,7 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], words:
     waiting = []
     async for page in reads.pending_pods(scheduler_names):
         for pod in page:
-            facts = pod_facts(pod, words)
+            facts = pod_facts(pod, dialects)
             ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod) and facts.pod.uid not in held
             if ours and (facts.request is not None or facts.bad_request):
                 waiting.append(((-facts.pod.priority, created_at(pod)), pod))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from gpuledger.model.request import PodRequest
+from gpuledger.placement.candidates import Footprint
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.ways import Ask
 
 
 class History(StrEnum):
@@ -23,5 +23,5 @@ def expected_mix(counts: Mapping[PodRequest, int], history: History) -> Mix:
     """Return what is known of the pods: request -> how many of them the trace has."""
     mix = Mix()
     if history is History.KNOWN:
-        mix.fix((Ask(request.shape, request.host), count) for request, count in counts.items())
+        mix.fix((Footprint(request.shape, request.host), count) for request, count in counts.items())
     return mix

@@ -51,7 +51,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class Objects:
+class InputObjects:
     """What files hold: nodes and pods in their order, what was passed over, and what can't be read."""
 
     nodes: list[Given] = field(default_factory=list)
@@ -60,9 +60,9 @@ class Objects:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_objects(paths: Iterable[str]) -> Objects:
+def read_objects(paths: Iterable[str]) -> InputObjects:
     """Read files and folders, `-` for standard input; what can't be read is a problem, and the rest goes on."""
-    found = Objects()
+    found = InputObjects()
     for path in paths:
         for file, text in _texts(path, found):
             try:
@@ -75,7 +75,7 @@ def read_objects(paths: Iterable[str]) -> Objects:
     return found
 
 
-def _texts(path: str, found: Objects) -> Iterator[tuple[str, str]]:
+def _texts(path: str, found: InputObjects) -> Iterator[tuple[str, str]]:
     if path == STANDARD_INPUT:
         yield "standard input", sys.stdin.read()
         return
@@ -93,7 +93,7 @@ def _texts(path: str, found: Objects) -> Iterator[tuple[str, str]]:
             found.problems.append(Problem(str(file), "", f"it is no text: {error}"))
 
 
-def take_document(document: object, file: str, found: Objects) -> None:
+def take_document(document: object, file: str, found: InputObjects) -> None:
     """Sort one document in: a Node, a Pod, something that makes pods, or a List of these."""
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         for each in document["items"]:
@@ -128,7 +128,7 @@ def take_document(document: object, file: str, found: Objects) -> None:
         _take_one({**template, "kind": "Pod", "metadata": metadata}, file, found)
 
 
-def _take_one(document: Json, file: str, found: Objects) -> None:
+def _take_one(document: Json, file: str, found: InputObjects) -> None:
     problems = shape_problems(document)
     name = _name_of(document) or (_generated_name(document, found) if document["kind"] == "Pod" else "")
     if not problems and not name:
@@ -152,7 +152,7 @@ def _with_kind(item: object, kind_of_list: object) -> object:
     return {**item, "kind": kind} if kind else item
 
 
-def _generated_name(document: Mapping[str, Any], found: Objects) -> str:
+def _generated_name(document: Mapping[str, Any], found: InputObjects) -> str:
     """Return a name as the API server makes it of generateName, an empty text if there is none."""
     metadata = document.get("metadata")
     begin = metadata.get("generateName") if isinstance(metadata, dict) else None

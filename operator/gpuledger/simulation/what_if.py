@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.objects import Given, Objects, Problem
-from gpuledger.simulation.situation import Outcome, Situation, Status
+from gpuledger.simulation.object_cluster import ObjectCluster, PodOutcome, PodStatus
+from gpuledger.simulation.objects import Given, InputObjects, Problem
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Scene:
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, objects: Objects) -> None:
+    def add(self, objects: InputObjects) -> None:
         """Add what files hold. Pods that are bound already come first."""
         self.nodes += [(node, None) for node in objects.nodes]
         self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))
@@ -37,7 +37,7 @@ class Scene:
 class Placed:
     """A pod's outcome; its cards with their places on the node."""
 
-    outcome: Outcome
+    outcome: PodOutcome
     indexes: dict[str, int]
     on_added_node: bool
 
@@ -58,39 +58,39 @@ class Answer:
     @property
     def fit(self) -> int:
         """Return how many pods were placed."""
-        return sum(pod.outcome.status is Status.PLACED for pod in self.pods)
+        return sum(pod.outcome.status is PodStatus.PLACED for pod in self.pods)
 
     @property
     def waiting(self) -> int:
         """Return how many found no room."""
-        return sum(pod.outcome.status is Status.NO_ROOM for pod in self.pods)
+        return sum(pod.outcome.status is PodStatus.NO_ROOM for pod in self.pods)
 
 
-def answer(scene: Scene, words: Words, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
+def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
     """Place the pods of a scene in turn, with more nodes if asked. Raises BadInput if there is no node to copy."""
     before = None
     if add_nodes:
-        outcomes = _placed(_stage(scene, words, policy), scene.pods)
-        before = sum(outcome.status is Status.PLACED for outcome in outcomes)
-    situation = _stage(scene, words, policy)
-    added = situation.add_like(like, add_nodes) if add_nodes else []
-    outcomes = _placed(situation, scene.pods)
+        outcomes = _placed(_stage(scene, dialects, policy), scene.pods)
+        before = sum(outcome.status is PodStatus.PLACED for outcome in outcomes)
+    cluster = _stage(scene, dialects, policy)
+    added = cluster.add_like(like, add_nodes) if add_nodes else []
+    outcomes = _placed(cluster, scene.pods)
     placed = tuple(
-        Placed(each, {share.uuid: situation.index_of(share.uuid) for share in each.shares}, each.node_name in added)
+        Placed(each, {share.uuid: cluster.index_of(share.uuid) for share in each.shares}, each.node_name in added)
         for each in outcomes
     )
-    notes, problems = (*scene.notes, *situation.notes), (*scene.problems, *situation.problems)
+    notes, problems = (*scene.notes, *cluster.notes), (*scene.problems, *cluster.problems)
     return Answer(placed, tuple(added), like, before, notes, problems)
 
 
-def _stage(scene: Scene, words: Words, policy: Policy) -> Situation:
-    situation = Situation(words, policy)
+def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:
+    cluster = ObjectCluster(dialects, policy)
     for node, stored in scene.nodes:
-        situation.add_node(node, stored)
+        cluster.add_node(node, stored)
     for pod in scene.running:
-        situation.count_host(pod)
-    return situation
+        cluster.count_host(pod)
+    return cluster
 
 
-def _placed(situation: Situation, pods: Sequence[Given]) -> list[Outcome]:
-    return [outcome for outcome in map(situation.take, pods) if outcome is not None]
+def _placed(cluster: ObjectCluster, pods: Sequence[Given]) -> list[PodOutcome]:
+    return [outcome for outcome in map(cluster.take, pods) if outcome is not None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Page, table
-from gpuledger.simulation.situation import Outcome, Status
+from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
+from gpuledger.simulation.object_cluster import PodOutcome, PodStatus
 from gpuledger.simulation.what_if import Answer, Placed
 
 Json = dict[str, Any]
@@ -27,18 +27,18 @@ def as_json(answer: Answer) -> Json:
     }
 
 
-def as_lines(answer: Answer, page: Page) -> Iterator[str]:
+def as_lines(answer: Answer, terminal: Terminal) -> Iterator[str]:
     """Yield the table, the reasons of those that found no room, and a line that sums up."""
     if answer.pods:
-        yield from _table(answer, page)
+        yield from _table(answer, terminal)
     for placed in answer.pods:
-        if placed.outcome.status is Status.NO_ROOM:
+        if placed.outcome.status is PodStatus.NO_ROOM:
             yield ""
-            yield from page.folded(f"{placed.outcome.pod} finds no room:")
+            yield from terminal.folded(f"{placed.outcome.pod} finds no room:")
             for (reason, text), count in _ranked(placed.outcome.reasons):
-                yield from page.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
+                yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
     yield ""
-    yield from page.folded(_summary(answer))
+    yield from terminal.folded(_summary(answer))
 
 
 def _pod(placed: Placed) -> Json:
@@ -61,7 +61,7 @@ def _pod(placed: Placed) -> Json:
     }
 
 
-def _devices(outcome: Outcome) -> dict[str, list[tuple[str, int, int]]]:
+def _devices(outcome: PodOutcome) -> dict[str, list[tuple[str, int, int]]]:
     """Return the cards of each container: UUID, memory and cores, in the order of the cards' index."""
     devices: dict[str, list[tuple[str, int, int]]] = {}
     for share in outcome.shares:
@@ -74,7 +74,7 @@ def _ranked(reasons: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, str
     return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _table(answer: Answer, page: Page) -> list[str]:
+def _table(answer: Answer, terminal: Terminal) -> list[str]:
     titles = ("POD", "NODE", "CONTAINER", "GPU", "UUID", "MIB", "CORES")
     columns = [Column(title, right=title in ("GPU", "MIB", "CORES"), fold=True) for title in titles]
     rows: list[tuple[Cell, ...]] = []
@@ -87,16 +87,16 @@ def _table(answer: Answer, page: Page) -> list[str]:
                 first, name = ("", ""), ""
         if not placed.outcome.shares:
             rows.append((*first, "", "", "", "", ""))
-    return table(page, columns, rows, gap=NARROW_GAP)
+    return table(terminal, columns, rows, gap=NARROW_GAP)
 
 
 def _node(placed: Placed) -> Cell:
     match placed.outcome.status:
-        case Status.NO_ROOM:
+        case PodStatus.NO_ROOM:
             return (("no room", "red"),)
-        case Status.NO_GPU:
+        case PodStatus.NO_GPU:
             return ((NO_GPU, "dim"),)
-        case Status.BOUND:
+        case PodStatus.BOUND:
             return f"{placed.outcome.node_name} (bound)"
     return ((placed.outcome.node_name, "green"),)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpuledger.model.errors import BadInput, WentBack
+from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.workflows.counts import Counts
 
 logger = logging.getLogger(__name__)
@@ -19,11 +19,11 @@ Json = dict[str, Any]
 def apart(kind: str, found: Json, counts: Counts) -> Iterator[None]:
     """Take in one object: if that fails, it is logged with its name, counted, and left out.
 
-    Raises WentBack: then nothing that is remembered can be trusted.
+    Raises StateRolledBack: then nothing that is remembered can be trusted.
     """
     try:
         yield
-    except WentBack:
+    except StateRolledBack:
         raise
     except BadInput as error:
         counts.bad_input.labels(kind).inc()

@@ -7,6 +7,7 @@ values of its label that are known. Their names begin with `gpuledger_`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,16 @@ NAMESPACE: Final = "gpuledger"
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 """Upper ends of the buckets of a duration."""
+
+
+class PreemptionOutcome(StrEnum):
+    """What has become of a preemption."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    FORBIDDEN = "forbidden"
+    """PodDisruptionBudgets protect the victims."""
+    GIVEN_UP = "given-up"
 
 
 class Counts:
@@ -41,7 +52,7 @@ class Counts:
         """The reason is that of the first node."""
         _begin(self.refusals, Reason)
         self.preemptions = counter("preemptions", "Preemptions by what has become of them", ["outcome"])
-        _begin(self.preemptions, ("begun", "done", "forbidden", "given-up"))
+        _begin(self.preemptions, PreemptionOutcome)
         self.bad_input = counter("bad_input", "Objects that could not be understood", ["kind"])
         _begin(self.bad_input, ("allocation", "node", "pod", "request"))
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from gpuledger.formats.objects.lease import holder_host
+from gpuledger.formats.objects.lease import holder_host_name
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +18,11 @@ class Leadership:
     Two that take themselves for active do no harm, only double work: the ledger's rules hold for both.
     """
 
-    def __init__(self, host: str | None) -> None:
-        self._host = host
+    def __init__(self, host_name: str | None) -> None:
+        self._host_name = host_name
         self._active = asyncio.Event()
         self._passive = asyncio.Event()
-        self._set(host is None)
+        self._set(host_name is None)
 
     def is_active(self) -> bool:
         """Tell whether this operator writes. Without a host name it always does."""
@@ -30,7 +30,7 @@ class Leadership:
 
     def observe(self, lease: Mapping[str, Any], gone: bool) -> None:
         """Take in the Lease."""
-        active = not gone and holder_host(lease) == self._host
+        active = not gone and holder_host_name(lease) == self._host_name
         if active != self.is_active():
             logger.info("this operator is %s now", "active" if active else "passive")
             self._set(active)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts
 from gpuledger.formats.objects.pod import (
     bound_node,
@@ -24,7 +24,7 @@ from gpuledger.formats.objects.pod import (
 )
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BadInput, WentBack
+from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stored_card import StoredCard
@@ -33,7 +33,7 @@ from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
-from gpuledger.workflows.journal.went_back import check_age, went_back
+from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -116,7 +116,7 @@ class ClusterObserver:
         pending_trackers: Sequence[PendingPodTracker],
         reader: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
-        words: Words,
+        dialects: Dialects,
         scheduler_names: Sequence[str],
         counts: Counts,
     ) -> None:
@@ -133,7 +133,7 @@ class ClusterObserver:
         self._pending_trackers = pending_trackers
         self._reader = reader
         self._read_request = read_request
-        self._words = words
+        self._dialects = dialects
         self._scheduler_names = scheduler_names
         self._counts = counts
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
@@ -164,7 +164,7 @@ class ClusterObserver:
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
-                self._inventory.observe(node_facts(node, self._words))
+                self._inventory.observe(node_facts(node, self._dialects))
                 self._ends.observe(node)
 
     def _forget_node(self, name: str) -> None:
@@ -322,7 +322,10 @@ class ClusterObserver:
         self.on_compared()
 
     async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
-        """Resync for ever, and soon after it is said to be needed. After an error, soon again. Raises WentBack."""
+        """Resync for ever, and soon after it is said to be needed. After an error, soon again.
+
+        Raises StateRolledBack.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -331,7 +334,7 @@ class ClusterObserver:
             needed.clear()
             try:
                 await self.resync()
-            except WentBack:
+            except StateRolledBack:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
                 logger.warning("comparing with the API server failed, trying again: %r", error)
@@ -351,7 +354,7 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
-        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises WentBack."""
+        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
         missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
@@ -359,7 +362,7 @@ class ClusterObserver:
                     name = node["metadata"]["name"]
                     missing.discard(name)
                     if _version(node) < known.get(name, 0):
-                        raise went_back(f"Node {name}", _version(node), known[name])
+                        raise state_rolled_back(f"Node {name}", _version(node), known[name])
                     self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -27,7 +27,7 @@ from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.pending.pod_condition import WaitingTeller
+from gpuledger.workflows.pending.pod_condition import PodConditionWriter
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -70,7 +70,7 @@ class Workflows:
     learner: Learner
     observer: ClusterObserver
     explainer: PodExplainer
-    waiting_teller: WaitingTeller
+    pod_condition_writer: PodConditionWriter
     why_waiting: WhyWaiting
     unlinked: UnlinkedNodes
     room_has_changed: asyncio.Event
@@ -80,7 +80,7 @@ class Workflows:
 def connect(
     store: KubeStore,
     settings: Settings,
-    words: Words,
+    dialects: Dialects,
     events: EventRecorder,
     leadership: Leadership,
     clock: Clock,
@@ -94,7 +94,7 @@ def connect(
     journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
     who_preempts = WhoPreempts.by_setting(settings.preemption)
     placement = PlacementSettings(
-        words=words,
+        dialects=dialects,
         hold_ttl_s=settings.hold_ttl_s,
         bind_timeout_s=settings.bind_answer_s,
         nodes_offered=settings.nodes_offered,
@@ -119,7 +119,7 @@ def connect(
     )
     turns = PluginTurns(
         ledger=ledger,
-        words=words,
+        dialects=dialects,
         store=store,
         counts=counts,
         timeout_s=settings.plugin_timeout_s,
@@ -145,7 +145,7 @@ def connect(
         store=store,
         waiting=waiting,
         lives=lives,
-        teller=events,
+        event_recorder=events,
         counts=counts,
         despite_budgets=settings.preempt_despite_budgets,
         deadlines=deadlines,
@@ -168,7 +168,7 @@ def connect(
         waiting=waiting,
         finder=VictimFinder(ledger=ledger, policy=policy, lives=lives, reader=store, clock=clock),
         carrier=carrier,
-        teller=events,
+        event_recorder=events,
         counts=counts,
         settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
         read_request=placement.request,
@@ -180,7 +180,7 @@ def connect(
         journal=journal,
         store=store,
         counts=counts,
-        teller=events,
+        event_recorder=events,
         agents=agents,
         starts=starts,
         is_active=is_active,
@@ -208,10 +208,10 @@ def connect(
         lives=lives,
         clock=clock,
     )
-    waiting_teller = WaitingTeller(
+    pod_condition_writer = PodConditionWriter(
         explainer=explainer,
         store=store,
-        teller=events,
+        event_recorder=events,
         after_s=settings.tell_waiting_after_s,
         clock=clock,
         is_active=is_active,
@@ -227,10 +227,10 @@ def connect(
         starts=starts,
         preemption=preemption,
         bound_trackers=(turns, lives, HostTracker(ledger.hosts), learner, releaser, starts),
-        pending_trackers=(learner, waiting_teller, placer, preemption),
+        pending_trackers=(learner, pod_condition_writer, placer, preemption),
         reader=store,
         read_request=placement.request,
-        words=words,
+        dialects=dialects,
         scheduler_names=settings.scheduler_names,
         counts=counts,
     )
@@ -258,7 +258,7 @@ def connect(
             learner=learner,
             observer=observer,
             explainer=explainer,
-            waiting_teller=waiting_teller,
+            pod_condition_writer=pod_condition_writer,
             why_waiting=WhyWaiting(ledger, chooser, waiting),
             unlinked=UnlinkedNodes(ledger, policy),
             room_has_changed=asyncio.Event(),
@@ -281,5 +281,5 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
-    workflows.trail.on_record.append(workflows.waiting_teller.observe)
+    workflows.trail.on_record.append(workflows.pod_condition_writer.observe)
     return workflows

@@ -56,7 +56,7 @@ async def test_what_a_read_only_disk_does_not_let_go_goes_later_and_ends_nobody(
 
     agent = an_agent(tmp_path)
     agent._grants.write(a_grant())
-    monkeypatch.setattr(agent._departed, "find", gone)
+    monkeypatch.setattr(agent._orphaned_grants, "find", gone)
     with monkeypatch.context() as read_only:
         read_only.setattr(Path, "unlink", refuse)
         await agent._tidy()
@@ -75,7 +75,7 @@ async def test_what_a_container_was_given_stays_as_long_as_something_of_its_pod_
 
     agent = an_agent(tmp_path)
     agent._grants.write(a_grant())
-    monkeypatch.setattr(agent._departed, "find", gone)
+    monkeypatch.setattr(agent._orphaned_grants, "find", gone)
     main = a_container("main", {"nvidia.com/gpu": "1"})
     status = {"containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "containerd://1"}]}
     pod = a_pod_object("a", uid="uid-a", node_name="node-a", containers=[main]) | {"status": status}

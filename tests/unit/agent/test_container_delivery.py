@@ -10,7 +10,7 @@ import pytest
 from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
-from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeWays
+from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeCapabilities
 from gpuledger.agent.delivery.isolation import Installed, Isolation
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
@@ -64,19 +64,19 @@ async def test_a_checkpoint_that_can_not_be_read_is_no_reason_to_fail(node: Agen
 
 
 async def test_what_the_nodes_isolation_needs_is_waited_for(node: AgentNode) -> None:
-    node.ways = NodeWays(Isolation.MPS, Installed(), VendorDevices())
+    node.capabilities = NodeCapabilities(Isolation.MPS, Installed(), VendorDevices())
     pod = node.bind("a", {"main": [0]})
     await node.admit(pod)
     starting = asyncio.create_task(node.start(pod, "main"))
     await asyncio.sleep(2)
     assert node.grants.all() == ()
-    node.ways = NodeWays(Isolation.MPS, Installed(mps_directory="/mps"), VendorDevices())
+    node.capabilities = NodeCapabilities(Isolation.MPS, Installed(mps_directory="/mps"), VendorDevices())
     await starting
     assert any("CUDA_MPS_PINNED" in line for grant in node.grants.all() for line in grant.edits["env"])
 
 
 async def test_a_pods_wish_is_heard_where_it_harms_nobody(node: AgentNode, caplog: pytest.LogCaptureFixture) -> None:
-    node.ways = NodeWays(Isolation.MPS, Installed(mps_directory="/mps"), VendorDevices())
+    node.capabilities = NodeCapabilities(Isolation.MPS, Installed(mps_directory="/mps"), VendorDevices())
     pod = node.bind("a", {"main": [0]})
     pod["metadata"]["annotations"][ISOLATION_ANNOTATION] = "none"
     node.api.put_pod(pod)
@@ -91,7 +91,9 @@ async def test_hami_core_has_a_directory_for_each_container_until_its_pod_is_gon
 ) -> None:
     hami = tmp_path / "hami"
     hami.mkdir()
-    node.ways = NodeWays(Isolation.HAMI_CORE, Installed(str(hami)), VendorDevices(), "nvidia.com/priority")
+    node.capabilities = NodeCapabilities(
+        Isolation.HAMI_CORE, Installed(str(hami)), VendorDevices(), "nvidia.com/priority"
+    )
     pod = node.bind("a", {"main": [0]})
     pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/priority"] = "1"
     node.api.put_pod(pod)

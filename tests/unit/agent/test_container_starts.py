@@ -10,11 +10,11 @@ from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
-from gpuledger.agent.container_starts import PATIENCE_S, NodeWays
+from gpuledger.agent.container_starts import PATIENCE_S, NodeCapabilities
 from gpuledger.agent.delivery.isolation import Installed, Isolation
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import VendorDevices
-from gpuledger.model.errors import Denied, NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
 
 KUBELET_PATIENCE_S = 30.0
@@ -175,7 +175,7 @@ async def test_the_number_of_a_card_is_the_drivers_and_not_the_ledgers(node: Age
     pod = node.bind("a", {"main": [0, 1]})
     node.shown |= {"GPU-node-a-0": 1, "GPU-node-a-1": 0}
     devices = {f"nvidia.com/gpu={index}": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]} for index in (0, 1)}
-    node.ways = NodeWays(Isolation.NONE, Installed(), VendorDevices(devices))
+    node.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices(devices))
     await node.admit(pod)
     await node.start(pod, "main")
     (grant,) = node.grants.all()
@@ -199,7 +199,7 @@ async def test_a_share_that_stays_taken_back_is_told_before_the_kubelet_gives_up
     pod = node.bind("a", {"main": [0]}, state=HolderState.RELEASING)
     await node.admit(pod)
     begin_s = now_s()
-    with pytest.raises(NotYet, match="releasing"):
+    with pytest.raises(NotKnownYet, match="releasing"):
         await node.start(pod, "main")
     assert now_s() - begin_s == pytest.approx(PATIENCE_S, abs=0.1)
     assert node.starts.outcomes == {"not_yet": 1}
@@ -221,7 +221,7 @@ async def test_a_server_that_stays_away_is_told_before_the_kubelet_gives_up(node
     fault = hold_answer(asyncio.Event()) if hangs else lose_request()
     node.api.queue(Operation.READ_CARD, *[fault] * 1_000)
     begin_s = now_s()
-    with pytest.raises(NotYet, match="tried for 20 s"):
+    with pytest.raises(NotKnownYet, match="tried for 20 s"):
         await node.start(pod, "main")
     assert now_s() - begin_s < KUBELET_PATIENCE_S - 5
     assert len(node.api.called(Operation.READ_CARD)) < 20, "a server in trouble is not hammered"
@@ -286,7 +286,7 @@ async def test_of_containers_that_share_their_slots_one_without_cards_does_not_h
 async def test_what_a_container_was_given_stays_though_a_kubelet_that_has_lost_its_record_gives_out_its_slots_again(
     node: AgentNode,
 ) -> None:
-    """It may run: whether its pod is gone, others say (departed_pods.py)."""
+    """It may run: whether its pod is gone, others say (orphaned_grants.py)."""
     node.kubelet.take_list(GPU, [("slot-0", "Healthy"), ("slot-1", "Healthy")])
     old, other = node.bind("old", {"main": [0]}), node.bind("other", {"main": [1]})
     for pod in (old, other):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.inventory import node_cards
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
@@ -66,6 +66,6 @@ def test_hidden_cards_are_not_offered() -> None:
 def test_the_operator_reads_the_same_cards_from_the_annotation() -> None:
     offered = cards(NodeConfig(mode="mps"), CARD, replace(CARD, uuid="GPU-b", index=1, fault="lost"), SHARE)
     node = {"metadata": {"name": "node-a", "annotations": {REGISTER_ANNOTATION: register_of(offered)}}}
-    inventory = read_registers(node_facts(node, WORDS))
+    inventory = read_registers(node_facts(node, DIALECTS))
     assert inventory.problems == ()
     assert list(inventory.cards) == offered

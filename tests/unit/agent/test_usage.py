@@ -7,7 +7,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.agent.usage import ASK_AGAIN_S, TELL_AGAIN_S, Usage, Use
+from gpuledger.agent.usage import ASK_AGAIN_S, REPORT_AGAIN_S, PodUsage, Usage
 from gpuledger.model.errors import BadInput, Unreachable
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
@@ -50,7 +50,7 @@ async def test_memory_and_processes_of_a_pod_are_added_up_for_each_card(machine:
     await machine.usage.compare(
         [machine.process(1, UID), machine.process(2, UID, memory_mib=None), machine.process(3, UID, "GPU-2", 7)]
     )
-    assert machine.usage.uses == (Use("GPU-1", UID, 100, 2, True), Use("GPU-2", UID, 7, 1, True))
+    assert machine.usage.uses == (PodUsage("GPU-1", UID, 100, 2, True), PodUsage("GPU-2", UID, 7, 1, True))
 
 
 async def test_what_a_grant_explains_is_not_asked_of_the_ledger(machine: Machine) -> None:
@@ -85,7 +85,7 @@ async def test_who_begins_again_is_told_again_after_an_hour_and_not_each_time(ma
         for processes in ([machine.process(1, OTHER)], []):
             await machine.usage.compare(processes)
     assert len(machine.told) == 1
-    await asyncio.sleep(TELL_AGAIN_S)
+    await asyncio.sleep(REPORT_AGAIN_S)
     await machine.usage.compare([machine.process(1, OTHER)])
     assert len(machine.told) == 2
 
@@ -108,7 +108,7 @@ async def test_a_server_that_does_not_answer_makes_no_finding_and_no_second_one(
 
 async def test_processes_of_the_node_itself_are_its_own_matter(machine: Machine) -> None:
     await machine.usage.compare([machine.process(1), DeviceProcess(pid=99, uuid="GPU-1", memory_mib=5)])
-    assert machine.usage.uses == (Use("GPU-1", "", 105, 2, True),)
+    assert machine.usage.uses == (PodUsage("GPU-1", "", 105, 2, True),)
     assert machine.told == []
 
 
@@ -135,9 +135,9 @@ async def test_a_container_is_looked_up_where_the_kubelet_keeps_no_groups_for_po
         (machine.proc / str(pid) / "cgroup").write_text(f"5:pids:/k8s.io/{container}\n")
     for _ in range(3):
         await usage.compare(processes)
-    assert usage.uses == (Use("GPU-1", "", 200, 2, True), Use("GPU-1", UID, 100, 1, True))
+    assert usage.uses == (PodUsage("GPU-1", "", 200, 2, True), PodUsage("GPU-1", UID, 100, 1, True))
     assert len(asked) == 3
     known["b" * 64] = OTHER
     await asyncio.sleep(ASK_AGAIN_S)
     await usage.compare(processes)
-    assert Use("GPU-1", OTHER, 100, 1, False) in usage.uses
+    assert PodUsage("GPU-1", OTHER, 100, 1, False) in usage.uses

@@ -3,7 +3,7 @@
 import orjson
 
 from benchmark.watches_alone import KINDS, PODS_PER_NODE, measure
-from fakes.objects import WORDS
+from fakes.objects import DIALECTS
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.objects.node import node_facts
 from gpuledger.formats.objects.pod import bound_node, pod_identity
@@ -13,7 +13,7 @@ def test_the_operator_can_read_what_is_watched() -> None:
     (node,) = map(orjson.loads, KINDS["nodes"].objects(1))
     pods, cards = (list(map(orjson.loads, KINDS[kind].objects(1))) for kind in ("pods", "cards"))
     name = node["metadata"]["name"]
-    assert node_facts(node, WORDS).registers
+    assert node_facts(node, DIALECTS).registers
     assert {bound_node(pod) for pod in pods} == {name}
     assert len({pod_identity(pod).uid for pod in pods}) == PODS_PER_NODE
     assert {stored_card(card).card.node_name for card in cards} == {name}

@@ -10,16 +10,16 @@ from gpuledger.command_line.commands import audit
 from gpuledger.command_line.commands.audit import as_json, as_lines
 from gpuledger.command_line.options import ended_by_errors
 from gpuledger.command_line.program import main
-from gpuledger.ledger.findings import Finding, Judge, Kind
+from gpuledger.ledger.findings import AuditFinding, AuditFindingKind, Judge
 from gpuledger.model.errors import Unreachable
 from gpuledger.model.share import Pod
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 from gpuledger.workflows.repair.audit import Report
 
 POD = Pod("uid-a", "default", "a")
 LONG_UUID = "GPU-" + "0123456789abcdef." * 14 + "end"
-GONE = Finding(Kind.POD_GONE, "node-a", LONG_UUID, POD, "1000 MiB, 0 % cores, 1 slot", Judge("uid-a"))
-TWIN = Finding(Kind.TWO_NODES, "node-a", "GPU-1", None, "nodes node-a and node-b report it")
+GONE = AuditFinding(AuditFindingKind.POD_GONE, "node-a", LONG_UUID, POD, "1000 MiB, 0 % cores, 1 slot", Judge("uid-a"))
+TWIN = AuditFinding(AuditFindingKind.TWO_NODES, "node-a", "GPU-1", None, "nodes node-a and node-b report it")
 NOTHING = Report((), ())
 
 
@@ -31,7 +31,7 @@ def test_the_fields_for_scripts() -> None:
             "card": LONG_UUID,
             "pod": "default/a",
             "detail": "1000 MiB, 0 % cores, 1 slot",
-            "remedy": Kind.POD_GONE.remedy,
+            "remedy": AuditFindingKind.POD_GONE.remedy,
             "mended": True,
         },
         {
@@ -40,7 +40,7 @@ def test_the_fields_for_scripts() -> None:
             "card": "GPU-1",
             "pod": "",
             "detail": "nodes node-a and node-b report it",
-            "remedy": Kind.TWO_NODES.remedy,
+            "remedy": AuditFindingKind.TWO_NODES.remedy,
             "mended": False,
         },
     ]
@@ -48,18 +48,18 @@ def test_the_fields_for_scripts() -> None:
 
 
 def test_a_table_for_another_program_has_whole_lines_and_no_colours() -> None:
-    lines = list(as_lines(Report((), (GONE, TWIN)), Page()))
+    lines = list(as_lines(Report((), (GONE, TWIN)), Terminal()))
     (row,) = (line for line in lines if LONG_UUID in line)
     assert row.split() == ["node-a", LONG_UUID, "default/a", "1000", "MiB,", "0", "%", "cores,", "1", "slot"]
-    assert f"pod-gone: {Kind.POD_GONE.remedy}" in lines
+    assert f"pod-gone: {AuditFindingKind.POD_GONE.remedy}" in lines
     assert lines[-1] == "2 found: 2 left."
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
 
 
 def test_a_table_on_a_terminal_has_colours_and_whole_uuids() -> None:
     uuid = "GPU-6872d826-680e-51ee-9808-86b7b9bf495f"
-    report = Report((Finding(Kind.POD_GONE, "node-a", uuid, POD, "x" * 300),), (TWIN,))
-    lines = list(as_lines(report, Page(width=120, colours=True)))
+    report = Report((AuditFinding(AuditFindingKind.POD_GONE, "node-a", uuid, POD, "x" * 300),), (TWIN,))
+    lines = list(as_lines(report, Terminal(width=120, colours=True)))
     assert "\x1b[1mpod-gone\x1b[0m: " in lines[0]
     assert any(uuid in line for line in lines)
     shown = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
@@ -68,11 +68,11 @@ def test_a_table_on_a_terminal_has_colours_and_whole_uuids() -> None:
 
 
 def test_nothing_found_is_said() -> None:
-    assert list(as_lines(NOTHING, Page())) == ["Ledger, pods and nodes agree."]
+    assert list(as_lines(NOTHING, Terminal())) == ["Ledger, pods and nodes agree."]
 
 
 def test_what_was_mended_is_shown_beside_what_is_left() -> None:
-    table = list(as_lines(Report((GONE,), (TWIN,)), Page()))
+    table = list(as_lines(Report((GONE,), (TWIN,)), Terminal()))
     rows = [line.split() for line in table if line.strip().startswith("node-a")]
     assert [row[-1] for row in rows] == ["yes", "no"]
     assert table[-1] == "2 found: 1 mended, 1 left."
@@ -80,7 +80,7 @@ def test_what_was_mended_is_shown_beside_what_is_left() -> None:
 
 def test_what_an_annotation_says_moves_no_cursor_and_begins_no_line() -> None:
     hostile = "one\ntwo \x1b[31mred\x1b[2J \x9b1m"
-    table = as_lines(Report((), (Finding(Kind.NOT_ADOPTABLE, detail=hostile),)), Page())
+    table = as_lines(Report((), (AuditFinding(AuditFindingKind.NOT_ADOPTABLE, detail=hostile),)), Terminal())
     assert [line for line in table if "red" in line] == ["  one two  [31mred [2J  1m"]
 
 

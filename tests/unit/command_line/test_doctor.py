@@ -17,7 +17,7 @@ from fakes.kubectl import FakeKubectl
 from gpuledger.command_line.commands.doctor import lines_of, log_line
 from gpuledger.command_line.program import main
 from gpuledger.doctor.examination import examine
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 
 def test_what_was_found_is_a_table_and_a_sentence() -> None:
     examination = examine(healthy(lease=None, nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})], cards={}))
-    title, *rows, empty, sentence = lines_of(examination, Page())
+    title, *rows, empty, sentence = lines_of(examination, Terminal())
     assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "WHAT MENDS IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
     assert (empty, sentence) == ("", "27 checks: 2 errors, 0 warnings.")
@@ -40,9 +40,9 @@ def test_what_was_found_is_a_table_and_a_sentence() -> None:
 
 def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:
     examination = examine(healthy(lease=None))
-    assert "\x1b[31merror\x1b[0m" in lines_of(examination, Page(width=100, colours=True))[1]
-    assert "\x1b" not in "".join(lines_of(examination, Page(width=100)))
-    assert all(len(line) <= 100 for line in lines_of(examination, Page(width=100)))
+    assert "\x1b[31merror\x1b[0m" in lines_of(examination, Terminal(width=100, colours=True))[1]
+    assert "\x1b" not in "".join(lines_of(examination, Terminal(width=100)))
+    assert all(len(line) <= 100 for line in lines_of(examination, Terminal(width=100)))
 
 
 def test_what_is_wrong_with_many_nodes_is_one_row() -> None:
@@ -51,7 +51,7 @@ def test_what_is_wrong_with_many_nodes_is_one_row() -> None:
         node["metadata"] |= {"name": f"gpu-{number}", "annotations": {}}
         node["status"] = {}
     examination = examine(healthy(nodes=nodes))
-    rows = [line for line in lines_of(examination, Page()) if "node-not-shared" in line]
+    rows = [line for line in lines_of(examination, Terminal()) if "node-not-shared" in line]
     assert len(rows) == 1
     assert "node gpu-0, node gpu-1, node gpu-2 and 2 more" in rows[0]
 

@@ -7,9 +7,9 @@ import pytest
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
 from gpuledger.command_line.commands.explain import alike, explain_lines
 from gpuledger.command_line.commands.history import history_lines, question
-from gpuledger.command_line.spelling import age
+from gpuledger.command_line.formatting import age
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 NOW = datetime(2026, 8, 1, 12, 5, tzinfo=UTC)
 FORTY = [a_node(f"gpu-node-{number}") for number in range(1, 38)] + [
@@ -18,13 +18,13 @@ FORTY = [a_node(f"gpu-node-{number}") for number in range(1, 38)] + [
 
 
 def test_the_summary_comes_first_with_who_and_what_state() -> None:
-    lines = explain_lines(an_explanation(*FORTY), Page(), NOW)
+    lines = explain_lines(an_explanation(*FORTY), Terminal(), NOW)
     assert lines[0] == "default/big: waiting"
     assert lines[1] == "No node has a card with 8000 MiB free; on gpu-node-1, 2,000 MiB are missing."
 
 
 def test_facts_say_what_is_asked_for_how_long_it_waits_and_what_kube_scheduler_says() -> None:
-    text = "\n".join(explain_lines(an_explanation(*FORTY), Page(), NOW))
+    text = "\n".join(explain_lines(an_explanation(*FORTY), Terminal(), NOW))
     assert "main: 1 card, 8000 MiB each, 20 % cores" in text
     assert "for 5 min, last tried 10 s ago" in text
     assert "untolerated taint" in text
@@ -32,7 +32,7 @@ def test_facts_say_what_is_asked_for_how_long_it_waits_and_what_kube_scheduler_s
 
 
 def test_nodes_with_equal_reasons_are_one_row_though_what_helps_differs() -> None:
-    lines = explain_lines(an_explanation(*FORTY), Page(), NOW)
+    lines = explain_lines(an_explanation(*FORTY), Terminal(), NOW)
     rows = [line for line in lines if "like" in line]
     assert len(rows) == 2
     assert rows[0].startswith("37 nodes like gpu-node-1   offers    ")
@@ -46,8 +46,8 @@ def test_one_with_a_remedy_is_not_like_one_without() -> None:
 
 
 def test_cards_are_shown_of_one_node_of_each_kind_and_of_all_where_that_is_wanted() -> None:
-    few = explain_lines(an_explanation(*FORTY[:2]), Page(), NOW)
-    many, wide = (explain_lines(an_explanation(*FORTY), Page(), NOW, wide) for wide in (False, True))
+    few = explain_lines(an_explanation(*FORTY[:2]), Terminal(), NOW)
+    many, wide = (explain_lines(an_explanation(*FORTY), Terminal(), NOW, wide) for wide in (False, True))
     assert [sum("Cards of" in line for line in lines) for lines in (few, many, wide)] == [1, 2, 40]
     assert "short by 2000 MiB   default/chat-1, default/chat-2" in "\n".join(few)
 
@@ -57,26 +57,26 @@ def test_cards_that_say_the_same_are_one_row() -> None:
         {"uuid": f"GPU-{n}", "index": n, "model": "", "fits": False, "reason": "no-slot", "text": text, "by": []}
         for n, text in enumerate(("short by 1 slot", "short by 2 slots", "short by 1 slot"))
     ]
-    lines = explain_lines(an_explanation(a_node("a", cards=cards)), Page(), NOW)
+    lines = explain_lines(an_explanation(a_node("a", cards=cards)), Terminal(), NOW)
     rows = [line.split() for line in lines if "no-slot" in line and "short" in line]
     assert [row[:5] for row in rows] == [["2", "cards", "index", "0,", "2"], ["1", "GPU-1", "no-slot", "short", "by"]]
 
 
 def test_whoever_would_have_to_leave_is_named_and_a_crowd_is_counted() -> None:
     leaving = [f"default/pod-{number}" for number in range(5)]
-    text = "\n".join(explain_lines(an_explanation(a_node("a", wouldHaveToLeave=leaving)), Page(), NOW))
+    text = "\n".join(explain_lines(an_explanation(a_node("a", wouldHaveToLeave=leaving)), Terminal(), NOW))
     assert "default/pod-0, default/pod-1, default/pod-2 +2" in text
 
 
 def test_a_placed_pod_shows_its_cards() -> None:
-    text = "\n".join(explain_lines(a_placed_pod(), Page(), NOW))
+    text = "\n".join(explain_lines(a_placed_pod(), Terminal(), NOW))
     assert "default/big: placed\nIt is on gpu-node-1." in text
     assert "gpu-node-1       0   GPU-gpu-node-1-0   allocated   8000 MiB, 20 % cores" in text
     assert "waits" not in text
 
 
 def test_a_narrow_terminal_breaks_no_line_of_an_explanation() -> None:
-    lines = explain_lines(an_explanation(*FORTY), Page(width=60), NOW)
+    lines = explain_lines(an_explanation(*FORTY), Terminal(width=60), NOW)
     assert max(map(len, lines)) <= 60
     assert "37 nodes like gpu-node-1" in "\n".join(lines)
 
@@ -89,17 +89,17 @@ def test_an_age_is_in_its_largest_unit_and_a_clock_that_is_behind_is_no_error() 
 def test_records_say_when_what_whose_and_why() -> None:
     yesterday = a_record("refused", "no card with 8000 MiB free", time="2026-07-31T12:00:00Z", node="", cards=[])
     found = {"kept": 2, "dropped": 0, "records": [yesterday, a_record("assigned", "the best of 3 nodes")]}
-    assert history_lines(found, Page(), NOW) == [
+    assert history_lines(found, Terminal(), NOW) == [
         "TIME                  WHAT       POD           NODE         WHY",
         "2026-07-31 12:00:00   refused    default/big                no card with 8000 MiB free",
         "12:00:00              assigned   default/big   gpu-node-1   the best of 3 nodes",
     ]
-    wide = history_lines(found, Page(), NOW, wide=True)[2]
+    wide = history_lines(found, Terminal(), NOW, wide=True)[2]
     assert wide.endswith("GPU-gpu-node-1-0: 8000 MiB, 20 % cores   gpu-node-2")
 
 
 def test_no_records_is_a_sentence() -> None:
-    assert "Nothing is recorded" in history_lines({"kept": 7, "dropped": 0, "records": []}, Page(), NOW)[0]
+    assert "Nothing is recorded" in history_lines({"kept": 7, "dropped": 0, "records": []}, Terminal(), NOW)[0]
 
 
 def test_a_history_is_asked_for_by_what_it_is_of() -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from builders import a_card, cards_of
 from fakes.allocations import an_allocation, two_nodes
-from gpuledger.command_line.top.live import Changes, Wanted, picture
+from gpuledger.command_line.top.live import Changes, TopOptions, picture
 from gpuledger.command_line.top.screen import Screen
-from gpuledger.command_line.top.watching import CardWatch, Telling
+from gpuledger.command_line.top.watching import CardWatch, ReportingClient
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import NotFound, Unreachable
 from gpuledger.reports.cards import CardReport, report_of_stored
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
 
@@ -26,12 +26,12 @@ def reports_of(objects: list[Json]) -> list[CardReport]:
     return [report_of_stored(stored_card(item)) for item in objects]
 
 
-def wanted(view: str = "nodes", output: str = "table", width: int | None = None) -> Wanted:
-    return Wanted(view, output, None, Page(width=width))
+def options(view: str = "nodes", output: str = "table", width: int | None = None) -> TopOptions:
+    return TopOptions(view, output, None, Terminal(width=width))
 
 
 def test_at_first_all_rows_are_printed_then_those_that_differ() -> None:
-    changes, objects = Changes(wanted()), two_nodes()
+    changes, objects = Changes(options()), two_nodes()
     assert [line.split()[0] for line in changes.of(reports_of(objects))] == ["NODE", "node-2", "node-10"]
     assert changes.of(reports_of(objects)) == []
     (row,) = changes.of(reports_of([*objects[:2], an_allocation(stored_card(objects[2]).card)]))
@@ -39,7 +39,7 @@ def test_at_first_all_rows_are_printed_then_those_that_differ() -> None:
 
 
 def test_what_is_gone_is_said_once() -> None:
-    changes, objects = Changes(wanted()), two_nodes()
+    changes, objects = Changes(options()), two_nodes()
     changes.of(reports_of(objects))
     (row,) = changes.of(reports_of(objects[:2]))
     assert (row.split()[0], row.split()[-1]) == ("node-2", "gone")
@@ -47,7 +47,7 @@ def test_what_is_gone_is_said_once() -> None:
 
 
 def test_data_are_one_line_for_each_change_with_what_is_new_and_what_is_gone() -> None:
-    changes, objects = Changes(wanted("cards", "json")), two_nodes()
+    changes, objects = Changes(options("cards", "json")), two_nodes()
     (first,) = map(json.loads, changes.of(reports_of(objects)))
     assert [card["uuid"] for card in first["cards"]] == ["GPU-node-10-0", "GPU-node-10-1", "GPU-node-2-0"]
     assert changes.of(reports_of(objects)) == []
@@ -57,7 +57,7 @@ def test_data_are_one_line_for_each_change_with_what_is_new_and_what_is_gone() -
 
 def test_a_picture_fits_on_the_screen_and_says_what_it_leaves_out() -> None:
     objects = [an_allocation(card) for card in cards_of("node-a", 60)]
-    lines = picture(wanted("cards", width=100), reports_of(objects), "", 20, "12:00:00")
+    lines = picture(options("cards", width=100), reports_of(objects), "", 20, "12:00:00")
     assert len(lines) == 20
     assert max(map(len, lines)) <= 100
     shown = sum("GPU-node-a-" in line for line in lines)
@@ -66,7 +66,7 @@ def test_a_picture_fits_on_the_screen_and_says_what_it_leaves_out() -> None:
 
 def test_the_sum_stays_in_the_picture_though_not_all_rows_do() -> None:
     objects = [an_allocation(a_card(0, f"node-{number}")) for number in range(60)]
-    lines = picture(wanted(width=100), reports_of(objects), "", 20, "12:00:00")
+    lines = picture(options(width=100), reports_of(objects), "", 20, "12:00:00")
     assert len(lines) == 20
     assert lines[-2].startswith("all ")
     shown = sum(line.startswith("node-") for line in lines)
@@ -74,7 +74,7 @@ def test_the_sum_stays_in_the_picture_though_not_all_rows_do() -> None:
 
 
 def test_a_picture_says_why_there_is_no_news() -> None:
-    head = picture(wanted(width=60), reports_of(two_nodes()), "the server is gone " * 10, 20, "12:00:00")[0]
+    head = picture(options(width=60), reports_of(two_nodes()), "the server is gone " * 10, 20, "12:00:00")[0]
     assert "no news: the server" in head
     assert len(head) <= 60
 
@@ -115,7 +115,7 @@ async def test_what_keeps_news_away_is_said_until_something_comes() -> None:
             yield line
 
     said: list[str] = []
-    client = Telling(cast("KubeClient", Client()), said.append)
+    client = ReportingClient(cast("KubeClient", Client()), said.append)
     with pytest.raises(Unreachable):
         await client.request("GET", "/api")
     with pytest.raises(NotFound):

@@ -9,7 +9,7 @@ from gpuledger.command_line.top.rows import lines_of, top_json, top_table
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import CardReport, by_node, report_of_stored
-from gpuledger.reports.tables import Page
+from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ def reports() -> list[CardReport]:
 
 def shown(view: str, reports: list[CardReport], **wanted: Any) -> list[list[str]]:
     """Return the words of each line."""
-    return [line.split() for line in top_table(view, lines_of(view, reports), Page(blocks=False), **wanted)]
+    return [line.split() for line in top_table(view, lines_of(view, reports), Terminal(blocks=False), **wanted)]
 
 
 def test_a_node_is_the_sum_of_its_cards(reports: list[CardReport]) -> None:
@@ -106,5 +106,5 @@ def test_the_data_of_models_and_namespaces_have_sums(reports: list[CardReport]) 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_an_empty_ledger_has_titles_and_nothing_else(view: str) -> None:
-    assert len(top_table(view, lines_of(view, []), Page())) == 1
+    assert len(top_table(view, lines_of(view, []), Terminal())) == 1
     assert top_json(view, []) == {view: []}

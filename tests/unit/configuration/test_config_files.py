@@ -7,7 +7,7 @@ import pytest
 
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.configuration.config_files import nodes_config, with_config_files
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput
 
@@ -27,9 +27,9 @@ def test_the_compatible_set_up_comes_from_volcanos_own_file(tmp_path: Path) -> N
     file = written(tmp_path, "nvidia: {resourceCountName: nvidia.com/gpu}")
     settings = settings_of(volcano_config_file=file)
     assert settings.volcano_count == "nvidia.com/gpu"
-    words = words_of(settings)
-    assert {each.count for each in words.registers if each.dialect == "volcano"} == {"nvidia.com/gpu"}
-    assert "volcano.sh/vgpu-number" not in words.resources()
+    dialects = dialects_of(settings)
+    assert {each.count for each in dialects.registers if each.dialect == "volcano"} == {"nvidia.com/gpu"}
+    assert "volcano.sh/vgpu-number" not in dialects.resources()
 
 
 def test_both_systems_files_go_together(tmp_path: Path) -> None:

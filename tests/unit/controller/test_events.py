@@ -6,6 +6,7 @@ from typing import Any, cast
 from gpuledger.controller.events import POSTS_AT_ONCE, Events
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import NotFound
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Pod
 
 POD = Pod("uid-a", "team", "a")
@@ -41,8 +42,8 @@ async def posted(told: Events) -> None:
 async def test_a_pods_event_is_in_its_namespace_and_about_its_uid() -> None:
     client = Client()
     told = events(client)
-    told.tell_pod(POD, True, "GPUUnhealthy", "it fell off the bus")
-    told.tell_pod(POD, False, "GPUHealthy", "it works again")
+    told.post_pod_event(POD, True, EventReason.UNHEALTHY, "it fell off the bus")
+    told.post_pod_event(POD, False, EventReason.HEALTHY, "it works again")
     await posted(told)
     assert [request for request, _ in client.posted] == ["POST /api/v1/namespaces/team/events"] * 2
     first, second = (body for _, body in client.posted)
@@ -62,7 +63,7 @@ async def test_a_pods_event_is_in_its_namespace_and_about_its_uid() -> None:
 async def test_a_nodes_event_is_where_the_kubelets_are() -> None:
     client = Client()
     told = events(client)
-    told.tell_node("node-a", "x" * 5000)
+    told.post_node_event("node-a", "x" * 5000)
     await posted(told)
     ((request, body),) = client.posted
     assert request == "POST /api/v1/namespaces/default/events"
@@ -73,7 +74,7 @@ async def test_a_nodes_event_is_where_the_kubelets_are() -> None:
 async def test_an_event_that_is_refused_is_not_tried_again() -> None:
     client = Client(NotFound("no such namespace", 404))
     told = events(client)
-    told.tell_pod(POD, True, "GPUUnhealthy", "")
+    told.post_pod_event(POD, True, EventReason.UNHEALTHY, "")
     await posted(told)
     assert len(client.posted) == 1
 
@@ -82,6 +83,6 @@ async def test_a_node_that_loses_all_cards_does_not_flood_the_api_server() -> No
     client = Client()
     told = events(client)
     for _ in range(200):
-        told.tell_pod(POD, True, "GPUUnhealthy", "")
+        told.post_pod_event(POD, True, EventReason.UNHEALTHY, "")
     await posted(told)
     assert (len(client.posted), client.most_at_once) == (200, POSTS_AT_ONCE)

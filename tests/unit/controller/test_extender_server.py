@@ -19,7 +19,7 @@ from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import BindFailed, DoesNotFit, GpuledgerError
+from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
@@ -211,7 +211,7 @@ async def test_a_bind_that_fails_says_why(world: World, extender: Client) -> Non
 
 
 async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(world: World, extender: Client) -> None:
-    world.placer.error = DoesNotFit("shares are being given back")
+    world.placer.error = BindInProgress("shares are being given back")
     answer = await post(extender, "/filter", question("node-a"))
     assert answer["Error"] == "gpuledger: shares are being given back"
     assert (answer["NodeNames"], answer["FailedAndUnresolvableNodes"]) == (None, {})

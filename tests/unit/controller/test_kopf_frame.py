@@ -18,7 +18,7 @@ from gpuledger.controller import kopf_frame
 from gpuledger.controller.kopf_frame import KopfFrame, NoDiffBase, configure
 from gpuledger.controller.run_options import RunOptions
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.errors import BadInput, WentBack
+from gpuledger.model.errors import BadInput, StateRolledBack
 
 Json = dict[str, Any]
 
@@ -123,7 +123,7 @@ async def test_the_parts_run_until_kopf_stops_them_and_end_in_the_reverse_order(
 async def test_an_operator_whose_part_ends_ends_as_if_it_was_told_to(
     operator: StubOperator, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = WentBack("put back to an older state")
+    why = StateRolledBack("put back to an older state")
 
     async def went_back() -> None:
         raise why

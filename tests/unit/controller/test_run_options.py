@@ -14,7 +14,7 @@ from gpuledger.model.errors import BadInput
 
 
 def test_without_a_word_the_host_is_this_one_and_the_account_the_pods() -> None:
-    assert options_from({}) == RunOptions(settings=Settings(), host=socket.gethostname())
+    assert options_from({}) == RunOptions(settings=Settings(), host_name=socket.gethostname())
 
 
 ENVIRONMENTS: list[dict[str, str]] = [

@@ -17,7 +17,7 @@ from gpuledger.controller.lists_read import CARDS, NODES, ListsRead
 from gpuledger.controller.startup import _first_to_end
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
-from gpuledger.model.errors import ApiError, Conflict, Unreachable, WentBack
+from gpuledger.model.errors import ApiError, Conflict, StateRolledBack, Unreachable
 
 Json = dict[str, Any]
 Taker = Callable[[Json, bool], None]
@@ -112,9 +112,9 @@ async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -
 
     async def fails() -> None:
         await asyncio.sleep(0)
-        raise WentBack("older")
+        raise StateRolledBack("older")
 
-    with pytest.raises(WentBack):
+    with pytest.raises(StateRolledBack):
         await _first_to_end(goes_on("a", ended), fails(), goes_on("b", ended))
     assert ended == ["a", "b"]
 

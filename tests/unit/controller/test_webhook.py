@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fakes.objects import GPU, MEMORY, a_pod_object
-from gpuledger.configuration.admission import pod_rules, webhook_configuration
+from gpuledger.configuration.admission import admission_rules, webhook_configuration
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import webhook
 from gpuledger.controller.webhook import SteadyWebhookServer, add_handlers, serve_webhook
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 def handlers() -> dict[str, Any]:
     """Return id -> handler."""
     registry = kopf.OperatorRegistry()
-    add_handlers(registry, pod_rules(Settings()))
+    add_handlers(registry, admission_rules(Settings()))
     for others in (registry._watching, registry._changing, registry._spawning, registry._indexing):
         assert list(others.get_all_handlers()) == []
     return {handler.id: handler for handler in registry._webhooks.get_all_handlers()}

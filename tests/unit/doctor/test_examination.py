@@ -7,7 +7,7 @@ import pytest
 from fakes.doctor_facts import a_lease, healthy
 from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
 from gpuledger.doctor.facts import Facts, Unread
-from gpuledger.doctor.finding import Kind, Severity
+from gpuledger.doctor.finding import FindingKind, Severity
 
 UNREAD = Unread("it", "your account may not read it", "`get` on it")
 
@@ -25,8 +25,8 @@ READ = [field.name for field in fields(Facts) if field.name != "local_time"]
 @pytest.mark.parametrize("name", READ)
 def test_what_could_not_be_read_is_a_finding_and_stops_only_the_checks_that_need_it(name: str) -> None:
     examination = examine(replace(healthy(), **{name: UNREAD}))  # type: ignore[arg-type]
-    (finding,) = (each for each in examination.findings if each.kind is Kind.NOT_CHECKED)
-    assert (finding.where, finding.mend) == ("it", "needs `get` on it")
+    (finding,) = (each for each in examination.findings if each.kind is FindingKind.NOT_CHECKED)
+    assert (finding.where, finding.remedy) == ("it", "needs `get` on it")
     left_out = set(CHECKS) - set(examination.checked)
     assert all(check in finding.text for check in left_out)
     assert examination.checked
@@ -47,7 +47,7 @@ def test_an_error_counts_more_than_what_was_not_checked() -> None:
 
 def test_warnings_alone_are_no_failure() -> None:
     examination = examine(healthy(lease=a_lease(holder="elsewhere_1")))
-    assert [each.kind for each in examination.findings] == [Kind.LEADER_UNKNOWN]
+    assert [each.kind for each in examination.findings] == [FindingKind.LEADER_UNKNOWN]
     assert examination.exit_code == 0
 
 
@@ -60,4 +60,4 @@ def test_before_the_operator_nothing_is_asked_of_what_is_not_there_yet() -> None
 
 def test_names_take_the_places_of_the_words_in_what_mends_it() -> None:
     (finding,) = examine(healthy(lease=a_lease(renewed="2030-01-01T11:00:00Z"))).findings
-    assert finding.mend == "kubectl logs -n gpuledger-system gpuledger-0 -c kube-scheduler"
+    assert finding.remedy == "kubectl logs -n gpuledger-system gpuledger-0 -c kube-scheduler"

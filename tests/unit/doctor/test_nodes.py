@@ -176,7 +176,7 @@ def test_topology_without_scores_is_told_where_it_is_asked_for() -> None:
     asked = Settings(card_policy="topology")
     (finding,) = examine(healthy(asked, nodes=[hami()], **others)).findings
     assert (finding.kind.value, finding.where) == ("no-scores", WHERE)
-    assert finding.mend.startswith("ENABLE_TOPOLOGY_SCORE=true")
+    assert finding.remedy.startswith("ENABLE_TOPOLOGY_SCORE=true")
     for fine in (
         healthy(asked, nodes=[hami(scores=scores)], **others),
         healthy(asked, nodes=[hami(cards=1)], **others),

@@ -41,7 +41,7 @@ def test_one_that_is_missing_among_others_is_an_error(name: str) -> None:
     kind = "mutating" if name == "gpuledger-pods" else "validating"
     assert finding.kind.value == "policy-missing"
     assert finding.where.endswith(f" {name}")
-    assert finding.mend == f"gpuledger admission-policies --kind {kind} | kubectl apply -f -"
+    assert finding.remedy == f"gpuledger admission-policies --kind {kind} | kubectl apply -f -"
 
 
 def test_a_binding_has_to_be_there_for_this_policy_and_deny(found: Found) -> None:
@@ -100,4 +100,4 @@ def test_a_webhook_for_other_names_is_told() -> None:
     other = webhooks(Settings(resource_count="example.com/gpu"))
     findings = examine(healthy(Settings(webhook_port=9443), webhooks=other)).findings
     assert [each.kind.value for each in findings] == ["policy-names", "policy-names"]
-    assert "webhook-config" in findings[0].mend
+    assert "webhook-config" in findings[0].remedy

@@ -9,7 +9,7 @@ from kubernetes_asyncio.client import Configuration
 
 from fakes.doctor_facts import an_agent
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.facts import Access, Facts, Unread
+from gpuledger.doctor.facts import AccountAccess, Facts, Unread
 from gpuledger.doctor.reading import Reading
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import Denied
@@ -54,7 +54,7 @@ async def test_what_is_not_there_is_not_what_could_not_be_read() -> None:
 
 async def test_what_the_accounts_may_not_do_is_asked_of_the_api_server() -> None:
     facts = await read({"/version": VERSION})
-    assert isinstance(facts.agent_access, Access)
+    assert isinstance(facts.agent_access, AccountAccess)
     assert [str(each) for each in facts.agent_access.denied] == ["create events in namespace default"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from fakes.doctor_facts import EARLY, LATE, NODE, NOW, a_crd, a_deployment, a_gpu_node, healthy
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.facts import Access
+from gpuledger.doctor.facts import AccountAccess
 from gpuledger.doctor.permissions import BESIDE, OPERATOR, OVER_HAMI
 from unit.doctor.conftest import Found
 
@@ -63,18 +63,18 @@ def test_a_crd_that_is_not_served_is_an_error(found: Found, conditions: dict[str
 
 
 def test_what_an_account_may_not_do_is_one_finding_for_each_role() -> None:
-    denied = Access("operator", (*OPERATOR[:2], BESIDE[0]))
+    denied = AccountAccess("operator", (*OPERATOR[:2], BESIDE[0]))
     own, beside = examine(healthy(operator_access=denied)).findings
     assert (own.kind.value, own.text) == ("operator-permission", "it may not get pods, list pods")
-    assert beside.mend == "kubectl apply -k manifests/, which binds the role system:kube-scheduler"
+    assert beside.remedy == "kubectl apply -k manifests/, which binds the role system:kube-scheduler"
 
 
 def test_what_the_agents_may_not_do_is_told(found: Found) -> None:
-    assert found(agent_access=Access("agents", OPERATOR[:1])) == [("agent-permission", "agents")]
+    assert found(agent_access=AccountAccess("agents", OPERATOR[:1])) == [("agent-permission", "agents")]
 
 
 def test_the_lock_of_nodes_is_asked_about_only_over_hami(found: Found) -> None:
-    denied = Access("operator", (OVER_HAMI,))
+    denied = AccountAccess("operator", (OVER_HAMI,))
     assert found(operator_access=denied) == []
     node = a_gpu_node()
     del node["metadata"]["annotations"]["gpuledger.dev/gpus"]

@@ -18,14 +18,14 @@ from fakes.dialects import (
     a_foreign_node,
     an_annotated_pod,
     demand_of,
+    dialects_with,
     placed,
     request_of,
     warnings_of,
-    words,
 )
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_node_object, a_pod_object
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from gpuledger.formats.dialects.request import container_requests, pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
@@ -33,7 +33,7 @@ from gpuledger.model.request import Demand, Lifetime
 
 CARD_MIB = 24_564
 CARD = Amounts(CARD_MIB, 100, 10)
-COMPATIBLE = words(volcano_count=GPU)
+COMPATIBLE = dialects_with(volcano_count=GPU)
 """The compatible set-up of Volcano's guide."""
 
 HAMI_NODE = a_foreign_node({HAMI: f"GPU-0,10,{CARD_MIB},100,NVIDIA-4090,0,true,0,hami-core:"}, {GPU: "10"})
@@ -44,8 +44,8 @@ COMPATIBLE_NODE = a_foreign_node(
 )
 
 
-def reason(limits: Mapping[str, object], node: dict[str, object], said: Words = WORDS) -> Reason:
-    found = placed(limits, node, said)
+def reason(limits: Mapping[str, object], node: dict[str, object], dialects: Dialects = DIALECTS) -> Reason:
+    found = placed(limits, node, dialects)
     assert isinstance(found, Refusal)
     return found.reason
 
@@ -106,9 +106,9 @@ def test_the_guides_pod_gets_3000_mib_and_half_the_cores_of_each_of_two_cards() 
     assert demand.amounts_on(CARD) == Amounts(3_000, 50, 1)
 
 
-@pytest.mark.parametrize("said", [WORDS, COMPATIBLE])
-def test_the_guides_compatible_pod_gets_two_whole_cards(said: Words) -> None:
-    (demand,) = request_of(yaml.safe_load(TEST_VGPU_COMPATIBLE), said).shape
+@pytest.mark.parametrize("dialects", [DIALECTS, COMPATIBLE])
+def test_the_guides_compatible_pod_gets_two_whole_cards(dialects: Dialects) -> None:
+    (demand,) = request_of(yaml.safe_load(TEST_VGPU_COMPATIBLE), dialects).shape
     assert demand == Demand(2, exclusive=True, resource=GPU)
     assert demand.whole
 
@@ -183,18 +183,18 @@ def test_init_containers_ask_in_the_same_words_and_come_first() -> None:
 def test_what_is_wrong_in_an_init_container_is_said_of_that_container() -> None:
     pod = an_annotated_pod({}, a_container(), initContainers=[a_container("prepare", {VOLCANO_COUNT: "x"})])
     with pytest.raises(BadInput, match=r"container prepare, .*vgpu-number: 'x' is not a number"):
-        pod_request(pod, WORDS)
+        pod_request(pod, DIALECTS)
 
 
 def test_containers_without_cards_keep_their_place() -> None:
     pod = a_pod_object(containers=[a_container("web", {"cpu": "1"}), a_container("cuda", {VOLCANO_COUNT: "1"})])
-    assert [each and each.vocabulary for each in container_requests(pod, WORDS)] == [None, "volcano"]
+    assert [each and each.vocabulary for each in container_requests(pod, DIALECTS)] == [None, "volcano"]
     assert request_of(pod).all_containers == ("web", "cuda")
 
 
 @pytest.mark.parametrize("count", [VOLCANO_COUNT, CLASSIC_COUNT])
 def test_no_cards_in_volcanos_words_are_no_request(count: str) -> None:
-    assert pod_request(a_pod_object(limits={count: "0"}), WORDS) is None
+    assert pod_request(a_pod_object(limits={count: "0"}), DIALECTS) is None
 
 
 # What is mixed.
@@ -310,28 +310,28 @@ def test_our_own_agent_serves_all_names(limits: Mapping[str, object]) -> None:
 
 
 def test_memory_is_in_the_units_of_the_settings() -> None:
-    said = words(resource_memory_unit_mib=1_024, volcano_memory_unit_mib=256)
-    assert demand_of({GPU: "1", MEMORY: "4"}, said).memory_mib == 4_096
-    assert demand_of({VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4"}, said).memory_mib == 1_024
-    assert demand_of({CLASSIC_MEMORY: "4"}, said).memory_mib == 1_024
+    dialects = dialects_with(resource_memory_unit_mib=1_024, volcano_memory_unit_mib=256)
+    assert demand_of({GPU: "1", MEMORY: "4"}, dialects).memory_mib == 4_096
+    assert demand_of({VOLCANO_COUNT: "1", VOLCANO_MEMORY: "4"}, dialects).memory_mib == 1_024
+    assert demand_of({CLASSIC_MEMORY: "4"}, dialects).memory_mib == 1_024
 
 
 def test_memory_beyond_any_card_is_refused_in_units_too() -> None:
     with pytest.raises(BadInput, match="16385 is more than 16384; it is memory per card in units of 1024 MiB"):
-        demand_of({GPU: "1", MEMORY: "16385"}, words(resource_memory_unit_mib=1_024))
+        demand_of({GPU: "1", MEMORY: "16385"}, dialects_with(resource_memory_unit_mib=1_024))
 
 
 def test_defaults_hold_for_volcanos_words_too_and_the_classic_ones_have_none() -> None:
-    said = words(default_gpus=2, default_memory_mib=5_000, default_cores=20)
-    assert demand_of({VOLCANO_MEMORY: "3k"}, said) == Demand(2, 3_000, cores=20, at_most_card=True)
-    assert demand_of({VOLCANO_COUNT: "1"}, said) == Demand(1, 5_000, cores=20, at_most_card=True)
-    assert demand_of({CLASSIC_COUNT: "1"}, said) == Demand(1, exclusive=True)
+    dialects = dialects_with(default_gpus=2, default_memory_mib=5_000, default_cores=20)
+    assert demand_of({VOLCANO_MEMORY: "3k"}, dialects) == Demand(2, 3_000, cores=20, at_most_card=True)
+    assert demand_of({VOLCANO_COUNT: "1"}, dialects) == Demand(1, 5_000, cores=20, at_most_card=True)
+    assert demand_of({CLASSIC_COUNT: "1"}, dialects) == Demand(1, exclusive=True)
 
 
 def test_what_a_container_left_out_is_known() -> None:
     limits = [{VOLCANO_MEMORY: "1"}, {VOLCANO_COUNT: "1"}, {GPU: "1", PERCENTAGE: "10", CORES: "0"}]
     pod = a_pod_object(containers=[a_container(f"c{number}", each) for number, each in enumerate(limits)])
-    assert [each and set(each.defaults) for each in container_requests(pod, WORDS)] == [
+    assert [each and set(each.defaults) for each in container_requests(pod, DIALECTS)] == [
         {"gpus", "cores"},
         {"memory", "cores"},
         set(),
@@ -339,9 +339,9 @@ def test_what_a_container_left_out_is_known() -> None:
 
 
 def test_names_that_are_empty_do_not_exist() -> None:
-    said = words(volcano_classic_memory="", volcano_classic_count="")
-    assert pod_request(a_pod_object(limits={CLASSIC_COUNT: "1", CLASSIC_MEMORY: "1k"}), said) is None
-    assert "" not in said.resources()
+    dialects = dialects_with(volcano_classic_memory="", volcano_classic_count="")
+    assert pod_request(a_pod_object(limits={CLASSIC_COUNT: "1", CLASSIC_MEMORY: "1k"}), dialects) is None
+    assert "" not in dialects.resources()
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_card, a_share
-from fakes.objects import GPU, MEMORY, WORDS, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_pod_object
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.objects.pod import pod_facts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Pod
-from gpuledger.model.world import PodFacts, ToldCard
 
 Json = dict[str, Any]
 UUID = a_card().uuid
@@ -23,7 +23,7 @@ UUID = a_card().uuid
 def facts(pod: Json, annotation: str | None = None) -> PodFacts:
     if annotation is not None:
         pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: annotation}
-    return pod_facts(pod, WORDS)
+    return pod_facts(pod, DIALECTS)
 
 
 def device(**fields: Any) -> Json:
@@ -33,15 +33,15 @@ def device(**fields: Any) -> Json:
 def test_the_annotation_reads_back_as_it_was_written() -> None:
     shares = [a_share(a_card(0), 4_000, 20), a_share(a_card(1), 1_000)]
     assert read_devices(devices_annotation(shares)) == (
-        ToldCard("main", a_card(0).uuid, 4_000, 20),
-        ToldCard("main", a_card(1).uuid, 1_000, 0),
+        AnnotatedCard("main", a_card(0).uuid, 4_000, 20),
+        AnnotatedCard("main", a_card(1).uuid, 1_000, 0),
     )
 
 
 def test_no_cards_are_an_annotation_too() -> None:
     assert read_devices("{}") == ()
-    assert facts(a_pod_object(), "{}").told == ()
-    assert facts(a_pod_object()).told is None
+    assert facts(a_pod_object(), "{}").annotated == ()
+    assert facts(a_pod_object()).annotated is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_sentence_about_an_annotation_is_short() -> None:
 
 def test_what_can_not_be_read_of_a_pod_is_said_in_its_facts() -> None:
     found = facts(a_pod_object("a", {GPU: "1", MEMORY: "4Gi"}, node_name="node-a"), "nonsense")
-    assert (found.request, found.told) == (None, None)
+    assert (found.request, found.annotated) == (None, None)
     assert "4Gi has a unit of bytes" in found.bad_request
     assert "is not JSON" in found.bad_annotation
 
@@ -112,7 +112,7 @@ def test_the_facts_of_a_pod() -> None:
     assert (found.pod, found.node_name, found.finished) == (Pod("uid-a", "default", "a"), "node-a", False)
     assert found.request is not None
     assert found.request.names == ("main",)
-    assert found.told == (ToldCard("main", UUID, 1_000, 0),)
+    assert found.annotated == (AnnotatedCard("main", UUID, 1_000, 0),)
     assert (found.bad_request, found.bad_annotation) == ("", "")
 
 
@@ -142,8 +142,8 @@ almost_devices = st.dictionaries(st.text(max_size=8), st.lists(almost_cards | an
 @given(st.text(max_size=80) | (almost_devices | anything).map(lambda value: json.dumps(value)))
 def test_any_annotation_is_cards_within_the_crds_limits_or_bad_input(text: str) -> None:
     found = facts(a_pod_object(node_name="node-a"), text)
-    assert (found.told is None) == bool(found.bad_annotation)
-    for card in found.told or ():
+    assert (found.annotated is None) == bool(found.bad_annotation)
+    for card in found.annotated or ():
         assert 0 < len(card.uuid) <= 253
         assert 0 <= card.memory_mib <= MAX_MEMORY_MIB
         assert 0 <= card.cores <= MAX_CORES

@@ -8,10 +8,10 @@ from builders import a_card, a_pod, a_request, a_share, mib, percent, whole
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import OldDevices, PodFacts, ToldCard
 
 FIRST, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
 CARDS = {card.uuid: card for card in (FIRST, SECOND, THERE)}
@@ -27,13 +27,13 @@ class Cards:
         return [card for card in CARDS.values() if card.node_name == node_name]
 
 
-def bound(*told: ToldCard, demands: tuple[Demand, ...] = (mib(1_000),)) -> PodFacts:
+def bound(*annotated: AnnotatedCard, demands: tuple[Demand, ...] = (mib(1_000),)) -> PodFacts:
     """Return a pod on node-a whose containers are c0, c1, ..."""
-    return PodFacts(a_pod("a"), "node-a", finished=False, request=a_request(*demands), told=told)
+    return PodFacts(a_pod("a"), "node-a", finished=False, request=a_request(*demands), annotated=annotated)
 
 
-def says(card: Card = FIRST, memory_mib: int = 1_000, cores: int = 0, container: str = "c0") -> ToldCard:
-    return ToldCard(container, card.uuid, memory_mib, cores)
+def says(card: Card = FIRST, memory_mib: int = 1_000, cores: int = 0, container: str = "c0") -> AnnotatedCard:
+    return AnnotatedCard(container, card.uuid, memory_mib, cores)
 
 
 def missing(pod: PodFacts, *held: Share) -> tuple[Share, ...]:
@@ -86,8 +86,8 @@ def test_what_is_held_already_is_not_missing() -> None:
 @pytest.mark.parametrize(
     ("pod", "sentence"),
     [
-        (replace(bound(), told=None), "no annotation says"),
-        (replace(bound(), told=None, bad_annotation="annotation is not JSON"), "annotation is not JSON"),
+        (replace(bound(), annotated=None), "no annotation says"),
+        (replace(bound(), annotated=None, bad_annotation="annotation is not JSON"), "annotation is not JSON"),
         (bound(), "names 0 cards for container c0, which asks for 1"),
         (bound(says(FIRST), says(SECOND)), "names 2 cards for container c0, which asks for 1"),
         (bound(says(FIRST), says(SECOND, container="other")), "container 'other', which asks for none"),
@@ -139,10 +139,10 @@ class OtherCards(Cards):
         return [card for card in self._cards.values() if card.node_name == node_name]
 
 
-def old(*demands: Demand, cards: tuple[ToldCard, ...] = (), indexes: tuple[int, ...] = ()) -> PodFacts:
+def old(*demands: Demand, cards: tuple[AnnotatedCard, ...] = (), indexes: tuple[int, ...] = ()) -> PodFacts:
     """Return a pod on node-a that says in another system's annotation which cards its containers have."""
     pod = bound(demands=demands or (mib(1_000),))
-    return replace(pod, told=None, old=OldDevices("other/devices", cards, indexes))
+    return replace(pod, annotated=None, old=OldDevices("other/devices", cards, indexes))
 
 
 def of_containers(shares: tuple[Share, ...]) -> dict[str, list[str]]:
@@ -162,7 +162,7 @@ def test_an_old_annotation_is_believed_like_our_own() -> None:
 
 
 def test_our_own_annotation_goes_before_an_old_one() -> None:
-    pod = replace(old(cards=(says(SECOND),)), told=(says(FIRST),))
+    pod = replace(old(cards=(says(SECOND),)), annotated=(says(FIRST),))
     assert [share.uuid for share in missing(pod)] == [FIRST.uuid]
 
 
@@ -213,4 +213,4 @@ def test_nothing_is_ambiguous_where_numbers_are_unique_or_not_what_counts() -> N
     assert ambiguous_cards(old(indexes=(0,)), cards) == ()
     assert ambiguous_cards(old(cards=(says(SECOND),)), cards) == ()
     assert ambiguous_cards(bound(), cards) == ()
-    assert ambiguous_cards(replace(old(indexes=(1,)), told=()), cards) == ()
+    assert ambiguous_cards(replace(old(indexes=(1,)), annotated=()), cards) == ()

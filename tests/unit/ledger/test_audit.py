@@ -12,18 +12,18 @@ from gpuledger.ledger.findings import (
     DETAIL_LENGTH,
     Adopt,
     Annotate,
+    AuditFinding,
+    AuditFindingKind,
     ClearConflict,
     DeleteCard,
-    Finding,
     Judge,
-    Kind,
     readable,
 )
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
-from gpuledger.model.world import NodeReport, PodFacts, SeenCard, ToldCard, World
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HERE, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")
@@ -31,17 +31,19 @@ REQUEST = replace(a_request(mib(1_000)), names=("main",))
 TWO = replace(a_request(mib(1_000, cards=2)), names=("main",))
 
 
-def told(*shares: Share) -> tuple[ToldCard, ...]:
-    return tuple(ToldCard(c.name, share.uuid, c.memory_mib, c.cores) for share in shares for c in share.containers)
+def annotated(*shares: Share) -> tuple[AnnotatedCard, ...]:
+    return tuple(AnnotatedCard(c.name, share.uuid, c.memory_mib, c.cores) for share in shares for c in share.containers)
 
 
 def bound(uid: str = "a", *shares: Share, node_name: str = "node-a", **fields: object) -> PodFacts:
     """Return a bound pod that asks for 1000 MiB of a card, and was told of these shares."""
-    facts = PodFacts(a_pod(uid), node_name, finished=False, request=REQUEST, told=told(*shares))
+    facts = PodFacts(a_pod(uid), node_name, finished=False, request=REQUEST, annotated=annotated(*shares))
     return replace(facts, **fields)  # type: ignore[arg-type]
 
 
-def a_world(*cards: StoredCard, pods: Iterable[PodFacts] = (), nodes: dict[str, NodeReport] | None = None) -> World:
+def a_world(
+    *cards: StoredCard, pods: Iterable[PodFacts] = (), nodes: dict[str, NodeReport] | None = None
+) -> ClusterSnapshot:
     """Return a world in which nodes report the cards that the ledger has, unless others are given."""
     reported: dict[str, list[Card]] = {}
     for card in cards:
@@ -51,15 +53,15 @@ def a_world(*cards: StoredCard, pods: Iterable[PodFacts] = (), nodes: dict[str, 
         for card in cards
     ]
     reports = {name: NodeReport(tuple(found)) for name, found in reported.items()}
-    return World(tuple(seen), reports if nodes is None else nodes, {pod.pod.uid: pod for pod in pods}, NOW)
+    return ClusterSnapshot(tuple(seen), reports if nodes is None else nodes, {pod.pod.uid: pod for pod in pods}, NOW)
 
 
-def kinds(world: World) -> list[Kind]:
-    return [finding.kind for finding in findings(world)]
+def kinds(snapshot: ClusterSnapshot) -> list[AuditFindingKind]:
+    return [finding.kind for finding in findings(snapshot)]
 
 
-def the_finding(world: World) -> Finding:
-    (finding,) = findings(world)
+def the_finding(snapshot: ClusterSnapshot) -> AuditFinding:
+    (finding,) = findings(snapshot)
     return finding
 
 
@@ -82,20 +84,20 @@ def test_an_empty_world_has_no_finding() -> None:
 
 def test_a_holder_of_a_pod_that_is_gone_is_to_be_judged() -> None:
     found = the_finding(a_world(stored(HERE, HOLDER)))
-    assert found == Finding(
-        Kind.POD_GONE, "node-a", HERE.uuid, a_pod("a"), "1000 MiB, 0 % cores, 1 slot", action=Judge("a")
+    assert found == AuditFinding(
+        AuditFindingKind.POD_GONE, "node-a", HERE.uuid, a_pod("a"), "1000 MiB, 0 % cores, 1 slot", action=Judge("a")
     )
 
 
 @pytest.mark.parametrize(
     ("pod", "kind"),
     [
-        (bound("a", SHARE, finished=True), Kind.POD_FINISHED),
-        (bound("a", SHARE, node_name=""), Kind.POD_NOT_BOUND),
-        (bound("a", SHARE, node_name="", finished=True), Kind.POD_NOT_BOUND),
+        (bound("a", SHARE, finished=True), AuditFindingKind.POD_FINISHED),
+        (bound("a", SHARE, node_name=""), AuditFindingKind.POD_NOT_BOUND),
+        (bound("a", SHARE, node_name="", finished=True), AuditFindingKind.POD_NOT_BOUND),
     ],
 )
-def test_a_holder_of_a_pod_without_a_right_to_it_is_to_be_judged(pod: PodFacts, kind: Kind) -> None:
+def test_a_holder_of_a_pod_without_a_right_to_it_is_to_be_judged(pod: PodFacts, kind: AuditFindingKind) -> None:
     found = the_finding(a_world(stored(HERE, HOLDER), pods=[pod]))
     assert (found.kind, found.action) == (kind, Judge("a"))
 
@@ -103,27 +105,27 @@ def test_a_holder_of_a_pod_without_a_right_to_it_is_to_be_judged(pod: PodFacts, 
 @pytest.mark.parametrize("state", [HolderState.RELEASING, HolderState.RESERVED])
 @pytest.mark.parametrize("pods", [[], [bound("a", SHARE, node_name="")]], ids=["pod is gone", "pod is not bound"])
 def test_what_ends_at_a_deadline_is_no_finding_until_a_while_after_it(state: HolderState, pods: list[PodFacts]) -> None:
-    def world(late_by: timedelta) -> World:
+    def snapshot(late_by: timedelta) -> ClusterSnapshot:
         deadline = (NOW - late_by).strftime("%Y-%m-%dT%H:%M:%SZ")
         return a_world(stored(HERE, replace(HOLDER, state=state, deadline=deadline)), pods=pods)
 
-    assert findings(world(-timedelta(seconds=30))) == ()
-    assert findings(world(OVERDUE_AFTER)) == ()
-    overdue = the_finding(world(OVERDUE_AFTER + timedelta(seconds=1)))
-    assert (overdue.kind, overdue.action) == (Kind.OVERDUE, Judge("a"))
+    assert findings(snapshot(-timedelta(seconds=30))) == ()
+    assert findings(snapshot(OVERDUE_AFTER)) == ()
+    overdue = the_finding(snapshot(OVERDUE_AFTER + timedelta(seconds=1)))
+    assert (overdue.kind, overdue.action) == (AuditFindingKind.OVERDUE, Judge("a"))
 
 
 @pytest.mark.parametrize("deadline", [None, "soon", "2030-01-01T00:00:00"])
 def test_a_deadline_that_can_not_be_read_has_passed(deadline: str | None) -> None:
-    world = a_world(stored(HERE, replace(HOLDER, state=HolderState.RELEASING, deadline=deadline)))
-    assert kinds(world) == [Kind.OVERDUE]
+    snapshot = a_world(stored(HERE, replace(HOLDER, state=HolderState.RELEASING, deadline=deadline)))
+    assert kinds(snapshot) == [AuditFindingKind.OVERDUE]
 
 
 def test_a_holder_on_another_node_is_spare_when_the_pod_has_all_its_cards_on_its_own() -> None:
     away = a_holder("a", a_share(THERE))
     found = the_finding(a_world(stored(HERE, HOLDER), stored(THERE, away), pods=[bound("a", SHARE)]))
     assert (found.kind, found.node, found.card, found.action) == (
-        Kind.SPARE_HOLDER,
+        AuditFindingKind.SPARE_HOLDER,
         "node-b",
         THERE.uuid,
         Judge("a"),
@@ -133,13 +135,16 @@ def test_a_holder_on_another_node_is_spare_when_the_pod_has_all_its_cards_on_its
 def test_a_holder_on_another_node_is_kept_when_the_pod_lacks_cards_on_its_own() -> None:
     away = a_holder("a", a_share(THERE))
     found = findings(a_world(stored(HERE), stored(THERE, away), pods=[bound("a", SHARE)]))
-    assert [(f.kind, f.action is None) for f in found] == [(Kind.OTHER_NODE, True), (Kind.NOT_ENTERED, False)]
+    assert [(f.kind, f.action is None) for f in found] == [
+        (AuditFindingKind.OTHER_NODE, True),
+        (AuditFindingKind.NOT_ENTERED, False),
+    ]
 
 
 def test_one_holder_too_many_is_spare_when_the_annotation_names_the_others() -> None:
     more = a_holder("a", a_share(SECOND))
     found = the_finding(a_world(stored(HERE, HOLDER), stored(SECOND, more), pods=[bound("a", SHARE)]))
-    assert (found.kind, found.card, found.action) == (Kind.SPARE_HOLDER, SECOND.uuid, Judge("a"))
+    assert (found.kind, found.card, found.action) == (AuditFindingKind.SPARE_HOLDER, SECOND.uuid, Judge("a"))
 
 
 @pytest.mark.parametrize(
@@ -147,21 +152,21 @@ def test_one_holder_too_many_is_spare_when_the_annotation_names_the_others() -> 
     [
         bound("a", SHARE, a_share(SECOND)),
         bound("a"),
-        bound("a", request=None, told=None),
+        bound("a", request=None, annotated=None),
     ],
     ids=["annotation names both", "annotation names none", "asks for none"],
 )
 def test_holders_too_many_are_shown_and_left_when_nothing_says_which(pod: PodFacts) -> None:
     more = a_holder("a", a_share(SECOND))
     found = the_finding(a_world(stored(HERE, HOLDER), stored(SECOND, more), pods=[pod]))
-    assert (found.kind, found.action) == (Kind.HOLDS_MORE, None)
+    assert (found.kind, found.action) == (AuditFindingKind.HOLDS_MORE, None)
     assert found.detail == f"it holds cards {HERE.uuid}, {SECOND.uuid}"
 
 
 def test_a_share_of_a_container_that_asks_for_none_is_shown() -> None:
     strange = replace(a_share(SECOND), containers=(ContainerShare("other", 1_000, 0),))
-    world = a_world(stored(HERE, HOLDER), stored(SECOND, a_holder("a", strange)), pods=[bound("a", SHARE)])
-    assert kinds(world) == [Kind.HOLDS_MORE]
+    snapshot = a_world(stored(HERE, HOLDER), stored(SECOND, a_holder("a", strange)), pods=[bound("a", SHARE)])
+    assert kinds(snapshot) == [AuditFindingKind.HOLDS_MORE]
 
 
 # Pods.
@@ -169,7 +174,7 @@ def test_a_share_of_a_container_that_asks_for_none_is_shown() -> None:
 
 def test_a_bound_pod_without_holders_can_be_adopted_from_its_annotation() -> None:
     found = the_finding(a_world(stored(HERE), pods=[bound("a", SHARE)]))
-    assert (found.kind, found.action) == (Kind.NOT_ENTERED, Adopt(a_pod("a"), "node-a", (SHARE,)))
+    assert (found.kind, found.action) == (AuditFindingKind.NOT_ENTERED, Adopt(a_pod("a"), "node-a", (SHARE,)))
     assert found.detail == (
         f"it asks for 1 card and holds 0; its annotation names {HERE.uuid} (1000 MiB, 0 % cores, 1 slot)"
     )
@@ -178,26 +183,29 @@ def test_a_bound_pod_without_holders_can_be_adopted_from_its_annotation() -> Non
 def test_a_bound_pod_with_too_few_holders_lacks_the_others() -> None:
     pod = bound("a", SHARE, a_share(SECOND), request=TWO)
     found = the_finding(a_world(stored(HERE, HOLDER), stored(SECOND), pods=[pod]))
-    assert (found.kind, found.action) == (Kind.PARTLY_ENTERED, Adopt(a_pod("a"), "node-a", (a_share(SECOND),)))
+    assert (found.kind, found.action) == (
+        AuditFindingKind.PARTLY_ENTERED,
+        Adopt(a_pod("a"), "node-a", (a_share(SECOND),)),
+    )
 
 
 @pytest.mark.parametrize(
     ("pod", "detail"),
     [
-        (bound("a", told=None), "no annotation says which cards it has"),
-        (bound("a", told=None, bad_annotation="is not JSON"), "is not JSON"),
+        (bound("a", annotated=None), "no annotation says which cards it has"),
+        (bound("a", annotated=None, bad_annotation="is not JSON"), "is not JSON"),
         (bound("a", a_share(SECOND)), f"names card {SECOND.uuid}, which is not in the ledger"),
     ],
 )
 def test_a_bound_pod_whose_annotation_is_of_no_use_is_shown(pod: PodFacts, detail: str) -> None:
     found = the_finding(a_world(stored(HERE), pods=[pod]))
-    assert (found.kind, found.action) == (Kind.NOT_ADOPTABLE, None)
+    assert (found.kind, found.action) == (AuditFindingKind.NOT_ADOPTABLE, None)
     assert detail in found.detail
 
 
 def test_a_card_in_no_phase_yet_takes_no_adopted_pod() -> None:
     found = the_finding(a_world(StoredCard(HERE, 1, None), pods=[bound("a", SHARE)]))
-    assert (found.kind, found.action) == (Kind.NOT_ADOPTABLE, None)
+    assert (found.kind, found.action) == (AuditFindingKind.NOT_ADOPTABLE, None)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_a_card_in_no_phase_yet_takes_no_adopted_pod() -> None:
         bound("a", finished=True),
         bound("a", node_name=""),
         bound("a", request=None),
-        bound("a", request=None, told=None),
+        bound("a", request=None, annotated=None),
     ],
     ids=["finished", "not bound", "asks for no card, and is told so", "asks for no card"],
 )
@@ -217,14 +225,14 @@ def test_pods_that_need_no_card_are_no_finding(pod: PodFacts) -> None:
 def test_a_bound_pod_whose_request_can_not_be_read_is_shown() -> None:
     pod = bound("a", request=None, bad_request="container main: 4Gi has a unit of bytes")
     found = the_finding(a_world(stored(HERE, HOLDER), pods=[pod]))
-    assert (found.kind, found.detail, found.action) == (Kind.UNREADABLE_POD, pod.bad_request, None)
+    assert (found.kind, found.detail, found.action) == (AuditFindingKind.UNREADABLE_POD, pod.bad_request, None)
 
 
 @pytest.mark.parametrize(
     ("pod", "detail"),
     [
-        (bound("a", told=None), "it has no annotation"),
-        (bound("a", told=None, bad_annotation="is not JSON"), "is not JSON"),
+        (bound("a", annotated=None), "it has no annotation"),
+        (bound("a", annotated=None, bad_annotation="is not JSON"), "is not JSON"),
         (bound("a"), f"container 'main', card {HERE.uuid}: in the ledger alone"),
         (bound("a", SHARE, a_share(SECOND)), f"container 'main', card {SECOND.uuid}: in the annotation alone"),
         (
@@ -235,13 +243,13 @@ def test_a_bound_pod_whose_request_can_not_be_read_is_shown() -> None:
 )
 def test_an_annotation_that_differs_is_written_from_the_ledger(pod: PodFacts, detail: str) -> None:
     found = the_finding(a_world(stored(HERE, HOLDER), stored(SECOND), pods=[pod]))
-    assert (found.kind, found.detail) == (Kind.ANNOTATION_DIFFERS, detail)
+    assert (found.kind, found.detail) == (AuditFindingKind.ANNOTATION_DIFFERS, detail)
     assert found.action == Annotate(a_pod("a"), (SHARE,))
 
 
 def test_an_annotation_on_a_pod_that_asks_for_no_card_is_emptied() -> None:
     found = the_finding(a_world(stored(HERE), pods=[bound("a", SHARE, request=None)]))
-    assert (found.kind, found.action) == (Kind.ANNOTATION_DIFFERS, Annotate(a_pod("a"), ()))
+    assert (found.kind, found.action) == (AuditFindingKind.ANNOTATION_DIFFERS, Annotate(a_pod("a"), ()))
 
 
 def test_the_order_of_an_annotations_cards_is_no_finding() -> None:
@@ -257,30 +265,35 @@ def test_the_order_of_an_annotations_cards_is_no_finding() -> None:
 @pytest.mark.parametrize(
     ("capacity", "kind", "detail"),
     [
-        (Amounts(900, 100, 10), Kind.OVER_CAPACITY, "1000 MiB of 900; pods default/a"),
-        (Amounts(900, 20, 10), Kind.OVER_CAPACITY, "1000 MiB of 900, 30 % cores of 20; pods default/a"),
-        (Amounts(1_000, 100, 0), Kind.TOO_MANY_SLOTS, "1 slot of 0; pods default/a"),
+        (Amounts(900, 100, 10), AuditFindingKind.OVER_CAPACITY, "1000 MiB of 900; pods default/a"),
+        (Amounts(900, 20, 10), AuditFindingKind.OVER_CAPACITY, "1000 MiB of 900, 30 % cores of 20; pods default/a"),
+        (Amounts(1_000, 100, 0), AuditFindingKind.TOO_MANY_SLOTS, "1 slot of 0; pods default/a"),
     ],
 )
-def test_a_card_that_has_shrunk_below_its_holders_is_shown(capacity: Amounts, kind: Kind, detail: str) -> None:
+def test_a_card_that_has_shrunk_below_its_holders_is_shown(
+    capacity: Amounts, kind: AuditFindingKind, detail: str
+) -> None:
     card, share = replace(HERE, capacity=capacity), a_share(HERE, cores=30)
     found = the_finding(a_world(stored(card, a_holder("a", share)), pods=[bound("a", share)]))
     assert (found.kind, found.detail, found.action) == (kind, detail, None)
 
 
 def test_a_total_that_lies_is_shown() -> None:
-    world = a_world(stored(HERE, HOLDER), pods=[bound("a", SHARE)])
-    lying = replace(world, cards=(replace(world.cards[0], total=Amounts(1, 2, 3)),))
+    snapshot = a_world(stored(HERE, HOLDER), pods=[bound("a", SHARE)])
+    lying = replace(snapshot, cards=(replace(snapshot.cards[0], total=Amounts(1, 2, 3)),))
     found = the_finding(lying)
-    assert (found.kind, found.action) == (Kind.WRONG_TOTAL, None)
+    assert (found.kind, found.action) == (AuditFindingKind.WRONG_TOTAL, None)
     assert found.detail.startswith("the total says 1 MiB, 2 % cores, 3 slots, the holders add up to 1000 MiB")
 
 
 def test_an_exclusive_holder_beside_another_is_shown() -> None:
     alone = a_holder("b", a_share(HERE, exclusive=True))
-    world = a_world(stored(HERE, HOLDER, alone), pods=[bound("a", SHARE), bound("b", SHARE)])
-    found = the_finding(world)
-    assert (found.kind, found.detail) == (Kind.NOT_ALONE, "for default/b alone, but: pods default/a, default/b")
+    snapshot = a_world(stored(HERE, HOLDER, alone), pods=[bound("a", SHARE), bound("b", SHARE)])
+    found = the_finding(snapshot)
+    assert (found.kind, found.detail) == (
+        AuditFindingKind.NOT_ALONE,
+        "for default/b alone, but: pods default/a, default/b",
+    )
 
 
 def with_conflict(*holders: Holder) -> StoredCard:
@@ -293,13 +306,13 @@ FULL_POD = bound("b", a_share(HERE, 16_000))
 
 def test_a_share_that_does_not_fit_is_a_finding_of_its_card_alone() -> None:
     found = the_finding(a_world(with_conflict(FULL), pods=[bound("a", SHARE), FULL_POD]))
-    assert (found.kind, found.card, found.pod, found.action) == (Kind.CONFLICT, HERE.uuid, a_pod("a"), None)
+    assert (found.kind, found.card, found.pod, found.action) == (AuditFindingKind.CONFLICT, HERE.uuid, a_pod("a"), None)
     assert "it has no room" in found.detail
 
 
 def test_a_conflict_whose_share_fits_by_now_can_be_entered() -> None:
     found = findings(a_world(with_conflict(), pods=[bound("a", SHARE)]))
-    assert [f.kind for f in found] == [Kind.NOT_ENTERED, Kind.CONFLICT]
+    assert [f.kind for f in found] == [AuditFindingKind.NOT_ENTERED, AuditFindingKind.CONFLICT]
     assert found[0].action == Adopt(a_pod("a"), "node-a", (SHARE,))
 
 
@@ -315,7 +328,7 @@ def test_a_conflict_whose_share_fits_by_now_can_be_entered() -> None:
 )
 def test_a_conflict_that_is_over_is_cleared(card: StoredCard, pods: list[PodFacts]) -> None:
     found = the_finding(a_world(card, pods=pods))
-    assert (found.kind, found.action) == (Kind.CONFLICT_OVER, ClearConflict(HERE.uuid, "a"))
+    assert (found.kind, found.action) == (AuditFindingKind.CONFLICT_OVER, ClearConflict(HERE.uuid, "a"))
 
 
 @pytest.mark.parametrize(
@@ -327,34 +340,42 @@ def test_a_card_that_its_node_does_not_have_goes_when_nobody_holds_it(
 ) -> None:
     card = stored(HERE)
     found = the_finding(a_world(card, nodes=nodes))
-    assert (found.kind, found.detail, found.action) == (Kind.ABANDONED_CARD, detail, DeleteCard(card))
+    assert (found.kind, found.detail, found.action) == (AuditFindingKind.ABANDONED_CARD, detail, DeleteCard(card))
     held = the_finding(a_world(stored(HERE, HOLDER), nodes=nodes, pods=[bound("a", SHARE)]))
-    assert (held.kind, held.detail, held.action) == (Kind.ABANDONED_HOLDERS, f"{detail}; pods default/a", None)
+    assert (held.kind, held.detail, held.action) == (
+        AuditFindingKind.ABANDONED_HOLDERS,
+        f"{detail}; pods default/a",
+        None,
+    )
 
 
 def test_a_card_with_a_conflict_is_not_deleted() -> None:
     found = findings(a_world(with_conflict(), nodes={}, pods=[bound("a", SHARE)]))
-    assert [f.kind for f in found] == [Kind.NOT_ENTERED, Kind.CONFLICT, Kind.ABANDONED_HOLDERS]
+    assert [f.kind for f in found] == [
+        AuditFindingKind.NOT_ENTERED,
+        AuditFindingKind.CONFLICT,
+        AuditFindingKind.ABANDONED_HOLDERS,
+    ]
 
 
 def test_the_cards_of_a_node_whose_register_can_not_be_read_are_left_alone() -> None:
     found = the_finding(a_world(stored(HERE), nodes={"node-a": NodeReport(None, ("is not JSON",))}))
-    assert (found.kind, found.node, found.detail) == (Kind.UNREADABLE_REGISTER, "node-a", "is not JSON")
+    assert (found.kind, found.node, found.detail) == (AuditFindingKind.UNREADABLE_REGISTER, "node-a", "is not JSON")
 
 
 def test_an_unreadable_card_of_a_register_is_shown_with_the_number_of_others() -> None:
     found = the_finding(a_world(nodes={"node-a": NodeReport((), ("first", "second", "third"))}))
-    assert (found.kind, found.detail) == (Kind.UNREADABLE_REGISTER, "first (and 2 more)")
+    assert (found.kind, found.detail) == (AuditFindingKind.UNREADABLE_REGISTER, "first (and 2 more)")
 
 
 def test_a_card_that_has_moved_is_left_to_the_operator() -> None:
     moved = replace(HERE, node_name="node-b")
     nodes = {"node-a": NodeReport(()), "node-b": NodeReport((moved,))}
     found = the_finding(a_world(stored(HERE), nodes=nodes))
-    assert (found.kind, found.action) == (Kind.MOVED_CARD, None)
+    assert (found.kind, found.action) == (AuditFindingKind.MOVED_CARD, None)
     assert found.detail == "its node does not report it; node node-b does"
     held = the_finding(a_world(stored(HERE, HOLDER), nodes=nodes, pods=[bound("a", SHARE)]))
-    assert held.kind is Kind.ABANDONED_HOLDERS
+    assert held.kind is AuditFindingKind.ABANDONED_HOLDERS
 
 
 # Nodes.
@@ -365,21 +386,21 @@ def test_a_card_that_two_nodes_report_is_shown_with_both() -> None:
     twin = replace(HERE, node_name="node-b", uuid=HERE.uuid.lower())
     nodes = {"node-a": NodeReport((HERE,)), "node-b": NodeReport((twin,))}
     found = the_finding(a_world(stored(HERE), nodes=nodes))
-    assert (found.kind, found.action) == (Kind.TWO_NODES, None)
+    assert (found.kind, found.action) == (AuditFindingKind.TWO_NODES, None)
     assert found.detail == "nodes node-a and node-b report it; the ledger has it on node node-a"
-    assert kinds(a_world(nodes=nodes)) == [Kind.TWO_NODES, Kind.NOT_IN_LEDGER]
+    assert kinds(a_world(nodes=nodes)) == [AuditFindingKind.TWO_NODES, AuditFindingKind.NOT_IN_LEDGER]
 
 
 def test_a_card_that_the_ledger_lacks_is_shown() -> None:
     found = the_finding(a_world(nodes={"node-a": NodeReport((HERE,))}))
-    assert (found.kind, found.node, found.card) == (Kind.NOT_IN_LEDGER, "node-a", HERE.uuid)
+    assert (found.kind, found.node, found.card) == (AuditFindingKind.NOT_IN_LEDGER, "node-a", HERE.uuid)
 
 
 # All of them.
 
 
 def test_every_kind_has_a_remedy_of_its_own() -> None:
-    remedies = [kind.remedy for kind in Kind]
+    remedies = [kind.remedy for kind in AuditFindingKind]
     assert all(remedy.endswith((".", "?")) or "?" in remedy for remedy in remedies)
     assert len(set(remedies)) == len(remedies)
 

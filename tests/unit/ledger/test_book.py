@@ -9,7 +9,7 @@ from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import MAX_HOLDERS, Claim, Placement, Share
 from gpuledger.model.stored_card import StoredCard
 
@@ -61,7 +61,7 @@ def test_a_hold_for_which_there_is_no_room_is_refused(share: Share) -> None:
     ledger = a_ledger(CARD)
     occupy(ledger, "first", a_share(CARD, 15_000, 50))
     before = ledger.changes
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         occupy(ledger, "second", share)
     assert ledger.changes == before
     assert ledger.hold_of("second") is None
@@ -71,7 +71,7 @@ def test_a_hold_for_which_there_is_no_room_is_refused(share: Share) -> None:
 def test_a_whole_card_and_a_share_refuse_each_other(whole_first: bool) -> None:
     ledger = a_ledger(CARD)
     occupy(ledger, "first", a_share(CARD, 1, 0, exclusive=whole_first))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         occupy(ledger, "second", a_share(CARD, 1, 0, exclusive=not whole_first))
 
 
@@ -79,7 +79,7 @@ def test_a_hold_on_several_cards_is_refused_as_a_whole() -> None:
     cards = [a_card(0), a_card(1)]
     ledger = a_ledger(*cards)
     occupy(ledger, "first", whole_share(cards[1]))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         occupy(ledger, "second", whole_share(cards[0]), whole_share(cards[1]))
     assert line(ledger, cards[0]).room().idle
 
@@ -94,14 +94,14 @@ def test_a_second_hold_replaces_the_first_and_may_use_its_room() -> None:
 
 
 def test_a_hold_on_an_unknown_card_is_refused() -> None:
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         Ledger().hold("p", Placement("node-a", (a_share(CARD),)), 1.0)
 
 
 def test_a_hold_on_a_card_that_has_moved_to_another_node_is_refused() -> None:
     ledger = a_ledger(CARD)
     ledger.load(stored(a_card(0, "node-b", uuid=CARD.uuid), version=2))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         ledger.hold("p", Placement("node-a", (a_share(CARD),)), 1.0)
 
 
@@ -173,7 +173,7 @@ def test_holders_may_stay_on_a_card_that_shrank_below_them() -> None:
     ledger.load(stored(a_card(memory_mib=8_000), a_holder("p", a_share(CARD, 12_000)), version=3))
     (room,) = ledger.node_room("node-a").rooms
     assert room.free.memory_mib == -4_000
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         occupy(ledger, "q", a_share(CARD, 0, 0, 0))
 
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from builders import a_card, a_holder, a_pod, a_request, a_share, mib, stored, whole
 from gpuledger.ledger.migration import Step, plan
 from gpuledger.model.card import Card
+from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
 from gpuledger.model.request import Demand
 from gpuledger.model.share import Holder
-from gpuledger.model.world import NodeReport, OldDevices, PodFacts, SeenCard, ToldCard, World
 
 FIRST, SECOND = a_card(0), a_card(1)
 HAMI = "hami.io/vgpu-devices-allocated"
@@ -19,17 +19,17 @@ def an_old_pod(
 ) -> PodFacts:
     """Return a pod that HAMi has given these cards."""
     demand = demand or mib(10_000, cards=len(cards))
-    told = OldDevices(HAMI, tuple(ToldCard("c0", card.uuid, 0, 0) for card in cards))
+    told = OldDevices(HAMI, tuple(AnnotatedCard("c0", card.uuid, 0, 0) for card in cards))
     return PodFacts(
         a_pod(name), "node-a", finished=False, request=a_request(demand), old=told, scheduler_name=scheduler_name
     )
 
 
-def a_world(*pods: PodFacts, holders: tuple[Holder, ...] = (), in_ledger: bool = True) -> World:
+def a_world(*pods: PodFacts, holders: tuple[Holder, ...] = (), in_ledger: bool = True) -> ClusterSnapshot:
     cards = (stored(FIRST, *holders), stored(SECOND)) if in_ledger else ()
     nodes = {"node-a": NodeReport((FIRST, SECOND))}
     seen = tuple(SeenCard(card, None) for card in cards)
-    return World(seen, nodes, {pod.pod.uid: pod for pod in pods}, datetime(2030, 1, 1, tzinfo=UTC))
+    return ClusterSnapshot(seen, nodes, {pod.pod.uid: pod for pod in pods}, datetime(2030, 1, 1, tzinfo=UTC))
 
 
 def told(steps: tuple[Step, ...]) -> list[tuple[str, str, str]]:

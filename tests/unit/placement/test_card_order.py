@@ -15,10 +15,10 @@ from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.placement.candidates import differing_candidates
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, Policy, Preference
-from gpuledger.placement.ways import differing_ways
 
 BINPACK, SPREAD, TOPOLOGY = Preference.BINPACK, Preference.SPREAD, Preference.TOPOLOGY
 
@@ -192,20 +192,20 @@ def test_an_init_container_gets_the_cards_of_the_main_one_and_what_goes_best_wit
 # Prices.
 
 
-def ways(ledger: Ledger, demand: Demand) -> list[list[int]]:
+def candidates(ledger: Ledger, demand: Demand) -> list[list[int]]:
     """Return the indexes of the cards of each way that a price can tell from the others."""
-    found = differing_ways((demand,), ledger.node_room("node-a"))
+    found = differing_candidates((demand,), ledger.node_room("node-a"))
     assert not isinstance(found, Refusal)
-    return [[int(uuid.rpartition("-")[2]) for uuid in way.assignment[0]] for way in found]
+    return [[int(uuid.rpartition("-")[2]) for uuid in candidate.assignment[0]] for candidate in found]
 
 
 def test_ways_that_cost_the_same_begin_with_the_one_that_others_miss_least() -> None:
-    assert ways(four(), mib(1_000)) == [[0]]
-    assert ways(four(), whole(2)) == [[2, 3]]
+    assert candidates(four(), mib(1_000)) == [[0]]
+    assert candidates(four(), whole(2)) == [[2, 3]]
     ledger = a_ledger(*linked_cards(pairs(4, (0, 1))))
-    assert ways(ledger, mib(1_000)) == [[2]]
+    assert candidates(ledger, mib(1_000)) == [[2]]
     occupy(ledger, "other", a_share(a_card(1)))
-    assert ways(ledger, mib(1_000)) == [[2], [1]]
+    assert candidates(ledger, mib(1_000)) == [[2], [1]]
 
 
 # Nodes.

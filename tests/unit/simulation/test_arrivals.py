@@ -9,10 +9,10 @@ from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_tr
 from gpuledger.model.host import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.simulation.arrivals import ArrivalRun, arrival_order, replay_arrivals
-from gpuledger.simulation.cluster import TraceCluster, Why
 from gpuledger.simulation.fragmentation import FragmentationMeter
 from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace import PodKind, Trace
+from gpuledger.simulation.trace_cluster import TraceCluster, Why
 
 BINPACK = Policy()
 

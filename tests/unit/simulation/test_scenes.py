@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from builders import a_card, a_holder, a_share, cards_of, whole_share
 from fakes.api_server import ApiServer
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node
-from fakes.objects import GPU, MEMORY, WORDS, a_container, a_node_object, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.command_line.program import main
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
@@ -24,7 +24,7 @@ from gpuledger.placement import fitting_nodes
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
-from gpuledger.simulation.objects import Objects, read_objects, take_document
+from gpuledger.simulation.objects import InputObjects, read_objects, take_document
 from gpuledger.simulation.what_if import Answer, Scene, answer
 from gpuledger.simulation.what_if_report import as_json
 
@@ -133,7 +133,7 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("annotations", "node", "said"),
+    ("annotations", "node", "message"),
     [
         ({}, "node-a", "no annotation says which cards it has"),
         ({DEVICES_ANNOTATION: "{"}, "node-a", "is not JSON"),
@@ -141,7 +141,7 @@ async def test_policies_learn_of_bound_pods_too(monkeypatch: pytest.MonkeyPatch)
         ({}, "node-c", "it is bound to node node-c, which was not given"),
     ],
 )
-def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, said: str) -> None:
+def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, message: str) -> None:
     bound = a_pod_object("bound", WHOLE, node_name=node)
     bound["metadata"]["annotations"] = annotations
     result = simulate(NODE_A, bound, a_pod_object("new"))
@@ -150,7 +150,7 @@ def test_a_bound_pod_whose_cards_are_not_known(annotations: Json, node: str, sai
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", "Pod default/bound")
-    assert said in problem["problem"]
+    assert message in problem["problem"]
     assert f"error: standard input: Pod default/bound: {problem['problem']}" in result.stderr
 
 
@@ -242,7 +242,7 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "object_", "said"),
+    ("document", "object_", "message"),
     [
         ("just text", "", "this is no Kubernetes object"),
         ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {}}, "Pod p", "spec.containers: Field required"),
@@ -258,14 +258,14 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
         (a_node_object("node-c", cards_of("node-a", 1)), "Node node-c", "card GPU-node-a-0 is on node node-a already"),
     ],
 )
-def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, said: str) -> None:
+def test_a_bad_object_is_named_and_the_others_go_on(document: object, object_: str, message: str) -> None:
     result = simulate(NODE_A, a_pod_object("new"), document)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert nodes_of(found) == ["node-a"]
     [problem] = found["problems"]
     assert (problem["file"], problem["object"]) == ("standard input", object_)
-    assert said in problem["problem"]
+    assert message in problem["problem"]
 
 
 def test_files_that_cannot_be_read_and_folders(tmp_path: Path) -> None:
@@ -395,10 +395,10 @@ class FakeReads:
         return self._page("pending")
 
 
-async def answered(reads: FakeReads, files: Objects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
-    scene = await read_scene(reads, ["gpuledger"], WORDS)
-    scene.add(files or Objects())
-    return answer(scene, WORDS, Policy(), add_nodes, like)
+async def answered(reads: FakeReads, files: InputObjects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
+    scene = await read_scene(reads, ["gpuledger"], DIALECTS)
+    scene.add(files or InputObjects())
+    return answer(scene, DIALECTS, Policy(), add_nodes, like)
 
 
 async def test_the_ledger_of_a_cluster_counts_and_its_waiting_pods_are_placed_by_priority_and_age() -> None:
@@ -431,7 +431,7 @@ async def test_a_cluster_and_files_together() -> None:
     neighbour = a_pod_object("neighbour", {"cpu": "63"}, node_name="node-a")
     node = a_node_object("node-a", cards_of("node-a", 2))
     node["status"]["allocatable"]["memory"] = "1Gi"
-    files = Objects()
+    files = InputObjects()
     files.nodes += read(NODE_B).nodes
     files.pods += read(a_pod_object("fits", {GPU: 1, MEMORY: 6_000}), a_pod_object("whole", WHOLE)).pods
     files.pods += read(a_pod_object("cpu", {GPU: 1, MEMORY: 1, "cpu": 70})).pods
@@ -440,9 +440,9 @@ async def test_a_cluster_and_files_together() -> None:
     assert found.problems == ()
 
 
-def read(*documents: object) -> Objects:
+def read(*documents: object) -> InputObjects:
     """Return documents as if they were read from a file."""
-    found = Objects()
+    found = InputObjects()
     for document in documents:
         take_document(document, "file", found)
     return found
@@ -484,12 +484,12 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
             await parts.bind(name, chosen[0])
             devices = json.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])
             given[name] = chosen[0], devices
-    files = Objects()
+    files = InputObjects()
     files.nodes += read(*nodes).nodes
     files.pods += examples.pods
     scene = Scene()
     scene.add(files)
-    found = answer(scene, WORDS, Policy())
+    found = answer(scene, DIALECTS, Policy())
     simulated = {
         each.outcome.pod.partition("/")[2]: (
             each.outcome.node_name,
@@ -506,7 +506,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "give a trace (--nodes FILE --pods FILE), or a scene (-f FILE, --from-cluster)"),
         (["-f", "x", "--load", "1"], "--load is for traces"),
@@ -521,10 +521,10 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         (["--nodes", __file__, "--pods", __file__, "--like", "n"], "--like is for Nodes and Pods"),
     ],
 )
-def test_options_that_do_not_go_together(arguments: list[str], said: str) -> None:
+def test_options_that_do_not_go_together(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["simulate", *arguments])
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_a_policy_can_be_named() -> None:

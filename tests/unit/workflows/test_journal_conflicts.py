@@ -10,7 +10,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CONFLICTS
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.errors import DoesNotFit
+from gpuledger.model.errors import ShareRefused
 from gpuledger.model.stored_card import Misfit
 
 CARD = a_card()
@@ -96,7 +96,7 @@ async def test_a_lost_answer_lists_nothing_twice(api: ApiServer, parts: Operator
 async def test_a_full_list_takes_no_more_and_can_still_be_cleared(api: ApiServer, parts: OperatorParts) -> None:
     for number in range(MAX_CONFLICTS):
         await parts.journal.show_conflict(CARD.uuid, misfit(f"pod-{number}"))
-    with pytest.raises(DoesNotFit, match="lists 64 conflicts already"):
+    with pytest.raises(ShareRefused, match="lists 64 conflicts already"):
         await parts.journal.show_conflict(CARD.uuid, misfit())
     await parts.journal.show_conflict(CARD.uuid, misfit("pod-7", "another reason"))
     await parts.journal.clear_conflict(CARD.uuid, "pod-0")
@@ -109,7 +109,7 @@ async def test_a_card_that_is_not_open_or_gone_lists_nothing(api: ApiServer, ope
     if opened is not None:
         api.put_card(CARD, opened=opened)
     parts = an_operator(api)
-    with pytest.raises(DoesNotFit, match=r"takes no pods yet|is gone"):
+    with pytest.raises(ShareRefused, match=r"takes no pods yet|is gone"):
         await parts.journal.show_conflict(CARD.uuid, misfit())
     await parts.journal.clear_conflict(CARD.uuid, "a")
     assert api.writes() == []

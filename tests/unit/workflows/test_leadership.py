@@ -21,8 +21,8 @@ CARD, SECOND, THIRD = CARDS
 OURS, THEIRS = "host-a", "host-b"
 
 
-def lease(host: str) -> dict[str, Any]:
-    return {"spec": {"holderIdentity": f"{host}_0e6f4c" if host else ""}}
+def lease(host_name: str) -> dict[str, Any]:
+    return {"spec": {"holderIdentity": f"{host_name}_0e6f4c" if host_name else ""}}
 
 
 def test_without_a_host_name_an_operator_is_always_active() -> None:

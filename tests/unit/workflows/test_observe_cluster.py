@@ -13,7 +13,7 @@ from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.formats.scheduler.extender import FilterArguments
-from gpuledger.model.errors import WentBack
+from gpuledger.model.errors import StateRolledBack
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release.release_pod import SUSPECT_DELAY_S
 
@@ -191,7 +191,7 @@ async def test_who_finds_a_card_older_than_it_was_ends(api: ApiServer, parts: Op
     api.cards[CARD.object_name] = copy
     needed = asyncio.Event()
     needed.set()
-    with pytest.raises(WentBack, match=f"GPUAllocation {CARD.object_name} has version"):
+    with pytest.raises(StateRolledBack, match=f"GPUAllocation {CARD.object_name} has version"):
         await parts.observer.resync_every(300.0, needed)
 
 
@@ -203,7 +203,7 @@ async def test_who_finds_a_card_with_other_holders_in_the_version_that_it_knows_
     await parts.journal.remove(CARD.uuid, "uid-a")
     version = str(parts.entry(CARD).resource_version)
     api.cards[CARD.object_name] = {**copy, "metadata": {**copy["metadata"], "resourceVersion": version}}
-    with pytest.raises(WentBack, match=f"has version {version}, and had {version} with other holders"):
+    with pytest.raises(StateRolledBack, match=f"has version {version}, and had {version} with other holders"):
         await parts.observer.resync()
 
 
@@ -236,7 +236,7 @@ async def test_who_finds_a_node_older_than_it_was_ends(api: ApiServer, parts: Op
     copy = api.nodes["node-a"]
     parts.observer.node(api.put_node(a_node_object("node-a")), gone=False)
     api.nodes["node-a"] = copy
-    with pytest.raises(WentBack, match="Node node-a has version"):
+    with pytest.raises(StateRolledBack, match="Node node-a has version"):
         await parts.observer.resync()
 
 

@@ -11,7 +11,7 @@ import pytest
 from builders import a_card
 from effort import seeds_for, times
 from fakes.api_server import ApiServer
-from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -143,7 +143,12 @@ class Cluster:
         names = ("gpuledger", HAMI_SCHEDULER)
         release_times = ReleaseTimes(RELEASE_DELAY_S, LONGEST_RELEASE_S)
         settings = AuditSettings(
-            names, WORDS, lambda pod: pod_request(pod, WORDS), lambda pod: pod_facts(pod, WORDS), release_times, 0.0
+            names,
+            DIALECTS,
+            lambda pod: pod_request(pod, DIALECTS),
+            lambda pod: pod_facts(pod, DIALECTS),
+            release_times,
+            0.0,
         )
         return Auditor(self.api.store, settings, clock=LoopClock())
 
@@ -366,7 +371,7 @@ async def migrate(cluster: Cluster) -> None:
 
 
 async def audit(cluster: Cluster) -> None:
-    await cluster.auditor().mend(adopt=True)
+    await cluster.auditor().repair(adopt=True)
 
 
 async def adopt(cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ async def test_what_is_noted_and_told_of_a_pod_has_the_time_of_the_machines_cloc
     (record,), (waiting,) = parts.trail, parts.waiting.all()
     assert record.unix_s == waiting.tried_s == now.timestamp()
     await asyncio.sleep(TELL_WAITING_AFTER_S + 0.1)
-    await parts.waiting_teller.worker.idle()
+    await parts.pod_condition_writer.worker.idle()
     condition = condition_of(api.pods["default", "a"], ALLOCATED)
     assert condition is not None
     told = now + timedelta(seconds=TELL_WAITING_AFTER_S)

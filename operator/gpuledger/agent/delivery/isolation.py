@@ -49,7 +49,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class IsolationChoice:
     """A way, and why it is not the one that the pod wishes; empty if it is."""
 
     isolation: Isolation
@@ -62,7 +62,7 @@ HAMI_LOCK_DIRECTORY = "vgpulock"
 """Below HAMi-core's directory on the node: the lock that all containers with HAMi-core share."""
 
 
-def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installed: Installed) -> Choice:
+def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installed: Installed) -> IsolationChoice:
     """Return how these cards are kept apart from others' shares.
 
     A pod's wish is followed where it can harm nobody: it is alone on its cards, or the node enforces nothing and has
@@ -70,18 +70,22 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     """
     own = Isolation.MIG if all(card.mode == Isolation.MIG for card in cards) else of_node
     if not wish or wish == own:
-        return Choice(own)
+        return IsolationChoice(own)
     if wish not in (Isolation.NONE, Isolation.MPS, Isolation.HAMI_CORE) or own is Isolation.MIG:
-        return Choice(own, f"{wish[:32]!r} can't be chosen for these cards")
+        return IsolationChoice(own, f"{wish[:32]!r} can't be chosen for these cards")
     wished = Isolation(wish)
     if wished is Isolation.NONE:
         alone = all(card.exclusive for card in cards)
-        return Choice(wished) if alone else Choice(own, "none is only for pods that have their cards alone")
+        return (
+            IsolationChoice(wished)
+            if alone
+            else IsolationChoice(own, "none is only for pods that have their cards alone")
+        )
     if not _is_installed(wished, installed):
-        return Choice(own, f"{wished} is not installed on the node")
+        return IsolationChoice(own, f"{wished} is not installed on the node")
     if own is not Isolation.NONE and not all(card.exclusive for card in cards):
-        return Choice(own, f"the node enforces limits by {own}")
-    return Choice(wished)
+        return IsolationChoice(own, f"the node enforces limits by {own}")
+    return IsolationChoice(wished)
 
 
 def missing(isolation: Isolation, installed: Installed) -> str:

@@ -54,8 +54,8 @@ class DeviceWatcher:
         self._asked: deque[_Answer] = deque()  # who waits for processes
         self._stop = threading.Event()
         self._open = False
-        self._told: Snapshot | None = None
-        self._told_gone = False
+        self._reported: Snapshot | None = None
+        self._reported_gone = False
         self._refused: asyncio.Future[None]  # fails when `on_change` does: asyncio would only log that
 
     async def run(self) -> None:
@@ -129,8 +129,8 @@ class DeviceWatcher:
             self._source.open()
             self._open = True
         snapshot = self._health.judge(self._source.snapshot(), time.monotonic())
-        if snapshot != self._told:
-            self._tell(loop, snapshot)
+        if snapshot != self._reported:
+            self._report(loop, snapshot)
 
     def _faults(self) -> bool:
         """Wait for faults; tell whether one came that counts."""
@@ -171,14 +171,14 @@ class DeviceWatcher:
         self._source.close()
         self._open = False
         self._health.driver_gone()
-        if not self._told_gone:
+        if not self._reported_gone:
             logger.error("all cards are out: %s", error)
-            self._tell(loop, None)
+            self._report(loop, None)
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, snapshot: Snapshot | None) -> None:
-        if self._told_gone:
+    def _report(self, loop: asyncio.AbstractEventLoop, snapshot: Snapshot | None) -> None:
+        if self._reported_gone:
             logger.info("the driver is back")
-        self._told, self._told_gone = snapshot, snapshot is None
+        self._reported, self._reported_gone = snapshot, snapshot is None
         _in_loop(loop, self._hand_over, snapshot)
 
     def _hand_over(self, snapshot: Snapshot | None) -> None:

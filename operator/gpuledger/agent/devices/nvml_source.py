@@ -116,7 +116,7 @@ class NvmlSource:
         self._looks_in_vain = self._looks_in_vain + 1 if lacks_one else 0
         devices = [device for index in range(count) for device in self._listed.get(index, ())]
         linked = self._linked(devices, present, problems)
-        self._tell(problems)
+        self._log_new(problems)
         return Snapshot(tuple(sorted(linked, key=lambda device: (device.index, device.uuid))), *self._versions)
 
     def wait_for_faults(self, timeout_s: float) -> list[Fault]:
@@ -245,7 +245,7 @@ class NvmlSource:
             problems += links.problems
         return [replace(device, links=scores.get(device.uuid, {})) for device in devices]
 
-    def _tell(self, problems: Iterable[str]) -> None:
+    def _log_new(self, problems: Iterable[str]) -> None:
         """Write each sentence to the log once, and again when it was not true in between."""
         found = set(problems)
         for problem in sorted(found - self._problems):

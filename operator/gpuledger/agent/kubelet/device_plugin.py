@@ -10,7 +10,7 @@ import grpc
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent._generated import device_plugin_pb2_grpc as services
-from gpuledger.agent.kubelet.slots import Slots
+from gpuledger.agent.kubelet.slots import VendorSlots
 from gpuledger.model.errors import GpuledgerError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def options() -> messages.DevicePluginOptions:
 class DevicePlugin(services.DevicePluginServicer):
     """Answers for one resource."""
 
-    def __init__(self, resource: str, slots: Slots, allocate: Allocate, start: Start) -> None:
+    def __init__(self, resource: str, slots: VendorSlots, allocate: Allocate, start: Start) -> None:
         self.resource = resource
         self.streams = 0
         """Kubelets that listen to ListAndWatch: one, or none while it is gone."""

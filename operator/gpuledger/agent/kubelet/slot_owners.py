@@ -22,7 +22,7 @@ from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
 from gpuledger.formats.objects.pod import has_started, is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import is_name, own_name
 from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
-from gpuledger.model.errors import BadInput, NotFound, NotYet, StartRefused
+from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused
 from gpuledger.model.latest import Latest
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class SlotOwners:
     async def find(self, resource: str, slots: frozenset[str]) -> Owner:
         """Return the owner of the slots of a container that is about to start.
 
-        Raises NotYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
+        Raises NotKnownYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
         """
         row = (await self._lister.list()).owner(resource, slots)
         own = self._noted(resource, slots) or []
@@ -101,14 +101,14 @@ class SlotOwners:
         return Owner(await self._live_pod(row, own[0].pod_uid), names)
 
     def confirm(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
-        """Raise NotYet if the slots have come to somebody else since their owner was found."""
+        """Raise NotKnownYet if the slots have come to somebody else since their owner was found."""
         identity = pod_identity(owner.pod)
         last = self.answered(resource, slots)
         lost = last is not None and last not in owner.names.values()
         if owner.noted:
             lost |= {entry.pod_uid for entry in self._noted(resource, slots) or ()} != {identity.uid}
         if lost:
-            raise NotYet(f"the slots of pod {identity} have come to another one")
+            raise NotKnownYet(f"the slots of pod {identity} have come to another one")
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
@@ -147,7 +147,7 @@ class SlotOwners:
             identity = pod_identity(pod)
             if identity.uid == uid:
                 if row is not None and (row.namespace, row.pod) != (identity.namespace, identity.name):
-                    raise NotYet(
+                    raise NotKnownYet(
                         f"the kubelet lists the slots of a container that starts for pod {row.namespace}/{row.pod}, "
                         f"and has noted them for {identity}"
                     )
@@ -160,7 +160,7 @@ class SlotOwners:
     async def _without_checkpoint(self, row: ContainerSlots | None, resource: str, slots: frozenset[str]) -> Owner:
         name = self.answered(resource, slots)
         if row is None or name is None:
-            raise NotYet(
+            raise NotKnownYet(
                 f"the kubelet does not say whose slots of {resource} these are, and its checkpoint has nothing new "
                 "of them"
             )
@@ -171,9 +171,9 @@ class SlotOwners:
         # Of a pod that was created anew under this name, the kubelet says first that it has taken it up, and then lists
         # it, too: only a row that still stands after that is of the pod that the API server shows.
         if not has_started(pod) or is_finished(pod) or (await self._lister.list()).owner(resource, slots) != row:
-            raise NotYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")
+            raise NotKnownYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")
         if _may_start_init_container_with(pod, resource):
-            raise NotYet(
+            raise NotKnownYet(
                 f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "
                 "which has nothing new of it"
             )

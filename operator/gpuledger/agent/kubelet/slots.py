@@ -18,7 +18,7 @@ from gpuledger.model.card import Card
 class NodeSlots:
     """The slots of a node: those of each vendor's cards, which pods ask for by other names."""
 
-    of_vendor: Mapping[str, Slots]
+    of_vendor: Mapping[str, VendorSlots]
 
     def offer(self, cards: Iterable[Card]) -> None:
         """Offer as many as these cards have."""
@@ -34,7 +34,7 @@ class NodeSlots:
             slots.withdraw()
 
 
-class Slots:
+class VendorSlots:
     """How many slots there are, and whether they can be used; tells everybody who listens when that changes."""
 
     def __init__(self) -> None:

@@ -30,11 +30,11 @@ def agent(
     """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
     from gpuledger.agent.supervisor import Supervisor
     from gpuledger.configuration.config_files import nodes_config
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
 
     settings = read_settings(settings_file)
     try:
-        config, words = nodes_config(settings).of(node_name), words_of(settings)
+        config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
     except BadInput as error:
         raise click.ClickException(str(error)) from error
 
@@ -44,7 +44,7 @@ def agent(
         from gpuledger.agent.startup import run_agent
 
         try:
-            plan = agent_plan(settings, words, config, node_name, kubelet_directory, pod_uid)
+            plan = agent_plan(settings, dialects, config, node_name, kubelet_directory, pod_uid)
         except BadInput as error:
             logging.error("%s", error)
             return 1

@@ -11,8 +11,8 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
-from gpuledger.ledger.findings import Finding, Kind
-from gpuledger.reports.tables import Cell, Column, Page, ruled
+from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -61,7 +61,7 @@ def audit(
             from gpuledger.workflows.system_clock import SystemClock
 
             auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
-            return await auditor.mend(adopt) if fix else await auditor.look()
+            return await auditor.repair(adopt) if fix else await auditor.look()
 
         report = in_cluster(kubeconfig, compare)
     except click.ClickException as error:
@@ -69,24 +69,24 @@ def audit(
     except Exception:
         logging.exception("the audit failed")
         context.exit(2)
-    out.show(as_json(report), output, lambda page: as_lines(report, page), narrowest=out.NARROWEST)
+    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal), narrowest=out.NARROWEST)
     context.exit(1 if report.left else 0)
 
 
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
     from gpuledger.formats.dialects.request import pod_request
     from gpuledger.formats.objects.pod import pod_facts
     from gpuledger.workflows.release.departures import ReleaseTimes
     from gpuledger.workflows.repair.audit import AuditSettings
 
-    words = words_of(settings)
+    dialects = dialects_of(settings)
     return AuditSettings(
         scheduler_names=scheduler_names or settings.scheduler_names,
-        words=words,
-        read_request=lambda pod: pod_request(pod, words),
-        read_facts=lambda pod: pod_facts(pod, words),
+        dialects=dialects,
+        read_request=lambda pod: pod_request(pod, dialects),
+        read_facts=lambda pod: pod_facts(pod, dialects),
         release=ReleaseTimes(settings.release_delay_s, settings.longest_release_s, by_deadline=True),
         settle_s=settle_s,
     )
@@ -94,25 +94,25 @@ def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequenc
 
 def as_json(report: Report) -> list[Json]:
     """Return the findings as a list of objects, for scripts: fields may be added, and none goes."""
-    return [_as_json(finding, mended) for finding, mended in _rows(report)]
+    return [_as_json(finding, repaired) for finding, repaired in _rows(report)]
 
 
-def as_lines(report: Report, page: Page) -> Iterator[str]:
+def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
     """Yield one table for each kind of finding, and a line that sums up."""
-    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in Kind}
+    by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in AuditFindingKind}
     for kind, rows in by_kind.items():
         if rows:
-            yield f"{page.paint(kind.value, 'bold')}: {kind.remedy}"
-            yield from _table(rows, bool(report.mended), page)
+            yield f"{terminal.paint(kind.value, 'bold')}: {kind.remedy}"
+            yield from _table(rows, bool(report.repaired), terminal)
     yield _summary(report)
 
 
-def _rows(report: Report) -> Iterator[tuple[Finding, bool]]:
-    rows = [(finding, True) for finding in report.mended] + [(finding, False) for finding in report.left]
+def _rows(report: Report) -> Iterator[tuple[AuditFinding, bool]]:
+    rows = [(finding, True) for finding in report.repaired] + [(finding, False) for finding in report.left]
     return iter(sorted(rows, key=lambda row: row[0].place))
 
 
-def _as_json(finding: Finding, mended: bool) -> Json:
+def _as_json(finding: AuditFinding, repaired: bool) -> Json:
     return {
         "kind": finding.kind.value,
         "node": finding.node,
@@ -120,24 +120,24 @@ def _as_json(finding: Finding, mended: bool) -> Json:
         "pod": str(finding.pod or ""),
         "detail": finding.detail,
         "remedy": finding.kind.remedy,
-        "mended": mended,
+        "mended": repaired,
     }
 
 
-def _table(rows: list[tuple[Finding, bool]], show_mended: bool, page: Page) -> list[str]:
+def _table(rows: list[tuple[AuditFinding, bool]], show_repaired: bool, terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
     cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
     used = [position for position in range(len(columns)) if any(row[position] for row in cells)]
     body: list[list[Cell]] = [[row[position] for position in used] for row in cells]
-    if show_mended:
-        for shown, (_, mended) in zip(body, rows, strict=True):
-            shown.append((("yes", "green") if mended else ("no", "red"),))
-    return ruled(page, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
+    if show_repaired:
+        for shown, (_, repaired) in zip(body, rows, strict=True):
+            shown.append((("yes", "green") if repaired else ("no", "red"),))
+    return ruled(terminal, [columns[p] for p in used] + [Column("MENDED")] * show_repaired, body)
 
 
 def _summary(report: Report) -> str:
-    if not report.mended and not report.left:
+    if not report.repaired and not report.left:
         return "Ledger, pods and nodes agree."
-    parts = [f"{len(report.mended)} mended"] if report.mended else []
+    parts = [f"{len(report.repaired)} mended"] if report.repaired else []
     parts += [f"{len(report.left)} left"] if report.left else []
-    return f"{len(report.mended) + len(report.left)} found: {', '.join(parts)}."
+    return f"{len(report.repaired) + len(report.left)} found: {', '.join(parts)}."

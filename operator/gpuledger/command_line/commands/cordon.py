@@ -58,7 +58,7 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         for done in change_cordons(cluster, names, reason):
             try:
-                click.echo(told(done), err=done["error"] is not None)
+                click.echo(described(done), err=done["error"] is not None)
             except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
@@ -85,7 +85,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
             yield {**done, "did": "uncordoned" if reason is None else "cordoned", "error": None}
 
 
-def told(done: Json) -> str:
+def described(done: Json) -> str:
     """Return what was done to a card, in a sentence."""
     card = f"card {done['uuid']} (node {done['node']}, index {done['index']})"
     if done["did"] == "failed":

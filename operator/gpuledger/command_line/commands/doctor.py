@@ -12,6 +12,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import (
     access_options,
     errors_shown,
@@ -19,10 +20,9 @@ from gpuledger.command_line.options import (
     read_settings,
     settings_option,
 )
-from gpuledger.command_line.spelling import plural
-from gpuledger.doctor.finding import Finding, Kind, Severity
+from gpuledger.doctor.finding import Finding, FindingKind, Severity
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.tables import Cell, Column, Page, table
+from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -74,7 +74,12 @@ def doctor(
         if as_init:
             _log(found)
         else:
-            out.show(found.json() if output != "table" else found, output, lambda page: lines_of(found, page), no_color)
+            out.show(
+                found.json() if output != "table" else found,
+                output,
+                lambda terminal: lines_of(found, terminal),
+                no_color,
+            )
     sys.exit(int(bool(found.errors)) if as_init else found.exit_code)
 
 
@@ -129,14 +134,14 @@ def _yaml_of(file: Path) -> dict[str, Any]:
     return content
 
 
-def lines_of(examination: Examination, page: Page) -> list[str]:
+def lines_of(examination: Examination, terminal: Terminal) -> list[str]:
     """Return a table of the findings, if there are any, and a sentence."""
-    alike: dict[tuple[Kind, str], list[Finding]] = {}
+    alike: dict[tuple[FindingKind, str], list[Finding]] = {}
     for each in examination.findings:
         alike.setdefault((each.kind, each.text), []).append(each)
     rows = [_row(group) for group in alike.values()]
-    shown = [*table(page, COLUMNS, rows), ""] if rows else []
-    return [*shown, _sentence(examination, page)]
+    shown = [*table(terminal, COLUMNS, rows), ""] if rows else []
+    return [*shown, _sentence(examination, terminal)]
 
 
 def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
@@ -149,21 +154,21 @@ def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
         ((first.kind.value, "bold"),),
         some_of([each.where for each in alike]),
         first.text,
-        ((first.mend, "cyan"),),
+        ((first.remedy, "cyan"),),
     )
 
 
 def log_line(finding: Finding) -> str:
     """Return a finding as one line, for a log."""
-    return f"{finding.kind.value}: {finding.where}: {finding.text}. {finding.mend}"
+    return f"{finding.kind.value}: {finding.where}: {finding.text}. {finding.remedy}"
 
 
-def _sentence(examination: Examination, page: Page) -> str:
+def _sentence(examination: Examination, terminal: Terminal) -> str:
     errors = len(examination.errors)
-    left_out = sum(each.kind is Kind.NOT_CHECKED for each in examination.findings)
+    left_out = sum(each.kind is FindingKind.NOT_CHECKED for each in examination.findings)
     warnings = len(examination.findings) - errors - left_out
     made = plural(len(examination.checked), "check")
     if not examination.findings:
-        return page.paint(f"{made}, nothing found.", "green")
+        return terminal.paint(f"{made}, nothing found.", "green")
     skipped = f", {plural(left_out, 'thing')} could not be read" if left_out else ""
     return f"{made}: {plural(errors, 'error')}, {plural(warnings, 'warning')}{skipped}."

@@ -12,6 +12,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
+from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
     access_options,
@@ -21,8 +22,7 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
-from gpuledger.command_line.spelling import age, amounts_of, plural, share_text, utc_now
-from gpuledger.reports.tables import Column, Page, table
+from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
 
@@ -58,7 +58,7 @@ def explain(
     with errors_shown():
         namespace = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/explain", {"pod": f"{namespace}/{rest}"}, operator_url, kubeconfig, context)
-        out.show(found, output, lambda page: explain_lines(found, page, utc_now(), output == "wide"), no_color)
+        out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
         placed = is_placed(found)
     sys.exit(0 if placed else 1)
 
@@ -82,22 +82,22 @@ def is_placed(explanation: Json) -> bool:
     return bool(explanation["state"] == "placed")
 
 
-def explain_lines(found: Json, page: Page, now: datetime, wide: bool = False) -> list[str]:
+def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return an explanation, its summary first."""
     style = "green" if is_placed(found) else "yellow"
     lines = [
-        f"{page.paint(found['namespace'] + '/' + found['pod'], 'bold')}: {page.paint(found['state'], style)}",
-        *page.folded(found["summary"]),
+        f"{terminal.paint(found['namespace'] + '/' + found['pod'], 'bold')}: {terminal.paint(found['state'], style)}",
+        *terminal.folded(found["summary"]),
         "",
-        *_facts(found, page, now),
+        *_facts(found, terminal, now),
     ]
     if found["holds"]:
-        lines += ["", "Its cards:", *_holds(found["holds"], page)]
+        lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
     nodes = found["nodes"]
     if nodes:
-        lines += ["", *_nodes(nodes, page)]
+        lines += ["", *_nodes(nodes, terminal)]
         shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
-        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, page))]
+        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal))]
     return lines
 
 
@@ -113,7 +113,7 @@ def alike(nodes: Iterable[Json]) -> list[Alike]:
     return list(groups.values())
 
 
-def _facts(found: Json, page: Page, now: datetime) -> Iterable[str]:
+def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     asked = "; ".join(_asked(container) for container in found["containers"])
     facts = {
         "asks for": asked,
@@ -127,7 +127,7 @@ def _facts(found: Json, page: Page, now: datetime) -> Iterable[str]:
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:
-            first, *rest = page.folded(text, indent=width + 4)
+            first, *rest = terminal.folded(text, indent=width + 4)
             yield f"  {title:<{width}}  {first}"
             yield from (" " * (width + 4) + line for line in rest)
 
@@ -152,7 +152,7 @@ def _asked(container: Json) -> str:
     return f"{container['name']}: {plural(container['gpus'], 'card')}{memory}{cores}{alone}"
 
 
-def _nodes(nodes: Sequence[Json], page: Page) -> list[str]:
+def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
     columns = [
         Column("NODES"),
         Column("KUBE-SCHEDULER", spare=2),
@@ -173,7 +173,7 @@ def _nodes(nodes: Sequence[Json], page: Page) -> list[str]:
         for group in alike(nodes)
     ]
     kept = [p for p in range(len(columns)) if p < 4 or any(row[p] for row in rows)]
-    return table(page, [columns[p] for p in kept], [[row[p] for p in kept] for row in rows])
+    return table(terminal, [columns[p] for p in kept], [[row[p] for p in kept] for row in rows])
 
 
 def _help(group: Alike) -> str:
@@ -181,7 +181,7 @@ def _help(group: Alike) -> str:
     return f"on {group.names[0]}: {remedy}" if remedy and len(group.names) > 1 else remedy
 
 
-def _cards(node: Json, page: Page) -> list[str]:
+def _cards(node: Json, terminal: Terminal) -> list[str]:
     columns = [
         Column("INDEX", right=True),
         Column("CARD", spare=1),
@@ -199,7 +199,7 @@ def _cards(node: Json, page: Page) -> list[str]:
         )
         for cards in _same(node["cards"])
     ]
-    return [f"Cards of {page.paint(node['node'], 'bold')}:", *table(page, columns, rows)]
+    return [f"Cards of {terminal.paint(node['node'], 'bold')}:", *table(terminal, columns, rows)]
 
 
 def _same(cards: Iterable[Json]) -> list[list[Json]]:
@@ -210,13 +210,13 @@ def _same(cards: Iterable[Json]) -> list[list[Json]]:
     return list(groups.values())
 
 
-def _holds(holds: Iterable[Json], page: Page) -> list[str]:
+def _holds(holds: Iterable[Json], terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("INDEX", right=True), Column("CARD"), Column("STATE", spare=1), Column("SHARE")]
     rows = [
         (each["node"], str(each["index"]), each["uuid"], each["state"], share_text(amounts_of(each), each["exclusive"]))
         for each in holds
     ]
-    return table(page, columns, rows)
+    return table(terminal, columns, rows)
 
 
 def _named(pods: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ def fake_nodes(
     """Register simulated nodes, as a node agent and its kubelet would."""
     from gpuledger.agent import fake_nodes as fake
     from gpuledger.configuration.config_files import nodes_config
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
 
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():
@@ -43,7 +43,7 @@ def fake_nodes(
     settings = read_settings(settings_file)
     try:
         nodes = fake.fake_nodes(prefix, count, gpus, model, slots, nodes_config(settings))
-        counts = words_of(settings).counts(of=fake.VENDOR)
+        counts = dialects_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
     until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))

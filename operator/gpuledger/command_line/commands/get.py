@@ -11,6 +11,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.bars import bar
 from gpuledger.command_line.cards import all_cards, begin_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.formatting import amounts_of, share_text
 from gpuledger.command_line.options import (
     access_options,
     completed_names,
@@ -18,14 +19,13 @@ from gpuledger.command_line.options import (
     namespace_option,
     output_option,
 )
-from gpuledger.command_line.spelling import amounts_of, share_text
 from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.cards import amounts_json, report_of_stored
-from gpuledger.reports.tables import Column, Page, table
+from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def get(
             found = card_json(cluster, rest)
         else:
             raise BadInput(f"{name!r} is neither pod/NAME nor card/UUID")
-        out.show(found, output, lambda page: lines(found, page), no_color)
+        out.show(found, output, lambda terminal: lines(found, terminal), no_color)
 
 
 def card_json(cluster: ClusterAccess, name: str) -> Json:
@@ -84,64 +84,66 @@ def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
         "node": node,
         "phase": (pod.get("status") or {}).get("phase", ""),
         "shares": [share for card in sorted(cards, key=_place) for share in _shares_of(card, uid)],
-        **_told(pod),
+        **_annotated(pod),
     }
 
 
-def lines(found: Json, page: Page) -> list[str]:
+def lines(found: Json, terminal: Terminal) -> list[str]:
     """Return what `card_json` or `pod_json` has found, for people."""
-    return card_lines(found, page) if "holders" in found else pod_lines(found, page)
+    return card_lines(found, terminal) if "holders" in found else pod_lines(found, terminal)
 
 
-def card_lines(card: Json, page: Page) -> list[str]:
+def card_lines(card: Json, terminal: Terminal) -> list[str]:
     """Return what is known of a card, for people."""
     state = "green" if card["phase"] == "Ready" else "yellow"
     lines = [
-        f"{page.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
+        f"{terminal.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
         "  state    "
-        + page.paint(card["phase"] or "Pending", state)
+        + terminal.paint(card["phase"] or "Pending", state)
         + (f": {card['reason']}" if card["reason"] else ""),
         *([f"  cordoned {card['cordoned'] or 'without a reason'}"] if card["cordoned"] is not None else []),
-        *_amount_lines(card, page),
-        *_facts(card, page),
+        *_amount_lines(card, terminal),
+        *_facts(card, terminal),
     ]
-    lines += _pods_table("held by", card["holders"], page)
-    lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], page)
-    lines += _pods_table("found on it, without room", card["conflictsWith"], page)
+    lines += _pods_table("held by", card["holders"], terminal)
+    lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], terminal)
+    lines += _pods_table("found on it, without room", card["conflictsWith"], terminal)
     if not card["holders"]:
         lines += ["", "Nobody holds it."]
     return lines
 
 
-def pod_lines(pod: Json, page: Page) -> list[str]:
+def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
     """Return what a pod has, for people."""
     where = f"on node {pod['node']}" if pod["node"] else "without a node"
-    lines = [f"{page.paint(pod['namespace'] + '/' + pod['pod'], 'bold')}: {pod['phase'] or 'Pending'}, {where}"]
+    lines = [f"{terminal.paint(pod['namespace'] + '/' + pod['pod'], 'bold')}: {pod['phase'] or 'Pending'}, {where}"]
     if pod["shares"]:
         columns = [Column("CARD"), Column("INDEX", right=True), Column("STATE"), Column("SHARE", fold=True)]
         rows = [
             (each["card"], str(each["index"]), each["state"], share_text(amounts_of(each), each["exclusive"]))
             for each in pod["shares"]
         ]
-        lines += ["", "In the ledger:", *table(page, columns, rows)]
+        lines += ["", "In the ledger:", *table(terminal, columns, rows)]
     else:
         lines += ["", "The ledger has no share of it. `gpuledger explain` says why a pod waits."]
     if pod["told"]:
         titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
-        told = [(each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]]
-        lines += ["", "What its containers were told:", *table(page, titles, told)]
+        annotated = [
+            (each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]
+        ]
+        lines += ["", "What its containers were told:", *table(terminal, titles, annotated)]
     if pod["toldProblem"]:
-        lines += ["", page.paint(pod["toldProblem"], "yellow")]
+        lines += ["", terminal.paint(pod["toldProblem"], "yellow")]
     return lines
 
 
-def _told(pod: Json) -> Json:
+def _annotated(pod: Json) -> Json:
     text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
     try:
-        told = read_devices(text) if text else ()
+        annotated = read_devices(text) if text else ()
     except BadInput as error:
         return {"told": [], "toldProblem": str(error)}
-    cards = [{"container": t.container, "uuid": t.uuid, "memoryMiB": t.memory_mib, "cores": t.cores} for t in told]
+    cards = [{"container": t.container, "uuid": t.uuid, "memoryMiB": t.memory_mib, "cores": t.cores} for t in annotated]
     return {"told": cards, "toldProblem": None}
 
 
@@ -163,7 +165,7 @@ def _share_json(amounts: Amounts, exclusive: bool) -> Json:
     return {**amounts_json(amounts), "exclusive": exclusive}
 
 
-def _amount_lines(card: Json, page: Page) -> Iterable[str]:
+def _amount_lines(card: Json, terminal: Terminal) -> Iterable[str]:
     kinds = (
         ("memory", "memoryMiB", "MiB", "cyan"),
         ("compute", "cores", "%", "blue"),
@@ -171,11 +173,11 @@ def _amount_lines(card: Json, page: Page) -> Iterable[str]:
     )
     for title, key, unit, style in kinds:
         used, capacity = card["used"][key], card["capacity"][key]
-        drawn = "".join(page.paint(*part) for part in bar(page, used, capacity, style, 20))
+        drawn = "".join(terminal.paint(*part) for part in bar(terminal, used, capacity, style, 20))
         yield f"  {title:<8} {drawn} {used} of {capacity} {unit}".rstrip()
 
 
-def _facts(card: Json, page: Page) -> Iterable[str]:
+def _facts(card: Json, terminal: Terminal) -> Iterable[str]:
     if card["mode"]:
         yield f"  mode     {card['mode']}"
     if card["numaNode"] is not None:
@@ -185,11 +187,11 @@ def _facts(card: Json, page: Page) -> Iterable[str]:
         for peer, score in card["links"].items():
             scores.setdefault(score, []).append(peer)
         for score, peers in sorted(scores.items(), reverse=True):
-            for position, line in enumerate(page.folded(f"score {score}: {', '.join(peers)}", indent=11)):
+            for position, line in enumerate(terminal.folded(f"score {score}: {', '.join(peers)}", indent=11)):
                 yield f"  {'' if position else 'links':<8} {line}"
 
 
-def _pods_table(title: str, pods: Sequence[Json], page: Page) -> list[str]:
+def _pods_table(title: str, pods: Sequence[Json], terminal: Terminal) -> list[str]:
     if not pods:
         return []
     columns = [
@@ -207,4 +209,4 @@ def _pods_table(title: str, pods: Sequence[Json], page: Page) -> list[str]:
         )
         for each in pods
     ]
-    return ["", f"{title[0].upper()}{title[1:]}:", *table(page, columns, rows)]
+    return ["", f"{title[0].upper()}{title[1:]}:", *table(terminal, columns, rows)]

@@ -9,6 +9,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
+from gpuledger.command_line.formatting import amounts_of, clock, share_text, utc_now
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
     access_options,
@@ -18,10 +19,9 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
-from gpuledger.command_line.spelling import amounts_of, clock, share_text, utc_now
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.record import Happening
-from gpuledger.reports.tables import Column, Page, table
+from gpuledger.reports.record import RecordKind
+from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": 
     shell_complete=completed_names("pod", "card", "node"),
 )
 @namespace_option
-@click.option("--kind", type=click.Choice([kind.value for kind in Happening]), help="Only records of this kind.")
+@click.option("--kind", type=click.Choice([kind.value for kind in RecordKind]), help="Only records of this kind.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The last so many records.")
 @operator_option
 @output_option("table", "wide", "json", "yaml")
@@ -61,7 +61,7 @@ def history(
         asked = question(name, (namespace or namespace_of(kubeconfig, context)) if of_pod else "", kind, limit)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)
         now = utc_now().astimezone()
-        out.show(found, output, lambda page: history_lines(found, page, now, output == "wide"), no_color)
+        out.show(found, output, lambda terminal: history_lines(found, terminal, now, output == "wide"), no_color)
 
 
 def question(named: str | None, namespace: str, kind: str | None, limit: int) -> dict[str, str]:
@@ -77,7 +77,7 @@ def question(named: str | None, namespace: str, kind: str | None, limit: int) ->
     return asked | {"card" if what.startswith("card") else "node": name}
 
 
-def history_lines(found: Json, page: Page, now: datetime, wide: bool = False) -> list[str]:
+def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return the records, newest last; with `wide`, the cards and what else there was."""
     records = found["records"]
     if not records:
@@ -101,7 +101,7 @@ def history_lines(found: Json, page: Page, now: datetime, wide: bool = False) ->
         )
         for each in records
     ]
-    return table(page, columns, rows)
+    return table(terminal, columns, rows)
 
 
 def _cards(record: Json) -> str:

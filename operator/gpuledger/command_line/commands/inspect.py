@@ -17,7 +17,7 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Page, table
+from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -61,7 +61,7 @@ def inspect(
 
     if paths:
         found.extend(_inspected(in_cluster(kubeconfig, read), settings))
-    out.show(as_json(found), output, lambda page: as_lines(found, page), narrowest=out.NARROWEST)
+    out.show(as_json(found), output, lambda terminal: as_lines(found, terminal), narrowest=out.NARROWEST)
     context.exit(1 if has_problems(found) else 0)
 
 
@@ -81,11 +81,11 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
 
 
 def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
     from gpuledger.formats.inspection import inspected
 
-    words = words_of(settings)
-    return [found for document in documents for found in inspected(document, words)]
+    dialects = dialects_of(settings)
+    return [found for document in documents for found in inspected(document, dialects)]
 
 
 def as_json(found: list[Json]) -> Json:
@@ -93,10 +93,10 @@ def as_json(found: list[Json]) -> Json:
     return found[0] if len(found) == 1 else {"kind": "List", "items": found}
 
 
-def as_lines(found: Iterable[Json], page: Page) -> Iterator[str]:
+def as_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
     """Yield what was understood, object by object."""
     for each in found:
-        yield from _shown(each, page)
+        yield from _shown(each, terminal)
         yield ""
 
 
@@ -114,25 +114,25 @@ def _path(name: str, namespace: str) -> tuple[str, str]:
     raise BadInput(f"{name!r} is neither node/NAME nor pod/NAME")
 
 
-def _shown(found: Json, page: Page) -> Iterator[str]:
-    yield from _line(_title(found), page, "bold")
+def _shown(found: Json, terminal: Terminal) -> Iterator[str]:
+    yield from _line(_title(found), terminal, "bold")
     if found.get("gpus"):
-        yield from _gpus(found["gpus"], page)
+        yield from _gpus(found["gpus"], terminal)
     if found.get("containers"):
-        yield from _containers(found["containers"], page)
+        yield from _containers(found["containers"], terminal)
     for name, value in {**found.get("settings", {}), **found.get("everywhere", {}), **found.get("nodes", {})}.items():
-        yield from _line(f"  {name}: {value}", page)
+        yield from _line(f"  {name}: {value}", terminal)
     for sentence in found.get("notSupported", ()):
-        yield from _line(f"  not supported: {sentence}", page, "yellow")
+        yield from _line(f"  not supported: {sentence}", terminal, "yellow")
     for name, value in found.get("selectors", {}).items():
         shown = ", ".join(value) if isinstance(value, list) else str(value)
-        yield from _line(f"  {name}: {shown}", page)
+        yield from _line(f"  {name}: {shown}", terminal)
     for note in found.get("notes", ()):
-        yield from _line(f"  note: {note}", page)
+        yield from _line(f"  note: {note}", terminal)
     for warning in found.get("warnings", ()):
-        yield from _line(f"  warning: {warning}", page, "yellow")
+        yield from _line(f"  warning: {warning}", terminal, "yellow")
     for problem in found["problems"]:
-        yield from _line(f"  problem: {problem}", page, "red")
+        yield from _line(f"  problem: {problem}", terminal, "red")
 
 
 def _title(found: Json) -> str:
@@ -140,16 +140,16 @@ def _title(found: Json) -> str:
     title = f"{found['kind'] or 'object'} {name}".strip()
     if found["kind"] == "Node":
         serves = ", ".join(found.get("serves", ())) or "nothing"
-        words = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
-        title += f": {words}its device plugin serves {serves}"
+        source = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
+        title += f": {source}its device plugin serves {serves}"
     return title
 
 
-def _line(text: str, page: Page, style: str = "") -> Iterator[str]:
-    return (page.paint(line, style) for line in page.folded(text))
+def _line(text: str, terminal: Terminal, style: str = "") -> Iterator[str]:
+    return (terminal.paint(line, style) for line in terminal.folded(text))
 
 
-def _gpus(gpus: Iterable[Json], page: Page) -> list[str]:
+def _gpus(gpus: Iterable[Json], terminal: Terminal) -> list[str]:
     titles = ("UUID", "INDEX", "MODEL", "MIB", "CORES", "SLOTS", "NUMA", "MODE", "HEALTHY", "LINKS")
     right = ("INDEX", "MIB", "CORES", "SLOTS", "NUMA")
     rows: list[tuple[Cell, ...]] = []
@@ -160,13 +160,13 @@ def _gpus(gpus: Iterable[Json], page: Page) -> list[str]:
         healthy = "yes" if gpu["healthy"] else (("no", "red"),)
         rows.append((gpu["uuid"], str(gpu["index"]), gpu["model"], *amounts, numa, gpu["mode"], healthy, links))
     columns = [Column(title, right=title in right, fold=title == "LINKS") for title in titles]
-    return table(page, columns, rows, gap=NARROW_GAP)
+    return table(terminal, columns, rows, gap=NARROW_GAP)
 
 
-def _containers(containers: Iterable[Json], page: Page) -> list[str]:
+def _containers(containers: Iterable[Json], terminal: Terminal) -> list[str]:
     titles = ("CONTAINER", "GPUS", "MEMORY OF EACH", "CORES OF EACH", "ALONE", "WORDS")
     rows = [_container(container) for container in containers]
-    return table(page, [Column(title, fold=True) for title in titles], rows, gap=NARROW_GAP)
+    return table(terminal, [Column(title, fold=True) for title in titles], rows, gap=NARROW_GAP)
 
 
 def _container(container: Json) -> tuple[Cell, ...]:

@@ -11,7 +11,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
-from gpuledger.reports.tables import Column, Page, ruled
+from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
@@ -52,7 +52,7 @@ def migrate(
         return await auditor.migrate(settings.scheduler_names, dry_run)
 
     steps = in_cluster(kubeconfig, move)
-    out.show(as_json(steps), output, lambda page: as_lines(steps, dry_run, page), narrowest=NARROWEST)
+    out.show(as_json(steps), output, lambda terminal: as_lines(steps, dry_run, terminal), narrowest=NARROWEST)
     context.exit(1 if any(step.why for step in steps) else 0)
 
 
@@ -61,7 +61,7 @@ def as_json(steps: Iterable[Step]) -> list[Json]:
     return [_as_json(step) for step in steps]
 
 
-def as_lines(steps: Sequence[Step], dry_run: bool, page: Page) -> Iterator[str]:
+def as_lines(steps: Sequence[Step], dry_run: bool, terminal: Terminal) -> Iterator[str]:
     """Yield a table of the steps, and a line that sums up."""
     titles = ("POD", "NODE", "FROM", "CARD", "MIB", "CORES", "WHAT HAPPENS")
     done = "would be entered" if dry_run else "entered"
@@ -72,7 +72,7 @@ def as_lines(steps: Sequence[Step], dry_run: bool, page: Page) -> Iterator[str]:
         outcome = ((step.why, "red") if step.why else (done, "green"),)
         rows.append((str(step.pod), step.node_name, step.source, *amounts, outcome))
     if rows:
-        yield from ruled(page, [Column(title, fold=title == "WHAT HAPPENS") for title in titles], rows)
+        yield from ruled(terminal, [Column(title, fold=title == "WHAT HAPPENS") for title in titles], rows)
     yield _summary(steps, done)
 
 

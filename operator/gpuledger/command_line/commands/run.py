@@ -43,12 +43,12 @@ def run(
     import uvloop  # a second, which the help does without
 
     from gpuledger.controller.kopf_frame import run as run_operator
-    from gpuledger.controller.run_options import RunOptions, followed_host
+    from gpuledger.controller.run_options import RunOptions, followed_host_name
 
     options = RunOptions(
         settings=read_settings(settings_file),
         kubeconfig=kubeconfig,
-        host=followed_host(leader_elect, host),
+        host_name=followed_host_name(leader_elect, host),
         scheduler_pipe=scheduler_config,
     )
     until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)

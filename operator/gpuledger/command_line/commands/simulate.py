@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.placement.policy import Policy
-    from gpuledger.reports.tables import Page
+    from gpuledger.reports.tables import Terminal
     from gpuledger.simulation.mix import History
     from gpuledger.simulation.trace import Trace
 
@@ -215,7 +215,7 @@ def _arrivals(trace: Trace, questions: Questions, output: str, chart: Path | Non
         runs = run_all(jobs, trace, questions.workers, show)
     runs_of = {name: runs[at * len(seeds) :][: len(seeds)] for at, name in enumerate(questions.policies)}
     found = {name: summary(each, loads, questions.history) for name, each in runs_of.items()}
-    _print(output, found, lambda: csv_rows(runs_of), lambda page: as_lines(found, page))
+    _print(output, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
     if chart:
         draw_arrivals(chart, found)
 
@@ -241,7 +241,7 @@ def _departures(trace: Trace, questions: Questions, output: str, chart: Path | N
         for name in questions.policies
     }
     found = {name: summary(runs_at, questions.history) for name, runs_at in runs_of.items()}
-    _print(output, found, lambda: csv_rows(runs_of), lambda page: as_lines(found, page))
+    _print(output, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
     if chart:
         draw_departures(chart, found)
 
@@ -260,7 +260,10 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _print(
-    output: str, found: object, rows: Callable[[], Iterable[tuple[str, ...]]], lines: Callable[[Page], Iterable[str]]
+    output: str,
+    found: object,
+    rows: Callable[[], Iterable[tuple[str, ...]]],
+    lines: Callable[[Terminal], Iterable[str]],
 ) -> None:
     if output == "csv":
         text = io.StringIO()
@@ -274,25 +277,25 @@ def _print(
 
 
 def _place(context: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
-    from gpuledger.configuration.dialects import words_of
+    from gpuledger.configuration.dialects import dialects_of
     from gpuledger.kube_api.reads import KubeReads
     from gpuledger.simulation.live import read_scene
     from gpuledger.simulation.objects import read_objects
     from gpuledger.simulation.what_if import Scene, answer
     from gpuledger.simulation.what_if_report import as_json, as_lines
 
-    words = words_of(settings)
+    dialects = dialects_of(settings)
 
     async def read(client: KubeClient) -> Scene:
-        return await read_scene(KubeReads(client), settings.scheduler_names, words)
+        return await read_scene(KubeReads(client), settings.scheduler_names, dialects)
 
     scene = in_cluster(options["kubeconfig"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
-    found = answer(scene, words, policy, options["add_nodes"], options["like"] or "")
+    found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
     out.show(
         as_json(found) if output == "json" else found,
         output,
-        lambda page: as_lines(found, page),
+        lambda terminal: as_lines(found, terminal),
         narrowest=out.NARROWEST,
     )
     for note in found.notes:

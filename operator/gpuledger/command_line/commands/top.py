@@ -56,12 +56,12 @@ def top(
         from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.reports.cards import report_of_stored
 
-        page = out.page_of(no_color)
+        terminal = out.terminal_of(no_color)
         if watch:
-            from gpuledger.command_line.top.live import Wanted, run_watch
+            from gpuledger.command_line.top.live import TopOptions, run_watch
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            sys.exit(run_watch(cluster, Wanted(view, output, sort, page, node), list(items)))
+            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node), list(items)))
         with uncollected():
             names = {item["metadata"]["name"] for item in chosen} if chosen else None
             reports = [report_of_stored(stored_card(item)) for item in _of_nodes(items, names)]
@@ -70,7 +70,9 @@ def top(
         elif not reports:
             click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
         else:
-            out.write(top_table(view, lines_of(view, reports, sort), page, output == "wide", page.width is not None))
+            out.write(
+                top_table(view, lines_of(view, reports, sort), terminal, output == "wide", terminal.width is not None)
+            )
 
 
 def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.formatting import plural, utc_now
 from gpuledger.command_line.output import data, write
-from gpuledger.command_line.spelling import plural, utc_now
 from gpuledger.command_line.top.rows import Line, lines_of, top_json, top_table
 from gpuledger.command_line.top.screen import Screen
 from gpuledger.command_line.top.watching import CardWatch, followed
 from gpuledger.reports.cards import CardReport, report_of_stored
-from gpuledger.reports.tables import Page, Part
+from gpuledger.reports.tables import Part, Terminal
 
 Json = dict[str, Any]
 
@@ -33,17 +33,17 @@ KEYS = {"nodes": "node", "cards": "uuid", "models": "model", "namespaces": "name
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TopOptions:
     """What is to be shown, and how."""
 
     view: str
     output: str
     sort: str | None
-    page: Page
+    terminal: Terminal
     node: str | None = None
 
 
-def run_watch(cluster: ClusterAccess, wanted: Wanted, objects: list[Json]) -> int:
+def run_watch(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) -> int:
     """Show a view and every change of it until a signal comes; return the exit status. Raises as `watch_top`."""
     ended_by = signal.SIGINT  # as asyncio's own handler takes it
 
@@ -58,45 +58,49 @@ def run_watch(cluster: ClusterAccess, wanted: Wanted, objects: list[Json]) -> in
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
-        await watch_top(cluster, wanted, objects)
+        await watch_top(cluster, options, objects)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         asyncio.run(work())
     return 128 + ended_by
 
 
-async def watch_top(cluster: ClusterAccess, wanted: Wanted, objects: list[Json]) -> None:
+async def watch_top(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) -> None:
     """Show a view and every change of it, until cancelled. `objects` are the cards as they were just read."""
-    watch = CardWatch(wanted.node, objects)
-    if sys.stdout.isatty() and wanted.output in ("table", "wide"):
-        await _draw(cluster, wanted, watch)
+    watch = CardWatch(options.node, objects)
+    if sys.stdout.isatty() and options.output in ("table", "wide"):
+        await _draw(cluster, options, watch)
     else:
-        await _append(cluster, wanted, watch)
+        await _append(cluster, options, watch)
 
 
-def picture(wanted: Wanted, reports: Sequence[CardReport], trouble: str, height: int, now: str) -> list[str]:
+def picture(options: TopOptions, reports: Sequence[CardReport], trouble: str, height: int, now: str) -> list[str]:
     """Return what fits on the screen: a head, the table, and how many rows are left out."""
-    page, lines = wanted.page, lines_of(wanted.view, reports, wanted.sort)
+    terminal, lines = options.terminal, lines_of(options.view, reports, options.sort)
     cards = plural(len(reports), "card")
-    head = [("gpuledger top ", "bold"), (f"{wanted.view}  {cards}  {now}", "")]
+    head = [("gpuledger top ", "bold"), (f"{options.view}  {cards}  {now}", "")]
     if trouble:
         head.append((f"  no news: {trouble}", "yellow"))
-    rows = top_table(wanted.view, lines, page, wanted.output == "wide", sums=True)
+    rows = top_table(options.view, lines, terminal, options.output == "wide", sums=True)
     room = max(height - 2, 2)
     if len(rows) > room:
         sums = rows[len(lines) + 1 :]  # after the titles and the rows: what all of it comes to
         left_out = len(lines) - (room - 2 - len(sums))
-        rows = [*rows[: room - 1 - len(sums)], *sums, page.paint(f"... {left_out} more, a smaller part: --node", "dim")]
-    return [_cut(page, head), "", *rows]
+        rows = [
+            *rows[: room - 1 - len(sums)],
+            *sums,
+            terminal.paint(f"... {left_out} more, a smaller part: --node", "dim"),
+        ]
+    return [_cut(terminal, head), "", *rows]
 
 
-async def _draw(cluster: ClusterAccess, wanted: Wanted, watch: CardWatch) -> None:
+async def _draw(cluster: ClusterAccess, options: TopOptions, watch: CardWatch) -> None:
     screen = Screen(sys.stdout)
     with screen:
-        async with followed(cluster, wanted.node, watch) as check:
+        async with followed(cluster, options.node, watch) as check:
             while True:
                 size = shutil.get_terminal_size()
-                shown = replace(wanted, page=replace(wanted.page, width=size.columns))
+                shown = replace(options, terminal=replace(options.terminal, width=size.columns))
                 now = f"{utc_now().astimezone():%H:%M:%S}"
                 screen.show(picture(shown, _reports(watch), watch.trouble, size.lines, now)[: size.lines])
                 await asyncio.sleep(PAUSE_S)
@@ -116,11 +120,11 @@ async def _news(watch: CardWatch, otherwise: Callable[[], bool]) -> None:
     watch.news.clear()
 
 
-async def _append(cluster: ClusterAccess, wanted: Wanted, watch: CardWatch) -> None:
-    changes = Changes(wanted)
+async def _append(cluster: ClusterAccess, options: TopOptions, watch: CardWatch) -> None:
+    changes = Changes(options)
     write(changes.of(_reports(watch)))
     trouble = ""
-    async with followed(cluster, wanted.node, watch) as check:
+    async with followed(cluster, options.node, watch) as check:
         while True:
             await watch.news.wait()
             check()
@@ -135,30 +139,30 @@ async def _append(cluster: ClusterAccess, wanted: Wanted, watch: CardWatch) -> N
 class Changes:
     """What is new in a view since it was last asked for: at first, all of it."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, options: TopOptions) -> None:
+        self._options = options
         self._lines: dict[str, Line] = {}
         self._data: dict[str, Json] = {}
         self._first = True
 
     def of(self, reports: Sequence[CardReport]) -> list[str]:
         """Return the lines to print: rows, or one JSON text, or one YAML document."""
-        return self._rows(reports) if self._wanted.output in ("table", "wide") else self._documents(reports)
+        return self._rows(reports) if self._options.output in ("table", "wide") else self._documents(reports)
 
     def _rows(self, reports: Sequence[CardReport]) -> list[str]:
-        wanted = self._wanted
-        lines = lines_of(wanted.view, reports, wanted.sort)
+        options = self._options
+        lines = lines_of(options.view, reports, options.sort)
         before, self._lines = self._lines, {line.name: line for line in lines}
         gone = [replace(line, state="gone") for name, line in before.items() if name not in self._lines]
         new = {line.name for line in lines if before.get(line.name) != line} | {line.name for line in gone}
         # All of them, so that the columns stay where they are as long as nothing grows.
-        titles, *rows = top_table(wanted.view, [*lines, *gone], wanted.page, wanted.output == "wide")
+        titles, *rows = top_table(options.view, [*lines, *gone], options.terminal, options.output == "wide")
         shown = [row for line, row in zip([*lines, *gone], rows, strict=True) if line.name in new]
         first, self._first = self._first, False
         return [titles, *shown] if first else shown
 
     def _documents(self, reports: Sequence[CardReport]) -> list[str]:
-        view, key = self._wanted.view, KEYS[self._wanted.view]
+        view, key = self._options.view, KEYS[self._options.view]
         found = {each[key]: each for each in top_json(view, reports)[view]}
         before, self._data = self._data, found
         new = [each for name, each in found.items() if before.get(name) != each]
@@ -167,7 +171,7 @@ class Changes:
         if not (new or gone or first):
             return []
         content = {view: new, "gone": gone}
-        if self._wanted.output == "yaml":
+        if self._options.output == "yaml":
             return ["---", data(content, "yaml").rstrip("\n")]
         import orjson
 
@@ -178,10 +182,10 @@ def _reports(watch: CardWatch) -> list[CardReport]:
     return [report_of_stored(card) for card in watch.cards.values()]
 
 
-def _cut(page: Page, parts: Sequence[Part]) -> str:
-    room, cut = page.width, []
+def _cut(terminal: Terminal, parts: Sequence[Part]) -> str:
+    room, cut = terminal.width, []
     for text, style in parts:
         kept = text if room is None else text[:room]
         room = None if room is None else room - len(kept)
-        cut.append(page.paint(kept, style))
+        cut.append(terminal.paint(kept, style))
     return "".join(cut)

@@ -12,8 +12,8 @@ from gpuledger.command_line.bars import bar
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import CardPhase
-from gpuledger.reports.cards import CardReport, NodeReport, amounts_json, by_model, by_namespace, by_node
-from gpuledger.reports.tables import Cell, Column, Page, table
+from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
+from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]
 
@@ -75,13 +75,15 @@ def lines_of(view: str, reports: Sequence[CardReport], sort: str | None = None) 
     return sorted(lines, key=SORTS[sort]) if sort in SORTS else lines
 
 
-def top_table(view: str, lines: Sequence[Line], page: Page, wide: bool = False, sums: bool = False) -> list[str]:
+def top_table(
+    view: str, lines: Sequence[Line], terminal: Terminal, wide: bool = False, sums: bool = False
+) -> list[str]:
     """Return the table of a view; with `sums`, all of it together in a last row."""
     columns = _columns(view, wide)
-    rows = [_row(line, view, page, wide) for line in lines]
+    rows = [_row(line, view, terminal, wide) for line in lines]
     if sums and len(lines) > 1 and view in ("nodes", "models"):
-        rows.append(_row(_sum(lines), view, page, wide))
-    return table(page, columns, rows)
+        rows.append(_row(_sum(lines), view, terminal, wide))
+    return table(terminal, columns, rows)
 
 
 def _columns(view: str, wide: bool) -> list[Column]:
@@ -102,7 +104,7 @@ def _columns(view: str, wide: bool) -> list[Column]:
     ]
 
 
-def _row(line: Line, view: str, page: Page, wide: bool) -> list[Cell]:
+def _row(line: Line, view: str, terminal: Terminal, wide: bool) -> list[Cell]:
     used, capacity = line.used, line.capacity
     memory = _of(used.memory_mib, capacity.memory_mib) if wide else _gib(used.memory_mib, capacity.memory_mib)
     held_only = view == "namespaces"
@@ -110,11 +112,11 @@ def _row(line: Line, view: str, page: Page, wide: bool) -> list[Cell]:
         *line.lead,
         line.name,
         *([] if view == "cards" else [str(line.cards)]),
-        *([] if held_only else [bar(page, used.memory_mib, capacity.memory_mib, "cyan")]),
+        *([] if held_only else [bar(terminal, used.memory_mib, capacity.memory_mib, "cyan")]),
         memory,
-        *([] if held_only else [bar(page, used.cores, capacity.cores, "blue")]),
+        *([] if held_only else [bar(terminal, used.cores, capacity.cores, "blue")]),
         _of(used.cores, capacity.cores),
-        *([] if held_only else [bar(page, used.number, capacity.number, "magenta")]),
+        *([] if held_only else [bar(terminal, used.number, capacity.number, "magenta")]),
         _of(used.number, capacity.number),
         str(line.pods),
         *([] if held_only else [((line.state, "green" if line.ready else "yellow"),)]),
@@ -122,7 +124,7 @@ def _row(line: Line, view: str, page: Page, wide: bool) -> list[Cell]:
     ]
 
 
-def _node_line(node: NodeReport) -> Line:
+def _node_line(node: NodeCards) -> Line:
     cards = node.cards
     models = ",".join(sorted({report.card.model for report in cards}))
     claims, conflicts = (str(sum(counts)) for counts in ([r.claims for r in cards], [r.conflicts for r in cards]))

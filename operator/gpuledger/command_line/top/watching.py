@@ -45,22 +45,22 @@ class CardWatch:
         def listed(uids: set[str]) -> None:
             for uid in known - uids:
                 self.cards.pop(uid, None)
-            self.say("")
+            self.report("")
 
         return listed
 
-    def say(self, trouble: str) -> None:
+    def report(self, trouble: str) -> None:
         """Take in what is wrong, or that nothing is."""
         if trouble != self.trouble:
             self.trouble = trouble
             self.news.set()
 
 
-class Telling:
+class ReportingClient:
     """What `follow` needs of a client, which also says what keeps news away."""
 
-    def __init__(self, client: KubeClient, say: Callable[[str], None]) -> None:
-        self._client, self._say = client, say
+    def __init__(self, client: KubeClient, report: Callable[[str], None]) -> None:
+        self._client, self._report = client, report
 
     async def request(
         self, method: str, path: str, *, parameters: Mapping[str, str] | None = None, longest_bytes: int | None = None
@@ -69,7 +69,7 @@ class Telling:
         try:
             return await self._client.request(method, path, parameters=parameters, longest_bytes=longest_bytes)
         except ApiError as error:
-            self._say(str(error))
+            self._report(str(error))
             raise
 
     @contextlib.asynccontextmanager
@@ -81,12 +81,12 @@ class Telling:
             async with self._client.stream(path, parameters, silence_s) as lines:
                 yield self._heard(lines)
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._say(str(error) or type(error).__name__)
+            self._report(str(error) or type(error).__name__)
             raise
 
     async def _heard(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for line in lines:
-            self._say("")
+            self._report("")
             yield line
 
 
@@ -97,7 +97,7 @@ async def followed(cluster: ClusterAccess, node: str | None, watch: CardWatch) -
     Yields what raises the error that has ended the following, if one has. Raises BadInput without credentials.
     """
     async with cluster.client() as client:
-        api = Telling(client, watch.say)
+        api = ReportingClient(client, watch.report)
         task = asyncio.create_task(follow(api, ALLOCATIONS, selector_of(node), watch.changed, watch.listing))
         task.add_done_callback(lambda _: watch.news.set())
 

@@ -17,7 +17,7 @@ from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, 
 from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
 from gpuledger.controller.telemetry.loop_lag import LoopLag
 from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
-from gpuledger.controller.telemetry.process_metrics import NumberOf, ProcessMetrics, Told
+from gpuledger.controller.telemetry.process_metrics import NumberOf, OperatorState, ProcessMetrics
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
@@ -67,9 +67,9 @@ class Metrics:
             *([POD_SHEET] if per_pod else ()),
             *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
         ]
-        told = Told(is_active, is_synced, pending_by_reason)
+        state = OperatorState(is_active, is_synced, pending_by_reason)
         self._registry = CollectorRegistry()
-        self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, told))
+        self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, state))
         ProcessCollector(registry=self._registry)
         self.filter_seconds = self._histogram(
             "filter_seconds", "Time to answer a Filter, from its body to the answer's", FILTER_SECONDS

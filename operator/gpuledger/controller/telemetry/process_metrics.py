@@ -22,7 +22,7 @@ NumberOf = Callable[[], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OperatorState:
     """What is asked for and is not in the workflows' counters. None: nobody knows."""
 
     is_active: Callable[[], bool]
@@ -43,7 +43,7 @@ class ProcessMetrics(Collector):
         waiting: WaitingPods,
         adopter: Adopter,
         unlinked: UnlinkedNodes,
-        told: Told,
+        state: OperatorState,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -52,7 +52,7 @@ class ProcessMetrics(Collector):
         self._waiting = waiting
         self._adopter = adopter
         self._unlinked = unlinked
-        self._told = told
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         """Yield all of them."""
@@ -69,7 +69,7 @@ class ProcessMetrics(Collector):
         yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._chooser.evaluations)
 
     def _gauges(self) -> Iterator[Metric]:
-        told, cards = self._told, list(self._ledger.entries())
+        state, cards = self._state, list(self._ledger.entries())
         holders = sum(len(card.holders) for card in cards)
         yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
         yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
@@ -78,10 +78,10 @@ class ProcessMetrics(Collector):
         text = "Nodes whose cards report no links, if the cluster's policy is topology"
         yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in self._unlinked))
         text = "Whether this operator writes: its kube-scheduler holds the Lease"
-        yield GaugeMetricFamily("gpuledger_leader", text, value=int(told.is_active()))
+        yield GaugeMetricFamily("gpuledger_leader", text, value=int(state.is_active()))
         synced = GaugeMetricFamily("gpuledger_ready", "Whether the operator has read the ledger and answers")
-        if told.is_synced is not None:
-            synced.add_metric([], int(told.is_synced()))
+        if state.is_synced is not None:
+            synced.add_metric([], int(state.is_synced()))
         yield synced
         info = GaugeMetricFamily("gpuledger_build_info", "1, with the operator's version", labels=["version"])
         info.add_metric([gpuledger.__version__], 1)
@@ -91,8 +91,8 @@ class ProcessMetrics(Collector):
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
         text = "Pods that wait for room, by the reason that most nodes give"
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
-        if self._told.pending_by_reason is not None:
-            pods = {**dict.fromkeys(map(str, Reason), 0), **self._told.pending_by_reason()}
+        if self._state.pending_by_reason is not None:
+            pods = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
             for reason, number in sorted(pods.items()):
                 by_reason.add_metric([reason], number)
         yield by_reason

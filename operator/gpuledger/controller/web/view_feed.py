@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from gpuledger.model.latest import Latest
-from gpuledger.reports.cards import NodeReport
+from gpuledger.reports.cards import NodeCards
 
 SLICE_S = 0.002
 """How long the event loop is kept at a stretch."""
@@ -57,7 +57,7 @@ class ClusterSource(Protocol):
         """Return the names of nodes that may have changed later than this edition, or gone; -1: of all."""
         ...
 
-    def node(self, name: str) -> NodeReport | None:
+    def node(self, name: str) -> NodeCards | None:
         """Return a node as it is now; None if it has no card in the ledger."""
         ...
 
@@ -67,7 +67,7 @@ class ClusterSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FeedChange:
     """What a client lacks. `nodes` and `waiting` are names and encoded JSON as they were when it was asked."""
 
     edition: int
@@ -145,24 +145,24 @@ class Feed:
                     self._changed = asyncio.Event()
                 self._drop_later()
 
-    def since(self, edition: int | None) -> Change:
+    def since(self, edition: int | None) -> FeedChange:
         """Return what somebody lacks who has seen an edition; everything, if it is none of ours."""
         if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
-            return Change(self.edition, True, tuple(self._nodes), (), self._waiting)
+            return FeedChange(self.edition, True, tuple(self._nodes), (), self._waiting)
         nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
         gone = tuple(name for name, gone_since in self._gone.items() if gone_since > edition)
-        return Change(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
+        return FeedChange(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
 
-    async def next(self, edition: int, patience_s: float) -> bool:
+    async def next(self, edition: int, timeout_s: float) -> bool:
         """Wait until there is a later edition; return False if there is none for so long, or no more will come."""
         changed = self._changed
         if self.edition == edition and not self.closed.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(timeout_s):
                     await changed.wait()
         return self.edition != edition and not self.closed.is_set()
 
-    def chunks(self, change: Change) -> Iterator[bytes]:
+    def chunks(self, change: FeedChange) -> Iterator[bytes]:
         """Yield the JSON of a change piece by piece, each node as it is when its turn comes.
 
         A node that is gone by then is left out, and named as gone by the next change.

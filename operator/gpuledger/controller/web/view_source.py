@@ -8,9 +8,9 @@ from typing import Any
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touches
-from gpuledger.reports.cards import NodeReport, report_of
+from gpuledger.reports.cards import NodeCards, report_of
 from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.pending.trail import Trail, Wanted
+from gpuledger.workflows.pending.trail import RecordFilter, Trail
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 
 Json = dict[str, Any]
@@ -54,10 +54,10 @@ class LedgerSource:
             return list(self._ledger.node_names())
         return [name for _, name in self._touches.since(edition)]
 
-    def node(self, name: str) -> NodeReport | None:
+    def node(self, name: str) -> NodeCards | None:
         """Return a node's cards as they are now; None if it has none."""
         entries = self._ledger.entries_of_node(name)
-        return NodeReport(name, tuple(report_of(entry) for entry in entries)) if entries else None
+        return NodeCards(name, tuple(report_of(entry) for entry in entries)) if entries else None
 
     def waiting(self) -> Iterable[Json]:
         """Yield the waiting pods."""
@@ -79,8 +79,8 @@ def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplaine
         return (await explainer.explain(namespace, name)).json()
 
     def history(query: HistoryQuery) -> Json:
-        wanted = Wanted(query.namespace, query.pod, query.card, query.node, query.kind)
-        records = [record.json() for record in trail.latest(wanted, query.limit)]
+        record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind)
+        records = [record.json() for record in trail.latest(record_filter, query.limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
     return LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)

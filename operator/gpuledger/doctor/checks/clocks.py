@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuledger.doctor.facts import Facts, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import name_of, time_of
 
 SKEW = timedelta(seconds=5)
@@ -21,7 +21,7 @@ def check_clock_here(facts: Facts) -> Iterator[Finding]:
     """Yield whether our own clock differs from the API server's."""
     skew = facts.local_time - known(facts.server_time)
     if abs(skew) > SKEW:
-        yield Finding.of(Kind.CLOCK_SKEW_HERE, "this machine", f"its clock is {_spelled(skew)} the API server's")
+        yield Finding.of(FindingKind.CLOCK_SKEW_HERE, "this machine", f"its clock is {_spelled(skew)} the API server's")
 
 
 def check_clocks_of_nodes(facts: Facts) -> Iterator[Finding]:
@@ -38,7 +38,7 @@ def check_clocks_of_nodes(facts: Facts) -> Iterator[Finding]:
         if ahead > SKEW or behind > SILENT:  # it is ready: its kubelet has renewed the Lease within 40 s
             skew = ahead if ahead > SKEW else -behind
             text = f"its clock is about {_spelled(skew)} the API server's, by the Lease that its kubelet renews"
-            yield Finding.of(Kind.CLOCK_SKEW_NODE, f"node {name_of(node)}", text, NODE=name_of(node))
+            yield Finding.of(FindingKind.CLOCK_SKEW_NODE, f"node {name_of(node)}", text, NODE=name_of(node))
 
 
 def _is_ready(node: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuledger.doctor.facts import Facts, Json, Release, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import (
     AGENT_APP,
     AGENT_LABEL,
@@ -37,17 +37,17 @@ CONTAINERD_CDI_BY_CHOICE = (1, 7)
 
 def check_inventory(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that have GPUs, or an agent, and no inventory; with why."""
-    words = known(facts.release).words
+    dialects = known(facts.release).dialects
     agents = _agents_by_node(known(facts.our_pods))
     for node in known(facts.nodes):
-        name, found = name_of(node), node_facts(node, words)
-        if not _is_ours(node, words.node_label):
+        name, found = name_of(node), node_facts(node, dialects)
+        if not _is_ours(node, dialects.node_label):
             continue
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
             yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
         elif not found.registers and (sign := _sign_of_gpus(node, found)):
             text = f"it has GPUs ({sign}), and no register of cards: it has neither our agent nor another's annotation"
-            yield Finding.of(Kind.NODE_NOT_SHARED, f"node {name}", text, NODE=name)
+            yield Finding.of(FindingKind.NODE_NOT_SHARED, f"node {name}", text, NODE=name)
 
 
 def _agent_problems(
@@ -56,32 +56,34 @@ def _agent_problems(
     where = f"node {name}"
     if not pods:
         text = f"it has the label {AGENT_LABEL}=true, and no pod of the node agent"
-        yield Finding.of(Kind.AGENT_ABSENT, where, text, NODE=name)
+        yield Finding.of(FindingKind.AGENT_ABSENT, where, text, NODE=name)
     elif not any(is_ready(pod) for pod in pods):
         pod = pods[0]
         more = "" if found.registers else "; the node has never listed its cards"
         text = f"pod {name_of(pod)}: {why_not_ready(pod, last_words)}{more}"
-        yield Finding.of(Kind.AGENT_NOT_READY, where, text, POD=name_of(pod), NODE=name)
+        yield Finding.of(FindingKind.AGENT_NOT_READY, where, text, POD=name_of(pod), NODE=name)
     elif not found.registers:
-        yield Finding.of(Kind.NODE_WITHOUT_CARDS, where, "its agent is Ready, and has listed no cards", NODE=name)
+        yield Finding.of(
+            FindingKind.NODE_WITHOUT_CARDS, where, "its agent is Ready, and has listed no cards", NODE=name
+        )
 
 
 def check_registers(facts: Facts) -> Iterator[Finding]:
     """Yield what is wrong with what device plugins say of their nodes' cards."""
-    words, cards = known(facts.release).words, known(facts.cards)
+    dialects, cards = known(facts.release).dialects, known(facts.cards)
     for node in known(facts.nodes):
-        found = node_facts(node, words)
+        found = node_facts(node, dialects)
         if not found.registers:
             continue
         where = f"node {found.name}"
         try:
             inventory = read_registers(found)
         except BadInput as error:
-            yield Finding.of(Kind.REGISTER_PROBLEM, where, str(error), NODE=found.name)
+            yield Finding.of(FindingKind.REGISTER_PROBLEM, where, str(error), NODE=found.name)
             continue
         problems = [each for each in inventory.problems if f"{where}, annotation" in each]
         for problem in problems:
-            yield Finding.of(Kind.REGISTER_PROBLEM, where, problem.removeprefix(f"{where}, "), NODE=found.name)
+            yield Finding.of(FindingKind.REGISTER_PROBLEM, where, problem.removeprefix(f"{where}, "), NODE=found.name)
         yield from _card_problems(found, inventory, cards, bool(problems))
 
 
@@ -92,15 +94,15 @@ def _card_problems(
     if not inventory.cards:
         if not unreadable:
             text = f"its register {found.registers[0][0].annotation} is empty"
-            yield Finding.of(Kind.NODE_WITHOUT_CARDS, where, text, NODE=name)
+            yield Finding.of(FindingKind.NODE_WITHOUT_CARDS, where, text, NODE=name)
         return
     if not any(card.healthy for card in inventory.cards):
         faults = sorted({card.fault or "no reason is given" for card in inventory.cards})
         text = f"none of its {len(inventory.cards)} cards works: {some_of(faults)}"
-        yield Finding.of(Kind.CARDS_OUT, where, text, NODE=name)
+        yield Finding.of(FindingKind.CARDS_OUT, where, text, NODE=name)
     missing = [card.uuid for card in inventory.cards if card.object_name not in entered]
     if missing and found.offer is not None:
-        yield Finding.of(Kind.CARDS_NOT_ENTERED, where, f"not in the ledger: {some_of(missing)}", NODE=name)
+        yield Finding.of(FindingKind.CARDS_NOT_ENTERED, where, f"not in the ledger: {some_of(missing)}", NODE=name)
 
 
 def check_unaccounted(facts: Facts) -> Iterator[Finding]:
@@ -108,25 +110,25 @@ def check_unaccounted(facts: Facts) -> Iterator[Finding]:
     closed = sorted(name for name, phase in known(facts.cards).items() if phase == CardPhase.UNACCOUNTED)
     if closed:
         text = f"{len(closed)} of {len(known(facts.cards))} take no new pods: {some_of(closed)}"
-        yield Finding.of(Kind.CARDS_UNACCOUNTED, "the ledger", text)
+        yield Finding.of(FindingKind.CARDS_UNACCOUNTED, "the ledger", text)
 
 
 def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that list cards, and offer none of the resources that the settings name."""
     release = known(facts.release)
     for node in known(facts.nodes):
-        found = node_facts(node, release.words)
+        found = node_facts(node, release.dialects)
         where = f"node {found.name}"
-        for words, _ in found.registers:
-            if words.count in found.offered:
+        for register, _ in found.registers:
+            if register.count in found.offered:
                 continue
-            others = sorted(found.offered & {*KNOWN_COUNTS}) if words.vendor == NVIDIA else []
+            others = sorted(found.offered & {*KNOWN_COUNTS}) if register.vendor == NVIDIA else []
             if others:
-                text = f"it offers {', '.join(others)}, and none of {words.count}, which is the name in the settings"
-                yield Finding.of(Kind.NODE_NAMES, where, text, NODE=found.name)
+                text = f"it offers {', '.join(others)}, and none of {register.count}, which is the name in the settings"
+                yield Finding.of(FindingKind.NODE_NAMES, where, text, NODE=found.name)
             elif found.offer is None:
-                text = f"it lists cards in {words.annotation}, and its allocatable {words.count} is 0 or absent"
-                yield Finding.of(Kind.PLUGIN_SILENT, where, text, NODE=found.name)
+                text = f"it lists cards in {register.annotation}, and its allocatable {register.count} is 0 or absent"
+                yield Finding.of(FindingKind.PLUGIN_SILENT, where, text, NODE=found.name)
 
 
 def check_cdi(facts: Facts) -> Iterator[Finding]:
@@ -141,20 +143,20 @@ def check_cdi(facts: Facts) -> Iterator[Finding]:
         kubelet, runtime = str(info.get("kubeletVersion") or ""), str(info.get("containerRuntimeVersion") or "")
         version = version_in(kubelet)
         if version and version < KUBELET_WITH_CDI:
-            yield Finding.of(Kind.KUBELET_TOO_OLD, f"node {name}", f"its kubelet is {kubelet}", NODE=name)
+            yield Finding.of(FindingKind.KUBELET_TOO_OLD, f"node {name}", f"its kubelet is {kubelet}", NODE=name)
         kind = _runtime_problem(runtime)
         if kind:
             yield Finding.of(kind, f"node {name}", f"its container runtime is {runtime}", NODE=name)
 
 
-def _runtime_problem(runtime: str) -> Kind | None:
+def _runtime_problem(runtime: str) -> FindingKind | None:
     system, _, _ = runtime.partition("://")
     version = version_in(runtime)
     if system == "docker":
-        return Kind.RUNTIME_WITHOUT_CDI
+        return FindingKind.RUNTIME_WITHOUT_CDI
     if system != "containerd" or not version or version >= CONTAINERD_WITH_CDI:
         return None
-    return Kind.RUNTIME_CDI_OFF if version >= CONTAINERD_CDI_BY_CHOICE else Kind.RUNTIME_WITHOUT_CDI
+    return FindingKind.RUNTIME_CDI_OFF if version >= CONTAINERD_CDI_BY_CHOICE else FindingKind.RUNTIME_WITHOUT_CDI
 
 
 def check_scores(facts: Facts) -> Iterator[Finding]:
@@ -163,7 +165,7 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
     if not release.topology:
         return
     for node in known(facts.nodes):
-        found = node_facts(node, release.words)
+        found = node_facts(node, release.dialects)
         try:
             cards = read_registers(found).cards if found.registers else ()
         except BadInput:
@@ -171,15 +173,15 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
         if len(cards) < 2 or any(card.links for card in cards):
             continue
         hami = found.registers[0][0].dialect is Dialect.HAMI
-        mend = (
+        remedy = (
             "" if hami else "Choose another node_policy and card_policy, or leave it: the cards count as equally far."
         )
         text = f"its {len(cards)} cards have no scores, so topology can't tell them apart"
-        yield Finding.of(Kind.NO_SCORES, f"node {found.name}", text, mend, NODE=found.name)
+        yield Finding.of(FindingKind.NO_SCORES, f"node {found.name}", text, remedy, NODE=found.name)
 
 
 def _has_our_agent(node: Json, release: Release) -> bool:
-    native = any(words.dialect is Dialect.NATIVE for words, _ in node_facts(node, release.words).registers)
+    native = any(register.dialect is Dialect.NATIVE for register, _ in node_facts(node, release.dialects).registers)
     return native or labels_of(node).get(AGENT_LABEL) == "true"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import AGENT_APP, name_of, pods_of_app, some_of
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts
 from gpuledger.formats.objects.pod import bound_node, is_finished, resources_asked, scheduler_of
@@ -43,7 +43,7 @@ def _pairs(node: str, plugins: dict[str, str]) -> Iterator[Finding]:
     for one, other in combinations(sorted(plugins), 2):
         clash = OURS in (one, other) or frozenset((one, other)) in CLASHING
         text = f"{one} device plugin ({plugins[one]}) and {other} ({plugins[other]}) both serve its cards"
-        kind = Kind.PLUGINS_CLASH if clash else Kind.PLUGINS_MIXED
+        kind = FindingKind.PLUGINS_CLASH if clash else FindingKind.PLUGINS_MIXED
         yield Finding.of(kind, f"node {node}", text, NODE=node)
 
 
@@ -70,7 +70,7 @@ def check_other_schedulers(facts: Facts) -> Iterator[Finding]:
             if bound_node(pod) and any(image.search(_image(c)) and word in _program(c) for c in containers):
                 text = f"it serves the scheduler name {name}, and so do we"
                 where = f"pod {pod['metadata']['namespace']}/{name_of(pod)}"
-                yield Finding.of(Kind.SCHEDULER_TWICE, where, text)
+                yield Finding.of(FindingKind.SCHEDULER_TWICE, where, text)
 
 
 def _image(container: Json) -> str:
@@ -84,14 +84,14 @@ def _program(container: Json) -> str:
 def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
     """Yield our nodes with pods that have GPUs by the word of another scheduler."""
     release = known(facts.release)
-    names = set(release.words.resources())
-    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.words).registers}
+    names = set(release.dialects.resources())
+    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
     found: dict[str, list[str]] = {}  # node -> pods, each with its scheduler
     for pod in known(facts.pods):
         node, scheduler = bound_node(pod), scheduler_of(pod)
         if node in ours and scheduler not in release.scheduler_names and names & set(resources_asked(pod)):
-            told = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
-            found.setdefault(node, []).append(told)
+            described = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
+            found.setdefault(node, []).append(described)
     for node, pods in sorted(found.items()):
         text = f"pods that are not in the ledger ask for its cards: {some_of(pods)}"
-        yield Finding.of(Kind.FOREIGN_PODS, f"node {node}", text, NODE=node)
+        yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, Release, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import name_of, some_of
 
 MUTATING_FROM = (1, 36)
@@ -31,7 +31,9 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
         wanted = [each for each in wanted if _key(each) in stored or not each["kind"].startswith("Mutating")]
     chosen = [each for each in wanted if name_of(each) != WITH_AGENTS]
     if not webhooks and not any(_key(each) in stored for each in chosen):
-        yield Finding.of(Kind.POLICIES_ABSENT, "API server", "none of the admission policies is there, and no webhook")
+        yield Finding.of(
+            FindingKind.POLICIES_ABSENT, "API server", "none of the admission policies is there, and no webhook"
+        )
         chosen = []
     elif not any(_key(each) in stored for each in chosen):
         chosen = []  # the webhook stands in for them
@@ -45,19 +47,19 @@ def _compare(wanted: Json, release: Release, stored: Stored) -> Iterator[Finding
     where, short = f"{kind} {name}", _short_kind(wanted)
     found = stored.get((kind, name))
     if found is None:
-        yield Finding.of(Kind.POLICY_MISSING, where, "it is not there", KIND=short)
+        yield Finding.of(FindingKind.POLICY_MISSING, where, "it is not there", KIND=short)
         return
     binding, its_key = stored.get((f"{kind}Binding", name)), (f"{kind}Binding", name)
     wanted_binding = next(each for each in release.policies if _key(each) == its_key)
     if problem := _unbound(binding, name, kind):
-        yield Finding.of(Kind.POLICY_UNBOUND, where, problem, KIND=short)
+        yield Finding.of(FindingKind.POLICY_UNBOUND, where, problem, KIND=short)
         binding = None
     if problem := _other_names(wanted, found, release):
-        yield Finding.of(Kind.POLICY_NAMES, where, problem)
+        yield Finding.of(FindingKind.POLICY_NAMES, where, problem)
     elif different := _different(wanted, found, ("reinvocationPolicy",)):
-        yield Finding.of(Kind.POLICY_DIFFERS, where, f"not as generated: {some_of(different)}")
+        yield Finding.of(FindingKind.POLICY_DIFFERS, where, f"not as generated: {some_of(different)}")
     if binding is not None and (different := _different(wanted_binding, binding)):
-        yield Finding.of(Kind.POLICY_DIFFERS, f"{kind}Binding {name}", f"not as generated: {some_of(different)}")
+        yield Finding.of(FindingKind.POLICY_DIFFERS, f"{kind}Binding {name}", f"not as generated: {some_of(different)}")
 
 
 def _unbound(binding: Json | None, name: str, kind: str) -> str:
@@ -80,7 +82,7 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
     if known(facts.version) < MUTATING_FROM and not fills_in and (webhooks or ours & stored.keys()):
         major, minor = known(facts.version)
         text = f"Kubernetes {major}.{minor} has no mutating policies, and no mutating webhook of ours is configured"
-        yield Finding.of(Kind.NO_DEFAULTS, "API server", text)
+        yield Finding.of(FindingKind.NO_DEFAULTS, "API server", text)
 
 
 def check_webhook(facts: Facts) -> Iterator[Finding]:
@@ -91,18 +93,18 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
         where = f"{found['kind']} {name_of(found)}"
         if not release.webhook_port:
             text = "pods with GPUs are sent to a webhook, and in the settings webhook_port is 0"
-            yield Finding.of(Kind.WEBHOOK_UNSERVED, where, text)
+            yield Finding.of(FindingKind.WEBHOOK_UNSERVED, where, text)
         conditions = [each.get("matchConditions") for each in found.get("webhooks") or ()]
         if problem := _other_names(
             {"c": [w["matchConditions"] for w in wanted[found["kind"]]["webhooks"]]}, {"c": conditions}, release
         ):
-            mend = "gpuledger webhook-config --settings FILE --ca-file tls.crt | kubectl apply -f -"
-            yield Finding.of(Kind.POLICY_NAMES, where, problem, mend)
+            remedy = "gpuledger webhook-config --settings FILE --ca-file tls.crt | kubectl apply -f -"
+            yield Finding.of(FindingKind.POLICY_NAMES, where, problem, remedy)
 
 
 def _other_names(wanted: Any, found: Any, release: Release) -> str:
     """Return which names of resources are missing in a policy, and which are there in their place."""
-    ours = set(release.words.resources())
+    ours = set(release.dialects.resources())
     should, are = _names(wanted), _names(found)
     missing, others = sorted((should - are) & ours), sorted(are - should)
     if not missing:

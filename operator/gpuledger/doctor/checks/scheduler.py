@@ -9,9 +9,9 @@ from typing import Any
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host
+from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
@@ -26,8 +26,10 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
     (first, wanted), *others = found.items()
     for where, values in others:
         if different := sorted(option for option in wanted if values[option] != wanted[option]):
-            told = [f"{option} is {_spelled(values[option])} and {_spelled(wanted[option])}" for option in different]
-            yield Finding.of(Kind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(told)}")
+            described = [
+                f"{option} is {_spelled(values[option])} and {_spelled(wanted[option])}" for option in different
+            ]
+            yield Finding.of(FindingKind.SETTINGS_DIFFER, where, f"not as in {first}: {some_of(described)}")
 
 
 def check_release(facts: Facts) -> Iterator[Finding]:
@@ -40,7 +42,7 @@ def check_release(facts: Facts) -> Iterator[Finding]:
             if tag and tag[1] != ours:
                 text = f"container {container['name']} is gpuledger {tag[1]}, the doctor {ours}"
                 where = f"{kind} {LEASE_NAMESPACE}/{name_of(workload or {})}"
-                yield Finding.of(Kind.RELEASE_DIFFERS, where, text, RELEASE=tag[1])
+                yield Finding.of(FindingKind.RELEASE_DIFFERS, where, text, RELEASE=tag[1])
 
 
 def check_operator(facts: Facts) -> Iterator[Finding]:
@@ -51,40 +53,44 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
     wanted = facts.deployment["spec"].get("replicas", 1) if isinstance(facts.deployment, dict) else None
     if waiting is not None:
         text = f"pod {name_of(waiting)}: {why_not_ready(waiting, facts.last_words)}"
-        kind = Kind.OPERATOR_DEGRADED if ready else Kind.OPERATOR_NOT_READY
+        kind = FindingKind.OPERATOR_DEGRADED if ready else FindingKind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
     elif not pods:
         text = "there is no pod of it" if wanted is None else f"it has no pods; it wants {wanted}"
-        yield Finding.of(Kind.OPERATOR_ABSENT, DEPLOYMENT, text)
+        yield Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, text)
     elif wanted is not None and len(pods) < wanted:
-        mend = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
-        yield Finding.of(Kind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", mend)
+        remedy = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
+        yield Finding.of(
+            FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", remedy
+        )
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
     """Yield whether a kube-scheduler of ours leads, and the operator beside it can answer."""
     lease = known(facts.lease)
-    host = holder_host(lease) if lease is not None else ""
-    if lease is None or not host:
+    host_name = holder_host_name(lease) if lease is not None else ""
+    if lease is None or not host_name:
         problem = "there is none" if lease is None else "it has no holder"
-        yield Finding.of(Kind.LEASE_NOT_HELD, LEASE, f"{problem}: no kube-scheduler places our pods")
+        yield Finding.of(FindingKind.LEASE_NOT_HELD, LEASE, f"{problem}: no kube-scheduler places our pods")
         return
     renewed = time_of(lease["spec"].get("renewTime"))
     duration = timedelta(seconds=lease["spec"].get("leaseDurationSeconds") or 0)
     now = known(facts.server_time)
     if renewed is None or now - renewed > duration + LATE:
         ago = "never" if renewed is None else f"{(now - renewed).total_seconds():.0f} s ago"
-        text = f"its holder {host} renewed it last {ago}, and should every {duration.total_seconds():.0f} s at least"
-        yield Finding.of(Kind.LEASE_EXPIRED, LEASE, text, POD=host)
+        text = (
+            f"its holder {host_name} renewed it last {ago}, and should every {duration.total_seconds():.0f} s at least"
+        )
+        yield Finding.of(FindingKind.LEASE_EXPIRED, LEASE, text, POD=host_name)
         return
-    leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host), None)
+    leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host_name), None)
     if leader is None:
-        text = f"its holder is {host}, and no pod of the operator has that name"
-        yield Finding.of(Kind.LEADER_UNKNOWN, LEASE, text)
+        text = f"its holder is {host_name}, and no pod of the operator has that name"
+        yield Finding.of(FindingKind.LEADER_UNKNOWN, LEASE, text)
     elif not is_ready(leader):
         why = why_not_ready(leader, facts.last_words)
         text = f"its kube-scheduler leads, and asks the operator of the same pod; {why}"
-        yield Finding.of(Kind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host}", text, POD=host)
+        yield Finding.of(FindingKind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host_name}", text, POD=host_name)
 
 
 def check_scheduler_errors(facts: Facts) -> Iterator[Finding]:
@@ -95,7 +101,7 @@ def check_scheduler_errors(facts: Facts) -> Iterator[Finding]:
         if scheduler_of(pod) in names and not bound_node(pod) and (words := _error_of(pod)):
             failed.setdefault(words, []).append(f"{pod['metadata']['namespace']}/{name_of(pod)}")
     for words, pods in failed.items():
-        yield Finding.of(Kind.SCHEDULER_ERROR, "kube-scheduler", f"{words[:300]} (for {some_of(pods)})")
+        yield Finding.of(FindingKind.SCHEDULER_ERROR, "kube-scheduler", f"{words[:300]} (for {some_of(pods)})")
 
 
 def _error_of(pod: Json) -> str:
@@ -112,7 +118,7 @@ def check_scheduler_config(facts: Facts) -> Iterator[Finding]:
     wanted = known(facts.release).scheduler_config
     for where, found in configs.items():
         for problem in _config_problems(wanted, found):
-            yield Finding.of(Kind.SCHEDULER_CONFIG, where, problem)
+            yield Finding.of(FindingKind.SCHEDULER_CONFIG, where, problem)
 
 
 def _config_problems(wanted: Json, found: Json) -> Iterator[str]:

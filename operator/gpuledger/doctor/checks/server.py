@@ -8,7 +8,7 @@ from itertools import islice
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, Kind
+from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
 
@@ -28,7 +28,7 @@ def check_server_version(facts: Facts) -> Iterator[Finding]:
     version = known(facts.version)
     if version < OLDEST:
         text = f"it is Kubernetes {_spelled(version)}; policies and webhook conditions need {_spelled(OLDEST)}"
-        yield Finding.of(Kind.SERVER_TOO_OLD, "API server", text)
+        yield Finding.of(FindingKind.SERVER_TOO_OLD, "API server", text)
 
 
 def check_preemption(facts: Facts) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def check_preemption(facts: Facts) -> Iterator[Finding]:
     version, release = known(facts.version), known(facts.release)
     if release.preemption == "native" and version < ASKS_EXTENDERS:
         text = f"preemption is native, and it is Kubernetes {_spelled(version)}: nobody is evicted for want of cards"
-        yield Finding.of(Kind.NOBODY_PREEMPTS, "settings", text)
+        yield Finding.of(FindingKind.NOBODY_PREEMPTS, "settings", text)
 
 
 def check_scheduler_version(facts: Facts) -> Iterator[Finding]:
@@ -52,27 +52,27 @@ def check_scheduler_version(facts: Facts) -> Iterator[Finding]:
             if not (major, minor - 1) <= scheduler <= (major, minor):
                 text = f"its kube-scheduler is {_spelled(scheduler)}, the API server {major}.{minor}"
                 where = "Deployment gpuledger-system/gpuledger"
-                yield Finding.of(Kind.SCHEDULER_VERSION, where, text, SERVER=f"{major}.{minor}.x")
+                yield Finding.of(FindingKind.SCHEDULER_VERSION, where, text, SERVER=f"{major}.{minor}.x")
 
 
 def check_crd(facts: Facts) -> Iterator[Finding]:
     """Yield whether the ledger's resource is there, is that of this release, and is served."""
     crd = known(facts.crd)
     if crd is None:
-        yield Finding.of(Kind.CRD_MISSING, CRD, f"there is no {KIND}, so there is no ledger")
+        yield Finding.of(FindingKind.CRD_MISSING, CRD, f"there is no {KIND}, so there is no ledger")
         return
     wanted, found = _what_matters(custom_resource_definition()), _what_matters(crd)
     different = list(islice(differences(wanted, found), SHOWN + 1))
     if different:
         rest = ", ..." if len(different) > SHOWN else ""
         text = f"not as in this release: {', '.join(_shortened(each) for each in different[:SHOWN])}{rest}"
-        yield Finding.of(Kind.CRD_DIFFERS, CRD, text)
+        yield Finding.of(FindingKind.CRD_DIFFERS, CRD, text)
     conditions = {each["type"]: each for each in (crd.get("status") or {}).get("conditions") or ()}
     for name, wanted_status in (("NamesAccepted", "True"), ("Established", "True"), ("Terminating", "False")):
         condition = conditions.get(name, {"status": "False" if name == "Terminating" else "Unknown"})
         if condition["status"] != wanted_status:
             text = f"condition {name} is {condition['status']}: {condition.get('message') or 'no reason is given'}"
-            yield Finding.of(Kind.CRD_NOT_SERVED, CRD, text)
+            yield Finding.of(FindingKind.CRD_NOT_SERVED, CRD, text)
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, literal, mentions, table
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 
 Json = dict[str, Any]
 
@@ -16,27 +16,27 @@ CLUSTERS_OWN = "default-scheduler"
 """What the API server writes where a pod names no scheduler."""
 
 
-def asking_pods(words: Words) -> Json:
+def asking_pods(dialects: Dialects) -> Json:
     """Return the condition by which all other pods are left alone."""
-    condition = asks(literal(words.by_name), literal(words.counts()))
+    condition = asks(literal(dialects.by_name), literal(dialects.counts()))
     return {"name": "asks-for-gpus", "expression": f"{ALL_CONTAINERS}.exists(c,\n  {condition})"}
 
 
-def mentioning_pods(words: Words) -> Json:
+def mentioning_pods(dialects: Dialects) -> Json:
     """Return the condition that a pod says anything of our resources, and be it that it wants none."""
     return {
         "name": "mentions-gpus",
-        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(words.by_name))})",
+        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(dialects.by_name))})",
     }
 
 
-def default_variables(words: Words) -> list[Json]:
+def default_variables(dialects: Dialects) -> list[Json]:
     """Return the variables of the policy: which count belongs to which word, and where one has to be added."""
-    defaults = _defaults(words)
+    defaults = _defaults(dialects)
     expressions = {
         "words": literal(defaults),
         "defaults": table(defaults),
-        "counts": literal(words.counts()),
+        "counts": literal(dialects.counts()),
         "uncounted": _uncounted("containers") + " +\n" + _uncounted("initContainers"),
     }
     return [{"name": name, "expression": expression} for name, expression in expressions.items()]
@@ -94,13 +94,13 @@ def _uncounted(field: str) -> str:
     )
 
 
-def _defaults(words: Words) -> dict[str, dict[str, str]]:
+def _defaults(dialects: Dialects) -> dict[str, dict[str, str]]:
     """Return name of a resource -> the count that goes with it, and its number where nobody says it.
 
     A container that mixes words gets the count of any of them, and is refused by the policy on requests.
     """
     return {
         name: {"count": sharing[0].count, "gpus": str(sharing[0].default_gpus)}
-        for name, sharing in words.by_name.items()
+        for name, sharing in dialects.by_name.items()
         if len(sharing) == 1 and name != sharing[0].count and sharing[0].count and sharing[0].default_gpus
     }

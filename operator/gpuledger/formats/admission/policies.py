@@ -24,7 +24,7 @@ from gpuledger.formats.admission.accounts import (
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission.requests import request_validations, request_variables
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 
 Json = dict[str, Any]
@@ -56,21 +56,23 @@ BINDINGS: Final = ("pods/binding", "bindings")
 """Both take annotations to the pod. The latter is the older name."""
 
 
-def mutating_policies(words: Words, scheduler_names: Sequence[str], node_taint: str = "") -> list[Json]:
+def mutating_policies(dialects: Dialects, scheduler_names: Sequence[str], node_taint: str = "") -> list[Json]:
     """Return what fills in new pods. The first of the names is what pods get that name no scheduler.
 
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
     """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
-        "matchConditions": [asking_pods(words)],
-        "variables": default_variables(words),
+        "matchConditions": [asking_pods(dialects)],
+        "variables": default_variables(dialects),
         "mutations": mutations(scheduler_names[0], node_taint),
     }
     return _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
 
 
-def validating_policies(words: Words, scheduler_names: Sequence[str], own_annotations: Sequence[str]) -> list[Json]:
+def validating_policies(
+    dialects: Dialects, scheduler_names: Sequence[str], own_annotations: Sequence[str]
+) -> list[Json]:
     """Return what refuses requests. `own_annotations` are those that our own account patches on pods.
 
     The annotation that is ours is protected in every namespace: nobody else has a use for it.
@@ -81,10 +83,10 @@ def validating_policies(words: Words, scheduler_names: Sequence[str], own_annota
         *_validating(
             "gpuledger-requests",
             [new],
-            [mentioning_pods(words)],
+            [mentioning_pods(dialects)],
             request_validations(),
             NOT_IGNORED,
-            request_variables(words, scheduler_names),
+            request_variables(dialects, scheduler_names),
         ),
         *_validating("gpuledger-devices", [new, binds, changes], [not_from(OPERATOR)], devices_validations()),
         *_validating(

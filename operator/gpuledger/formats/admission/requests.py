@@ -12,7 +12,7 @@ from typing import Any
 from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import MAX_CARDS, too_many_containers
-from gpuledger.formats.dialects.words import Vocabulary, Words
+from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.model.card import ALL_CORES
 
 Json = dict[str, Any]
@@ -31,13 +31,13 @@ TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""
 
 
-def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json]:
+def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
     """Return the variables of the policy: tables of words, and for each rule the texts of those who break it."""
     expressions = {
-        "names": literal(words.by_name),
-        "words": table(_meanings(words)),
-        "choices": table(_choices(words)),
-        "counts": literal(words.counts()),
+        "names": literal(dialects.by_name),
+        "words": table(_meanings(dialects)),
+        "choices": table(_choices(dialects)),
+        "counts": literal(dialects.counts()),
         "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
         "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
         "bytes": _each_word(
@@ -68,7 +68,7 @@ def request_variables(words: Words, scheduler_names: Sequence[str]) -> list[Json
             f"{AMOUNT} + ' can\\'t be cut; choose one of ' + variables.choices[n].join(', ')",
         ),
         "too_many": f"variables.containers.filter(c,\n  {asks('variables.words', 'variables.counts')})"
-        f".size() <= {words.most_containers} ? ''\n  : {literal(too_many_containers(words.most_containers))}",
+        f".size() <= {dialects.most_containers} ? ''\n  : {literal(too_many_containers(dialects.most_containers))}",
         "none": _each_container(
             f"c.resources.limits.exists(n, n in variables.counts && {is_zero(AMOUNT)}) &&\n"
             "    c.resources.limits.exists(n, n in variables.words && !(n in variables.counts)"
@@ -130,13 +130,13 @@ def _named(which: str = "") -> str:
     return f"variables.names.filter(n, n in c.resources.limits{which}).join(', ')"
 
 
-def _meanings(words: Words) -> dict[str, dict[str, str]]:
+def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
     """Return name of a resource -> the largest number, what it means, the kind of card, whose word it is.
 
     The last two are empty where several vocabularies share the name and disagree: then the operator decides.
     """
     rows = {}
-    for name, sharing in words.by_name.items():
+    for name, sharing in dialects.by_name.items():
         meanings = [_most(each, name) for each in sharing]
         most, means = max(meanings)
         kinds = {f"{each.vendor} {each.model}".strip() for each in sharing}
@@ -150,25 +150,25 @@ def _meanings(words: Words) -> dict[str, dict[str, str]]:
     return rows
 
 
-def _most(words: Vocabulary, name: str) -> tuple[int, str]:
+def _most(vocabulary: Vocabulary, name: str) -> tuple[int, str]:
     """Return the largest number that a resource can have, and what it is a number of."""
-    if name == words.memory:
-        unit = words.memory_unit_mib
-        largest = min(MAX_MEMORY_MIB, words.memory_of_card_mib or MAX_MEMORY_MIB)
+    if name == vocabulary.memory:
+        unit = vocabulary.memory_unit_mib
+        largest = min(MAX_MEMORY_MIB, vocabulary.memory_of_card_mib or MAX_MEMORY_MIB)
         return largest // unit, "MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
-    if name == words.memory_percentage:
+    if name == vocabulary.memory_percentage:
         return 100, "a percentage of each card's memory"
-    if name == words.cores:
-        of_card = words.cores_of_card
+    if name == vocabulary.cores:
+        of_card = vocabulary.cores_of_card
         groups = f"a number of {of_card} core groups of each card"
         return of_card, "a percentage of each card's cores" if of_card == ALL_CORES else groups
     return MAX_CARDS, "the number of different cards"
 
 
-def _choices(words: Words) -> dict[str, list[str]]:
+def _choices(dialects: Dialects) -> dict[str, list[str]]:
     """Return name of a memory resource -> the only numbers that exist, where not all do."""
     return {
         each.memory: [str(units) for units in each.memory_choices]
-        for each in words.vocabularies
-        if each.memory_choices and len(words.by_name[each.memory]) == 1
+        for each in dialects.vocabularies
+        if each.memory_choices and len(dialects.by_name[each.memory]) == 1
     }

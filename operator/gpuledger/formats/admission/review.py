@@ -14,7 +14,7 @@ from gpuledger.formats.admission.accounts import OPERATOR, forged
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.model.errors import BadInput
 
@@ -22,19 +22,19 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PodRules:
+class AdmissionRules:
     """What new pods are held to."""
 
-    words: Words
+    dialects: Dialects
     scheduler_names: tuple[str, ...]
     """The first is what pods get that name none."""
     taint: tuple[str, str, str] | None = None
     """Key, value and effect of what pods with cards tolerate."""
 
 
-def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
+def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     """Return a new pod with what it left out. One that asks for no cards stays as it is."""
-    requests = _readable(pod, rules.words)
+    requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
     if requests is not None and not any(requests):
         return changed
@@ -46,16 +46,16 @@ def filled_in(pod: Mapping[str, Any], rules: PodRules) -> Json:
         _tolerate(spec, *rules.taint)
     for (container, _), request in zip(containers(changed), requests or (), strict=False):
         if request and "gpus" in request.defaults:
-            _count(container, request, rules.words)
+            _count(container, request, rules.dialects)
     return changed
 
 
-def check(pod: Mapping[str, Any], account: str, rules: PodRules) -> tuple[str, ...]:
+def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[str, ...]:
     """Return what the user should know of a new pod that may be created. Raises BadInput for one that may not."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     if account != OPERATOR and (sentence := forged(annotations)):
         raise BadInput(sentence)
-    request = pod_request(pod, rules.words)
+    request = pod_request(pod, rules.dialects)
     if request is None:
         return ()
     if scheduler_of(pod) not in rules.scheduler_names:
@@ -65,17 +65,17 @@ def check(pod: Mapping[str, Any], account: str, rules: PodRules) -> tuple[str, .
     return request.warnings
 
 
-def _readable(pod: Mapping[str, Any], words: Words) -> Sequence[ContainerRequest | None] | None:
+def _readable(pod: Mapping[str, Any], dialects: Dialects) -> Sequence[ContainerRequest | None] | None:
     """Return what the containers ask for, None for what can't be read: that is refused elsewhere."""
     try:
-        return list(container_requests(pod, words))
+        return list(container_requests(pod, dialects))
     except (BadInput, KeyError):  # the API server itself refuses a container without a name
         return None
 
 
-def _count(container: Mapping[str, Any], request: ContainerRequest, words: Words) -> None:
+def _count(container: Mapping[str, Any], request: ContainerRequest, dialects: Dialects) -> None:
     """Say how many cards a container gets that did not say it. Limits and requests must be the same."""
-    count = next(each.count for each in words.vocabularies if each.name == request.vocabulary)
+    count = next(each.count for each in dialects.vocabularies if each.name == request.vocabulary)
     for part in ("limits", "requests"):
         amounts = container["resources"].get(part) or {}
         container["resources"][part] = {**amounts, count: str(request.demand.cards)} if count else amounts

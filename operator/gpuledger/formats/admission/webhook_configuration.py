@@ -13,7 +13,7 @@ from typing import Any, Final
 from gpuledger.formats.admission.accounts import OPERATOR, not_from, with_foreign_annotations, with_our_annotation
 from gpuledger.formats.admission.defaults import asking_pods, mentioning_pods
 from gpuledger.formats.admission.policies import NOT_IGNORED, as_yaml, rule
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 
 Json = dict[str, Any]
@@ -50,18 +50,18 @@ class WebhookAddress:
         return {**where, **({"caBundle": base64.b64encode(self.ca_bundle).decode()} if self.ca_bundle else {})}
 
 
-def mutating_webhooks(words: Words, address: WebhookAddress) -> Json:
+def mutating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
     """Return the configuration of what fills in new pods."""
-    webhook = _webhook("pods", FILL_IN, [asking_pods(words)], address, NOT_IGNORED)
+    webhook = _webhook("pods", FILL_IN, [asking_pods(dialects)], address, NOT_IGNORED)
     webhook["reinvocationPolicy"] = "IfNeeded"  # another webhook may add containers
     return _configuration("Mutating", [webhook], address)
 
 
-def validating_webhooks(words: Words, address: WebhookAddress) -> Json:
+def validating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
     """Return the configuration of what refuses new pods. The annotation that is ours is protected everywhere."""
     others = not_from(OPERATOR)
     webhooks = [
-        _webhook("requests", CHECK, [mentioning_pods(words)], address, NOT_IGNORED),
+        _webhook("requests", CHECK, [mentioning_pods(dialects)], address, NOT_IGNORED),
         _webhook("devices", CHECK, [others, with_our_annotation()], address),
         _webhook("foreign-devices", CHECK, [others, with_foreign_annotations()], address, NOT_IGNORED),
     ]

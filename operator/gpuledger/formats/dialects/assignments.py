@@ -17,14 +17,14 @@ import orjson
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
-from gpuledger.formats.dialects.words import AssignmentWords, Template
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Template
 from gpuledger.formats.objects.devices import checked_amount, checked_uuid
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import Lifetime
 from gpuledger.model.share import Share
 from gpuledger.model.stranger import Counted
-from gpuledger.model.world import OldDevices, ToldCard
 
 Json = Mapping[str, Any]
 
@@ -55,21 +55,21 @@ MAX_LENGTH = 256 * 1024
 def hami_assignment(
     containers_in_order: Sequence[str],
     shares: Sequence[Share],
-    words_of: Callable[[str], AssignmentWords],
+    annotations_of: Callable[[str], AssignmentAnnotations],
     node_name: str,
     now_s: int,
 ) -> dict[str, str]:
     """Return the annotations by which HAMi's device plugins find a pod and its cards.
 
-    `words_of` tells of each card, by UUID, which plugin has it.
+    `annotations_of` tells of each card, by UUID, which plugin has it.
     """
     result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: ALLOCATING}
-    for words in dict.fromkeys(words_of(share.uuid) for share in shares):
-        mine = [share for share in shares if words_of(share.uuid) == words]
-        text = "".join(_cards(name, mine, words.word, 1) + ";" for name in containers_in_order)
-        result |= {words.to_allocate: text, words.allocated: text}
-        if words.details:
-            result |= {words.details: _details(mine, words.templates), "predicate-time": str(now_s)}
+    for plugin in dict.fromkeys(annotations_of(share.uuid) for share in shares):
+        mine = [share for share in shares if annotations_of(share.uuid) == plugin]
+        text = "".join(_cards(name, mine, plugin.word, 1) + ";" for name in containers_in_order)
+        result |= {plugin.to_allocate: text, plugin.allocated: text}
+        if plugin.details:
+            result |= {plugin.details: _details(mine, plugin.templates), "predicate-time": str(now_s)}
     return result
 
 
@@ -121,7 +121,7 @@ def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] 
     return (Dialect.HAMI, 0) if waits else None
 
 
-def plugin_told(
+def plugin_assigned(
     pod: Json, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
 ) -> dict[Dialect, frozenset[str]]:
     """Return whose device plugin was told which cards to give to a pod's containers, by UUID.
@@ -161,37 +161,39 @@ def old_devices(
     names = [(str(container["name"]), lifetime) for container, lifetime in containers(pod)]
     of_hami = [name for name in hami_annotations if name in annotations]
     if of_hami:
-        told = [_told(annotations, annotation, [name for name, _ in names], 1) for annotation in of_hami]
-        return OldDevices(", ".join(of_hami), tuple(card for cards in told for card in cards))
+        annotated = [_annotated(annotations, annotation, [name for name, _ in names], 1) for annotation in of_hami]
+        return OldDevices(", ".join(of_hami), tuple(card for cards in annotated for card in cards))
     if VOLCANO_ALLOCATED in annotations:
         main = [name for name, lifetime in names if lifetime is Lifetime.MAIN]
-        return OldDevices(VOLCANO_ALLOCATED, _told(annotations, VOLCANO_ALLOCATED, main, volcano_memory_unit_mib))
+        return OldDevices(VOLCANO_ALLOCATED, _annotated(annotations, VOLCANO_ALLOCATED, main, volcano_memory_unit_mib))
     if CLASSIC_INDEX in annotations:
         return OldDevices(CLASSIC_INDEX, indexes=_indexes(annotations[CLASSIC_INDEX]))
     return None
 
 
-def _told(annotations: Mapping[str, str], name: str, names: Sequence[str], unit_mib: int) -> tuple[ToldCard, ...]:
+def _annotated(
+    annotations: Mapping[str, str], name: str, names: Sequence[str], unit_mib: int
+) -> tuple[AnnotatedCard, ...]:
     text = annotations[name]
-    found: list[ToldCard] = []
+    found: list[AnnotatedCard] = []
     parts = text.split(";")
     if any(part.strip() for part in parts[len(names) :]):
         raise BadInput(f"annotation {name} speaks of more containers than the pod has")
     for container, part in zip(names, parts, strict=False):
-        found += [_told_card(name, container, card, unit_mib) for card in part.split(":") if card.strip()]
+        found += [_annotated_card(name, container, card, unit_mib) for card in part.split(":") if card.strip()]
     if len({(card.container, card.uuid) for card in found}) < len(found):
         raise BadInput(f"annotation {name} gives a container the same card twice")
     return tuple(found)
 
 
-def _told_card(name: str, container: str, text: str, unit_mib: int) -> ToldCard:
+def _annotated_card(name: str, container: str, text: str, unit_mib: int) -> AnnotatedCard:
     where = f"annotation {name}, container {container[:63]!r}"
     fields = [field.strip() for field in text.split(",")]
     if len(fields) < 4:
         raise BadInput(f"{where}: a card has {len(fields)} fields, not 4")
     uuid = checked_uuid(fields[0], where)
     memory = checked_amount(_int(fields[2]), MAX_MEMORY_MIB // unit_mib, f"{where}, card {uuid}: its memory")
-    return ToldCard(
+    return AnnotatedCard(
         container,
         uuid,
         memory * unit_mib,

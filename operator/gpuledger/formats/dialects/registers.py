@@ -26,7 +26,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     Word,
     wire_name,
 )
-from gpuledger.formats.dialects.words import RegisterWords
+from gpuledger.formats.dialects.vocabulary import NodeRegister
 from gpuledger.formats.quantity import truth
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.card_filter import MIG, MIG_PARENT
@@ -63,17 +63,17 @@ class RegisteredCard(BaseModel):
 _CARD = TypeAdapter(RegisteredCard)
 
 
-def read_cards(text: str, words: RegisterWords) -> tuple[list[RegisteredCard], list[str]]:
+def read_cards(text: str, register: NodeRegister) -> tuple[list[RegisteredCard], list[str]]:
     """Return the cards of a register, and a sentence on each that can't be read.
 
     Raises BadInput when the whole text is of another form.
     """
-    read = _native if words.format == "native" else _foreign(_READERS[words.format])
+    read = _native if register.format == "native" else _foreign(_READERS[register.format])
     cards: list[RegisteredCard] = []
     problems: list[str] = []
-    for position, item in enumerate(_items(text, words)):
+    for position, item in enumerate(_items(text, register)):
         try:
-            cards.append(_CARD.validate_python(read(item, position, words)))
+            cards.append(_CARD.validate_python(read(item, position, register)))
         except ValidationError as error:
             problems.append(f"{_name(item, position)}: {_reason(error)}; the card is left out")
         except BadInput as error:
@@ -100,8 +100,8 @@ def _score(uuid: str, peer: str, score: object) -> int:
     raise BadInput(f"the score of {uuid[:64]} to {peer[:64]} is no number from 0 to {MAX_LINK_SCORE}")
 
 
-def _items(text: str, words: RegisterWords) -> list[Any]:
-    if words.format == "native" or (words.format == "hami" and text.lstrip().startswith("[")):
+def _items(text: str, register: NodeRegister) -> list[Any]:
+    if register.format == "native" or (register.format == "hami" and text.lstrip().startswith("[")):
         items = _json_list(text)
     else:
         items = [item for item in text.strip().split(":") if item.strip()]
@@ -120,32 +120,32 @@ def _json_list(text: str) -> list[Any]:
     return items
 
 
-def _foreign(read: Callable[[Any, int, RegisterWords], Item]) -> Callable[[Any, int, RegisterWords], Item]:
+def _foreign(read: Callable[[Any, int, NodeRegister], Item]) -> Callable[[Any, int, NodeRegister], Item]:
     """Return a reader that knows what the mode mig means to others: a GPU that their plugin cuts as it likes."""
 
-    def renamed(item: Any, position: int, words: RegisterWords) -> Item:
-        card = read(item, position, words)
+    def renamed(item: Any, position: int, register: NodeRegister) -> Item:
+        card = read(item, position, register)
         return {**card, "mode": MIG_PARENT} if card["mode"] == MIG else card
 
     return renamed
 
 
-def _native(item: Any, _position: int, _words: RegisterWords) -> Any:
+def _native(item: Any, _position: int, _register: NodeRegister) -> Any:
     return item
 
 
-def _hami(item: Any, position: int, words: RegisterWords) -> Item:
+def _hami(item: Any, position: int, register: NodeRegister) -> Item:
     if isinstance(item, str):
-        return _hami_csv(item, position, words)
+        return _hami_csv(item, position, register)
     if not isinstance(item, dict):
         raise BadInput("it is no card")
     return {
         "uuid": item.get("id"),
         "index": item.get("index", 0),
-        "vendor": words.vendor,
+        "vendor": register.vendor,
         "model": item.get("type", ""),
         "memoryMiB": item.get("devmem", 0),
-        "cores": _percent(item.get("devcore", 0), words),
+        "cores": _percent(item.get("devcore", 0), register),
         "number": item.get("count", 0),
         "numaNode": item.get("numa", 0),
         "mode": item.get("mode", ""),
@@ -153,7 +153,7 @@ def _hami(item: Any, position: int, words: RegisterWords) -> Item:
     }
 
 
-def _hami_csv(item: str, position: int, words: RegisterWords) -> Item:
+def _hami_csv(item: str, position: int, register: NodeRegister) -> Item:
     fields = [field.strip() for field in item.split(",")]
     if len(fields) not in (7, 9):
         raise BadInput(f"it has {len(fields)} fields, not 7 or 9")
@@ -162,10 +162,10 @@ def _hami_csv(item: str, position: int, words: RegisterWords) -> Item:
     return {
         "uuid": uuid,
         "index": index,
-        "vendor": words.vendor,
+        "vendor": register.vendor,
         "model": model,
         "memoryMiB": _number(memory, "memory"),
-        "cores": _percent(_number(cores, "cores"), words),
+        "cores": _percent(_number(cores, "cores"), register),
         "number": _number(number, "number of shares"),
         "numaNode": _number(numa, "NUMA node"),
         "mode": mode,
@@ -173,7 +173,7 @@ def _hami_csv(item: str, position: int, words: RegisterWords) -> Item:
     }
 
 
-def _volcano(item: str, position: int, words: RegisterWords) -> Item:
+def _volcano(item: str, position: int, register: NodeRegister) -> Item:
     fields = [field.strip() for field in item.split(",")]
     if len(fields) not in (5, 6):
         raise BadInput(f"it has {len(fields)} fields, not 5 or 6")
@@ -181,16 +181,16 @@ def _volcano(item: str, position: int, words: RegisterWords) -> Item:
     return {
         "uuid": uuid,
         "index": position,
-        "vendor": words.vendor,
+        "vendor": register.vendor,
         "model": model,
-        "memoryMiB": _number(memory, "memory") * words.memory_unit_mib,
+        "memoryMiB": _number(memory, "memory") * register.memory_unit_mib,
         "number": _number(number, "number of shares"),
         "mode": fields[5] if len(fields) == 6 else "hami-core",
         "healthy": _healthy(health),
     }
 
 
-_READERS: dict[str, Callable[[Any, int, RegisterWords], Item]] = {
+_READERS: dict[str, Callable[[Any, int, NodeRegister], Item]] = {
     "hami": _hami,
     "volcano": _volcano,
 }
@@ -203,10 +203,10 @@ def _number(text: str, what: str) -> int:
     return int(sign + digits)
 
 
-def _percent(cores: object, words: RegisterWords) -> object:
+def _percent(cores: object, register: NodeRegister) -> object:
     """Return cores in percent. Ascend's plugin counts AI cores, and percent when HAMi-core does the cutting."""
-    if type(cores) is int and 0 <= cores <= words.cores_of_card:
-        return cores * ALL_CORES // words.cores_of_card
+    if type(cores) is int and 0 <= cores <= register.cores_of_card:
+        return cores * ALL_CORES // register.cores_of_card
     return cores
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import Selection, selection
-from gpuledger.formats.dialects.words import Several, Vocabulary, Words, in_use
+from gpuledger.formats.dialects.vocabulary import Dialects, Several, Vocabulary, in_use
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
@@ -36,17 +36,17 @@ class ContainerRequest:
     warnings: tuple[str, ...] = ()
 
 
-def pod_request(pod: Json, words: Words) -> PodRequest | None:
+def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
     """Return what the pod asks for, None if it asks for no card.
 
     Raises BadInput, naming the container, the resource, and what to write instead.
     """
-    asking = (each for each in container_requests(pod, words) if each is not None)
-    found = list(islice(asking, words.most_containers + 1))
+    asking = (each for each in container_requests(pod, dialects) if each is not None)
+    found = list(islice(asking, dialects.most_containers + 1))
     if not found:
         return None
-    if len(found) > words.most_containers:
-        raise BadInput(too_many_containers(words.most_containers))
+    if len(found) > dialects.most_containers:
+        raise BadInput(too_many_containers(dialects.most_containers))
     chosen = selection(pod)
     return PodRequest(
         names=tuple(each.name for each in found),
@@ -65,17 +65,17 @@ def too_many_containers(most: int) -> str:
     return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
 
 
-def container_requests(pod: Json, words: Words) -> Iterator[ContainerRequest | None]:
+def container_requests(pod: Json, dialects: Dialects) -> Iterator[ContainerRequest | None]:
     """Yield for every container, the init containers first, what it asks for: None for no card. Raises BadInput."""
     chosen: Selection | None = None
     for container, lifetime in containers(pod):
-        reader = _reader(container, words)
+        reader = _reader(container, dialects)
         request = reader.read() if reader else None
         if reader is None or request is None:
             yield None
             continue
         chosen = chosen or selection(pod)
-        wanted = _wanted(pod, reader.words, chosen)
+        wanted = _wanted(pod, reader.vocabulary, chosen)
         demand = replace(request.demand, lifetime=lifetime, wanted=wanted, one_numa_node=chosen.one_numa_node)
         yield replace(request, demand=demand)
 
@@ -89,12 +89,12 @@ def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
         yield container, Lifetime.MAIN
 
 
-def counted(pod: Json, words: Words) -> tuple[Counted, ...]:
+def counted(pod: Json, dialects: Dialects) -> tuple[Counted, ...]:
     """Return what the kubelet asks device plugins for, whatever else the pod says; readable or not for us."""
     found: list[Counted] = []
     for container, _ in containers(pod):
         for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            vendors = [each.vendor for each in words.by_name.get(name, ()) if each.count == name]
+            vendors = [each.vendor for each in dialects.by_name.get(name, ()) if each.count == name]
             cards = _cards(amount) if vendors else 0
             if cards:
                 found.append(Counted(str(container["name"]), name, vendors[0], cards))
@@ -118,14 +118,14 @@ def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
     return replace(wanted, use_uuids=wanted.use_uuids + own[0], avoid_uuids=wanted.avoid_uuids + own[1])
 
 
-def _reader(container: Json, words: Words) -> _Reader | None:
+def _reader(container: Json, dialects: Dialects) -> _Reader | None:
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    named = [name for name in asked if name in words.by_name]
+    named = [name for name in asked if name in dialects.by_name]
     if not named:
         return None
-    vocabulary = _vocabulary(container, in_use(words, named), named)
-    counts = [name for name in named if any(name == each.count for each in words.by_name[name])]
+    vocabulary = _vocabulary(container, in_use(dialects, named), named)
+    counts = [name for name in named if any(name == each.count for each in dialects.by_name[name])]
     if len(counts) > 1:
         raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
     return _Reader(container, asked, vocabulary, counts[0] if counts else "")
@@ -138,9 +138,9 @@ def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str
             f"container {container['name']} asks for cards of several kinds ({', '.join(named)}): "
             "a container gets cards of one kind, so give each kind a container of its own"
         )
-    telling = [each for each in used if any(name in each.own_words for name in named)]
+    telling = [each for each in used if any(name in each.request_names for name in named)]
     if len(telling) > 1:
-        mixed = ", ".join(name for name in named if any(name in each.own_words for each in telling))
+        mixed = ", ".join(name for name in named if any(name in each.request_names for each in telling))
         raise BadInput(
             f"container {container['name']} mixes the words of {' and '.join(each.name for each in telling)} "
             f"({mixed}): keep one of them"
@@ -151,21 +151,21 @@ def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str
 class _Reader:
     """Reads one container in one vocabulary."""
 
-    def __init__(self, container: Json, asked: Json, words: Vocabulary, count_name: str) -> None:
+    def __init__(self, container: Json, asked: Json, vocabulary: Vocabulary, count_name: str) -> None:
         self._where = f"container {container['name']}"
         self._container = container
         self._asked = asked
-        self.words = words
+        self.vocabulary = vocabulary
         self._count_name = count_name
         self._warnings: list[str] = []
 
     def read(self) -> ContainerRequest | None:
-        words = self.words
-        for name in words.refused:
+        vocabulary = self.vocabulary
+        for name in vocabulary.refused:
             if name in self._asked:
-                raise BadInput(f"{self._where}, {name}: {words.name} can't be asked for that here; drop it")
+                raise BadInput(f"{self._where}, {name}: {vocabulary.name} can't be asked for that here; drop it")
         cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
-        if cards and cards > 1 and words.several is Several.WHOLE:
+        if cards and cards > 1 and vocabulary.several is Several.WHOLE:
             return self._whole_ones(cards)
         memory, percent = self._memory_mib(), self._percent()
         cores = self._cores()
@@ -176,35 +176,35 @@ class _Reader:
                     f"set {self._count_name} to 1 or more, or drop the rest"
                 )
             return None
-        said = {"gpus": cards is not None, "memory": memory or percent, "cores": cores is not None}
-        defaults = frozenset(name for name, itself in said.items() if not itself)
+        dialects = {"gpus": cards is not None, "memory": memory or percent, "cores": cores is not None}
+        defaults = frozenset(name for name, itself in dialects.items() if not itself)
         if cards is None:
-            cards = words.default_gpus
+            cards = vocabulary.default_gpus
             if not cards:
                 raise BadInput(
-                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {words.count}"
+                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {vocabulary.count}"
                 )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)
         demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory) else None
         if demand is None:
             demand = self._cut(cards, memory, percent, cores)
-        return ContainerRequest(str(self._container["name"]), demand, words.name, defaults, tuple(self._warnings))
+        return ContainerRequest(str(self._container["name"]), demand, vocabulary.name, defaults, tuple(self._warnings))
 
     def _cut(self, cards: int, memory: int | None, percent: int | None, cores: int | None) -> Demand:
-        words = self.words
-        if words.templates and memory:
-            template = next((each for each in words.templates if memory <= each.memory_mib), None)
+        vocabulary = self.vocabulary
+        if vocabulary.templates and memory:
+            template = next((each for each in vocabulary.templates if memory <= each.memory_mib), None)
             if template is None:
                 return self._whole(cards)
-            memory, cores = template.memory_mib, template.core_units * ALL_CORES // words.cores_of_card
-        memory = memory or (0 if percent else words.default_memory_mib)
+            memory, cores = template.memory_mib, template.core_units * ALL_CORES // vocabulary.cores_of_card
+        memory = memory or (0 if percent else vocabulary.default_memory_mib)
         whole = not memory and percent in (None, 0, ALL_CORES)
-        exclusive = whole and cores is None and words.default_cores in (0, ALL_CORES)
+        exclusive = whole and cores is None and vocabulary.default_cores in (0, ALL_CORES)
         if exclusive:
             return self._whole(cards)
         if cores is None:
-            cores = words.default_cores
+            cores = vocabulary.default_cores
         return Demand(
             cards=cards,
             memory_mib=memory or None,
@@ -212,7 +212,7 @@ class _Reader:
             cores=cores,
             exclusive=cores == ALL_CORES,
             resource=self._count_name,
-            at_most_card=words.memory_at_most_card and bool(memory),
+            at_most_card=vocabulary.memory_at_most_card and bool(memory),
         )
 
     def _whole(self, cards: int) -> Demand:
@@ -220,22 +220,22 @@ class _Reader:
 
     def _whole_ones(self, cards: int) -> ContainerRequest:
         """Return several whole cards, whatever else is said: HAMi's webhook writes sums over all of them there."""
-        words = self.words
-        self._warn_of_whole(any(name in self._asked for name in words.own_words))
-        named = {"memory": words.memory, "cores": words.cores}
+        vocabulary = self.vocabulary
+        self._warn_of_whole(any(name in self._asked for name in vocabulary.request_names))
+        named = {"memory": vocabulary.memory, "cores": vocabulary.cores}
         defaults = frozenset(what for what, name in named.items() if name not in self._asked)
         name = str(self._container["name"])
-        return ContainerRequest(name, self._whole(cards), words.name, defaults, tuple(self._warnings))
+        return ContainerRequest(name, self._whole(cards), vocabulary.name, defaults, tuple(self._warnings))
 
     def _must_be_whole(self, memory: int | None) -> bool:
         """Tell whether several cards of this vendor can only be whole ones. Raises BadInput if a share was asked."""
-        words = self.words
-        if words.several is not Several.REFUSE:
+        vocabulary = self.vocabulary
+        if vocabulary.several is not Several.REFUSE:
             return False
-        if memory and memory <= words.templates[-1].memory_mib:
+        if memory and memory <= vocabulary.templates[-1].memory_mib:
             raise BadInput(
-                f"{self._where} asks for a share of each of several {words.name}: "
-                f"several are given whole, so ask for one, or drop {words.memory}"
+                f"{self._where} asks for a share of each of several {vocabulary.name}: "
+                f"several are given whole, so ask for one, or drop {vocabulary.memory}"
             )
         self._warn_of_whole(bool(memory))
         return True
@@ -243,41 +243,44 @@ class _Reader:
     def _warn_of_whole(self, more_is_said: bool) -> None:
         if more_is_said:
             self._warnings.append(
-                f"{self._where} asks for several {self.words.name}: they are given whole, whatever else it says"
+                f"{self._where} asks for several {self.vocabulary.name}: they are given whole, whatever else it says"
             )
 
     def _one_of(self, memory: int, percent: int) -> tuple[int | None, int | None]:
-        words = self.words
-        counts, ignored = words.memory, words.memory_percentage
-        if words.percentage_first:
+        vocabulary = self.vocabulary
+        counts, ignored = vocabulary.memory, vocabulary.memory_percentage
+        if vocabulary.percentage_first:
             counts, ignored = ignored, counts
-        self._warnings.append(f"{self._where} says {counts} and {ignored}: the former counts, as with {words.name}")
-        return (None, percent) if words.percentage_first else (memory, None)
+        self._warnings.append(
+            f"{self._where} says {counts} and {ignored}: the former counts, as with {vocabulary.name}"
+        )
+        return (None, percent) if vocabulary.percentage_first else (memory, None)
 
     def _memory_mib(self) -> int | None:
-        words = self.words
-        unit = words.memory_unit_mib
+        vocabulary = self.vocabulary
+        unit = vocabulary.memory_unit_mib
         meaning = "a number of MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
-        units = self._amount(words.memory, MAX_MEMORY_MIB // unit, meaning)
+        units = self._amount(vocabulary.memory, MAX_MEMORY_MIB // unit, meaning)
         if not units:
             return units
-        if words.memory_choices and units not in words.memory_choices:
-            choices = ", ".join(map(str, words.memory_choices))
-            raise BadInput(f"{self._where}, {words.memory}: {units} can't be cut; choose one of {choices}")
+        if vocabulary.memory_choices and units not in vocabulary.memory_choices:
+            choices = ", ".join(map(str, vocabulary.memory_choices))
+            raise BadInput(f"{self._where}, {vocabulary.memory}: {units} can't be cut; choose one of {choices}")
         memory_mib = units * unit
-        if words.memory_of_card_mib and memory_mib > words.memory_of_card_mib:
+        if vocabulary.memory_of_card_mib and memory_mib > vocabulary.memory_of_card_mib:
             raise BadInput(
-                f"{self._where}, {words.memory}: {units} is more than a card has, {words.memory_of_card_mib} MiB"
+                f"{self._where}, {vocabulary.memory}: {units} is more than a card has, "
+                f"{vocabulary.memory_of_card_mib} MiB"
             )
         return memory_mib
 
     def _percent(self) -> int | None:
-        return self._amount(self.words.memory_percentage, 100, "a percentage of each card's memory")
+        return self._amount(self.vocabulary.memory_percentage, 100, "a percentage of each card's memory")
 
     def _cores(self) -> int | None:
-        of_card = self.words.cores_of_card
+        of_card = self.vocabulary.cores_of_card
         meaning = "a percentage of each card's cores" if of_card == ALL_CORES else f"a number of {of_card} core groups"
-        units = self._amount(self.words.cores, of_card, meaning)
+        units = self._amount(self.vocabulary.cores, of_card, meaning)
         # Rounded down: rounded up, all groups of a card could not be given away. More groups than there are never fit.
         return units and units * ALL_CORES // of_card
 

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB, Word
-from gpuledger.formats.dialects.words import AssignmentWords, Several, Template, Vocabulary
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Several, Template, Vocabulary
 from gpuledger.model.errors import BadInput
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
@@ -79,21 +79,21 @@ class VendorRow(_Row):
         return self
 
     @model_validator(mode="after")
-    def _told(self) -> VendorRow:
+    def _register_and_assignment(self) -> VendorRow:
         if (self.register_ is None) != (self.assignment is None):
             raise ValueError("register and assignment go together: cards that a plugin lists are given out through it")
         return self
 
-    def assignment_words(self) -> AssignmentWords | None:
+    def assignment_annotations(self) -> AssignmentAnnotations | None:
         """Return how HAMi's device plugin for these cards is told which ones a pod has."""
-        words = self.assignment
-        if words is None:
+        assignment = self.assignment
+        if assignment is None:
             return None
-        return AssignmentWords(
-            to_allocate=f"{words.prefix}-to-allocate",
-            allocated=f"{words.prefix}-allocated",
-            word=words.word,
-            details=words.details or "",
+        return AssignmentAnnotations(
+            to_allocate=f"{assignment.prefix}-to-allocate",
+            allocated=f"{assignment.prefix}-allocated",
+            word=assignment.word,
+            details=assignment.details or "",
             templates=self.vocabulary().templates,
         )
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import orjson
 
 from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
+from gpuledger.model.cluster_snapshot import AnnotatedCard
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import Share
-from gpuledger.model.world import ToldCard
 
 DEVICES_ANNOTATION = "gpuledger.dev/devices"
 """On a bound pod: JSON {container: [{uuid, memoryMiB, cores}]}, cards in the order of their index."""
@@ -29,7 +29,7 @@ def devices_annotation(shares: Iterable[Share]) -> str:
     return orjson.dumps(devices).decode()
 
 
-def read_devices(text: str) -> tuple[ToldCard, ...]:
+def read_devices(text: str) -> tuple[AnnotatedCard, ...]:
     """Return what the annotation says, in its order. Raises BadInput for everything else that it may hold."""
     try:
         devices = orjson.loads(text)
@@ -37,19 +37,19 @@ def read_devices(text: str) -> tuple[ToldCard, ...]:
         raise BadInput(f"annotation {DEVICES_ANNOTATION} is not JSON: {error}") from None
     if not isinstance(devices, dict) or not all(isinstance(cards, list) for cards in devices.values()):
         raise BadInput(f"annotation {DEVICES_ANNOTATION} does not map containers to lists of cards")
-    told = tuple(_told_card(container, card) for container, cards in devices.items() for card in cards)
-    if len({(card.container, card.uuid) for card in told}) < len(told):
+    annotated = tuple(_annotated_card(container, card) for container, cards in devices.items() for card in cards)
+    if len({(card.container, card.uuid) for card in annotated}) < len(annotated):
         raise BadInput(f"annotation {DEVICES_ANNOTATION} gives a container the same card twice")
-    return told
+    return annotated
 
 
-def _told_card(container: str, card: object) -> ToldCard:
+def _annotated_card(container: str, card: object) -> AnnotatedCard:
     where = f"annotation {DEVICES_ANNOTATION}, container {container[:63]!r}"
     if not isinstance(card, dict):
         raise BadInput(f"{where}: an entry is no card")
     uuid = checked_uuid(card.get("uuid"), where)
     memory_mib = checked_amount(card.get("memoryMiB"), MAX_MEMORY_MIB, f"{where}, card {uuid}: memoryMiB")
-    return ToldCard(
+    return AnnotatedCard(
         container, uuid, memory_mib, checked_amount(card.get("cores"), MAX_CORES, f"{where}, card {uuid}: cores")
     )
 

@@ -18,7 +18,7 @@ RETRY_PERIOD_S = 1
 """How often the Lease is renewed, and looked at by those who would take it: they wait up to 2.2 times as long."""
 
 
-def holder_host(lease: Mapping[str, Any]) -> str:
+def holder_host_name(lease: Mapping[str, Any]) -> str:
     """Return the host name of the kube-scheduler that holds the Lease, an empty string if none does.
 
     Source: kube-scheduler's identity is its host name and a UUID, joined by an underscore. In a pod the host name is

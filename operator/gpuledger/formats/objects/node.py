@@ -10,7 +10,7 @@ import orjson
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
-from gpuledger.formats.dialects.words import RegisterWords, Words
+from gpuledger.formats.dialects.vocabulary import Dialects, NodeRegister
 from gpuledger.formats.objects.host import host_capacity
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.amounts import Amounts
@@ -36,7 +36,7 @@ class NodeFacts:
     """All that the ledger takes from a Node. Two updates with equal facts are the same to it."""
 
     name: str
-    registers: tuple[tuple[RegisterWords, str], ...]
+    registers: tuple[tuple[NodeRegister, str], ...]
     """The registers that the node has, as they are: ours alone if there is one."""
     scores: str | None
     """How well its cards reach each other, as HAMi's device plugin says it."""
@@ -56,19 +56,19 @@ class Inventory:
     problems: tuple[str, ...] = ()
 
 
-def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
+def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
     """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
     metadata, status = node.get("metadata") or {}, node.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    if words.node_label is not None:
-        key, value = words.node_label
+    if dialects.node_label is not None:
+        key, value = dialects.node_label
         if (metadata.get("labels") or {}).get(key) != value:
             return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None)
-    known = (each for each in words.registers if each.annotation in annotations)
+    known = (each for each in dialects.registers if each.annotation in annotations)
     registers = tuple((each, annotations[each.annotation]) for each in known)
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
     allocatable = status.get("allocatable") or {}
-    listed = {*words.counts(), *KNOWN_COUNTS} & allocatable.keys()
+    listed = {*dialects.counts(), *KNOWN_COUNTS} & allocatable.keys()
     offered = frozenset(name for name in listed if _some(allocatable[name]))
     chosen = native or _one_for_each_vendor(registers, offered)
     return NodeFacts(
@@ -76,7 +76,7 @@ def node_facts(node: Mapping[str, Any], words: Words) -> NodeFacts:
         registers=chosen,
         scores=None if native else annotations.get(SCORES_ANNOTATION),
         offered=offered,
-        offer=_offer(chosen, offered, frozenset(listed) - offered, words),
+        offer=_offer(chosen, offered, frozenset(listed) - offered, dialects),
         host=host_capacity(node),
     )
 
@@ -88,10 +88,10 @@ def read_registers(facts: NodeFacts) -> Inventory:
     """
     cards: dict[str, Card] = {}
     problems = list(_contradictions(facts))
-    for words, text in facts.registers:
-        where = f"node {facts.name}, annotation {words.annotation}"
+    for register, text in facts.registers:
+        where = f"node {facts.name}, annotation {register.annotation}"
         try:
-            registered, unreadable = read_cards(text, words)
+            registered, unreadable = read_cards(text, register)
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
         problems += [f"{where}, {problem}" for problem in unreadable]
@@ -114,23 +114,23 @@ def _linked(card: Card, links: Mapping[str, Mapping[str, int]]) -> Card:
 
 
 def _one_for_each_vendor(
-    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str]
-) -> tuple[tuple[RegisterWords, str], ...]:
+    registers: tuple[tuple[NodeRegister, str], ...], offered: frozenset[str]
+) -> tuple[tuple[NodeRegister, str], ...]:
     """Return one register per vendor: of a plugin that answers, before what another one has left behind."""
-    chosen: dict[str, tuple[RegisterWords, str]] = {}
+    chosen: dict[str, tuple[NodeRegister, str]] = {}
     for found in sorted(registers, key=lambda found: found[0].count not in offered):
-        words, _ = found
-        chosen.setdefault(words.vendor if words.vendor == NVIDIA else words.annotation, found)
+        register, _ = found
+        chosen.setdefault(register.vendor if register.vendor == NVIDIA else register.annotation, found)
     return tuple(chosen.values())
 
 
 def _offer(
-    registers: tuple[tuple[RegisterWords, str], ...], offered: frozenset[str], once: frozenset[str], words: Words
+    registers: tuple[tuple[NodeRegister, str], ...], offered: frozenset[str], once: frozenset[str], dialects: Dialects
 ) -> NodeOffer | None:
     served = offered & {each.count for each, _ in registers}
     if any(each.dialect is Dialect.NATIVE for each, _ in registers):
         # Our agent serves all names of its vendor. Without its own one, another is what another plugin has left behind.
-        ours = words.counts() if served else words.counts(but=NVIDIA)
+        ours = dialects.counts() if served else dialects.counts(but=NVIDIA)
         return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
     if not served:
         return None
@@ -141,13 +141,13 @@ def _offer(
 
 def _contradictions(facts: NodeFacts) -> Iterable[str]:
     """Yield what a person should know of a node whose cards nobody will get."""
-    for words, _ in facts.registers:
+    for register, _ in facts.registers:
         # KNOWN_COUNTS are names of NVIDIA's cards: no other vendor's plugin serves these.
-        others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count}) if words.vendor == NVIDIA else []
-        if words.dialect is not Dialect.NATIVE and words.count not in facts.offered and others:
+        others = sorted(facts.offered & {*KNOWN_COUNTS} - {register.count}) if register.vendor == NVIDIA else []
+        if register.dialect is not Dialect.NATIVE and register.count not in facts.offered and others:
             yield (
-                f"node {facts.name} lists its cards in {words.annotation}, and offers {', '.join(others)}, but none of "
-                f"{words.count}, which is the name in the settings: name there what its device plugin serves"
+                f"node {facts.name} lists its cards in {register.annotation}, and offers {', '.join(others)}, but none "
+                f"of {register.count}, which is the name in the settings: name there what its device plugin serves"
             )
     # Beside other names it is our agent's, which has not listed its cards yet.
     if not facts.registers and facts.offered & {*KNOWN_COUNTS} == {CLASSIC_COUNT}:

@@ -8,14 +8,14 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.dialects.assignments import old_devices, plugin_told
+from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.model.cluster_snapshot import OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import OldDevices, PodFacts
 
 Json = Mapping[str, Any]
 
@@ -39,19 +39,19 @@ def pod_identity(pod: Json) -> Pod:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
 
 
-def pod_facts(pod: Json, words: Words) -> PodFacts:
+def pod_facts(pod: Json, dialects: Dialects) -> PodFacts:
     """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
     identity = pod_identity(pod)
-    request, bad_request, told, bad_annotation = None, "", None, ""
+    request, bad_request, annotated, bad_annotation = None, "", None, ""
     try:
-        request = pod_request(pod, words)
+        request = pod_request(pod, dialects)
     except BadInput as error:
         bad_request = str(error)
     old = None
     try:
         text = (pod["metadata"].get("annotations") or {}).get(DEVICES_ANNOTATION)
-        told = None if text is None else read_devices(text)
-        old = None if told is not None else _old_devices(pod, words)
+        annotated = None if text is None else read_devices(text)
+        old = None if annotated is not None else _old_devices(pod, dialects)
     except BadInput as error:
         bad_annotation = str(error)
     return PodFacts(
@@ -61,14 +61,14 @@ def pod_facts(pod: Json, words: Words) -> PodFacts:
         taken_up=is_taken_up(pod),
         request=request,
         bad_request=bad_request,
-        told=told,
+        annotated=annotated,
         bad_annotation=bad_annotation,
         old=old,
         scheduler_name=scheduler_of(pod),
     )
 
 
-def stranger(pod: Json, words: Words) -> Stranger | None:
+def stranger(pod: Json, dialects: Dialects) -> Stranger | None:
     """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
 
     That is where it is bound, has not ended, counts cards, and where its kubelet has taken it up, for then the plugin
@@ -77,11 +77,11 @@ def stranger(pod: Json, words: Words) -> Stranger | None:
     """
     if not bound_node(pod) or has_ended(pod):
         return None
-    asked = counted(pod, words)
+    asked = counted(pod, dialects)
     if not asked or not is_taken_up(pod):
         return None
-    told = plugin_told(pod, asked, words.volcano_memory_unit_mib, words.hami_annotations())
-    return Stranger(pod_identity(pod), bound_node(pod), asked, told)
+    annotated = plugin_assigned(pod, asked, dialects.volcano_memory_unit_mib, dialects.hami_annotations())
+    return Stranger(pod_identity(pod), bound_node(pod), asked, annotated)
 
 
 def is_taken_up(pod: Json) -> bool:
@@ -98,8 +98,8 @@ def is_long(pod: Json) -> bool:
     return len(orjson.dumps(pod)) > LONGEST_PROOF_BYTES
 
 
-def _old_devices(pod: Json, words: Words) -> OldDevices | None:
-    return old_devices(pod, words.volcano_memory_unit_mib, words.hami_annotations())
+def _old_devices(pod: Json, dialects: Dialects) -> OldDevices | None:
+    return old_devices(pod, dialects.volcano_memory_unit_mib, dialects.hami_annotations())
 
 
 def annotated_cards(pod: Json) -> frozenset[str]:
@@ -144,8 +144,8 @@ def nominated_node(pod: Json) -> str:
 def scheduler_says(pod: Json) -> str | None:
     """Return a scheduler's words on why the pod has no node, None if it has said nothing."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    words = (c.get("message") for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False")
-    return next((str(text) for text in words if text), None)
+    dialects = (c.get("message") for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False")
+    return next((str(text) for text in dialects if text), None)
 
 
 def resource_version(pod: Json) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import (
     LEASE_DURATION_S,
     LEASE_NAME,
@@ -23,7 +23,7 @@ LONGEST_BACK_OFF_S = 10
 
 def scheduler_configuration(
     scheduler_names: Sequence[str],
-    words: Words,
+    dialects: Dialects,
     extender_url: str,
     http_timeout_s: int,
     leader_elect: bool,
@@ -63,7 +63,7 @@ def scheduler_configuration(
                 "httpTimeout": f"{http_timeout_s}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in words.resources()],
+                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in dialects.resources()],
             }
         ],
     }

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.nodes import UNLIMITED, CardSums, NodeTable, together
 from gpuledger.placement.fragmentation.typical import Floats
-from gpuledger.placement.ways import Ask, Way
 
 
 class BestFit:
@@ -25,12 +25,12 @@ class BestFit:
         self._free = CardSums(self._nodes, lambda _, milli: np.array([milli], dtype=np.float32), 1)
         self._seen = -1
         self._largest = np.ones(2)  # CPU and thousandths of cards of the emptiest node so far
-        self._edition = 0
+        self._version = 0
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Grows when a larger node is found."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Look at nodes that are new or have changed."""
@@ -42,19 +42,19 @@ class BestFit:
         largest = np.maximum(self._largest, [cpu.max(initial=0), cards.max(initial=0)])
         if (largest > self._largest).any():
             self._largest = largest
-            self._edition += 1
+            self._version += 1
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
         self._nodes.sync()
-        return self._nodes.effect(ask, way)
+        return self._nodes.effect(footprint, candidate)
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return minus the score of each way, a whole number from 0 to 100."""
         self.tick()
-        ways = together(effects)
-        cpu = _known(self._nodes.cpu[ways.nodes]) - ask.host.cpu_milli
-        left = 0.5 * cpu / self._largest[0] + 0.5 * self._free.after(ways)[:, 0] / self._largest[1]
+        candidates = together(effects)
+        cpu = _known(self._nodes.cpu[candidates.nodes]) - footprint.host.cpu_milli
+        left = 0.5 * cpu / self._largest[0] + 0.5 * self._free.after(candidates)[:, 0] / self._largest[1]
         return [-int(100 * (1 - part)) for part in left]
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.host import HostAmounts
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.nodes import CardSums, NodeTable, together
 from gpuledger.placement.fragmentation.typical import Floats, Needs, Typical, typical
-from gpuledger.placement.ways import Ask, Way
 
 COVERED = 0.95
 """Typical are the most frequent kinds of pods, until they make up this part of all."""
@@ -33,47 +33,47 @@ class Fgd:
     def __init__(self, ledger: Ledger, mix: Mix) -> None:
         self._nodes = NodeTable(ledger)
         self._mix = mix
-        self._edition = 0
+        self._version = 0
         self._next = 0  # number of arrivals at which the typical pods are determined anew
         self._typical = _TypicalPods(self._nodes, [])
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the set of typical pods that is used now."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Determine the typical pods anew, when enough pods have come."""
         if self._mix.arrivals >= self._next:
             self._next = self._mix.next_look(REFRESHED_EVERY)
-            self._edition += 1
+            self._version += 1
             self._typical = _TypicalPods(self._nodes, _most_frequent(self._mix))
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
         self._nodes.sync()
-        return self._nodes.effect(ask, way)
+        return self._nodes.effect(footprint, candidate)
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return minus the score of each way, a whole number from 0 to 100."""
-        scores = 100.0 / (1.0 + np.exp(self._typical.growth(ask, effects) / 1000.0))
+        scores = 100.0 / (1.0 + np.exp(self._typical.growth(footprint, effects) / 1000.0))
         return [-int(score) for score in scores]
 
 
 def _most_frequent(mix: Mix) -> list[Typical]:
     """Return the typical pods. Their memory on the node is not looked at, as with the authors."""
-    counts: dict[Ask, float] = {}
+    counts: dict[Footprint, float] = {}
     for each in mix.expected():
-        ask = Ask(each.ask.shape, HostAmounts(each.ask.host.cpu_milli))
-        counts[ask] = counts.get(ask, 0.0) + each.frequency
-    found: list[tuple[Ask, float]] = []
+        footprint = Footprint(each.footprint.shape, HostAmounts(each.footprint.host.cpu_milli))
+        counts[footprint] = counts.get(footprint, 0.0) + each.frequency
+    found: list[tuple[Footprint, float]] = []
     covered = 0.0
-    for ask, frequency in sorted(counts.items(), key=lambda item: -item[1]):
+    for footprint, frequency in sorted(counts.items(), key=lambda item: -item[1]):
         if covered >= COVERED:
             break
-        found.append((ask, frequency))
+        found.append((footprint, frequency))
         covered += frequency
-    return [typical(ask, frequency / covered) for ask, frequency in found]
+    return [typical(footprint, frequency / covered) for footprint, frequency in found]
 
 
 class _TypicalPods:
@@ -82,23 +82,23 @@ class _TypicalPods:
     def __init__(self, nodes: NodeTable, pods: Sequence[Typical]) -> None:
         # The number of cards with room for a pod must reach this; a pod without cards can use none.
         self._cards = np.array([pod.cards or np.inf for pod in pods], dtype=np.float32)
-        self._cpu = np.array([pod.ask.host.cpu_milli for pod in pods], dtype=np.float32)
+        self._cpu = np.array([pod.footprint.host.cpu_milli for pod in pods], dtype=np.float32)
         self._frequency = np.array([pod.frequency for pod in pods], dtype=np.float32)
         self._nodes = nodes
         self._needs = Needs(nodes.remnants.kinds, pods)
         self._roomy = CardSums(nodes, self._is_roomy, len(pods))
         self._unusable = CardSums(nodes, self._is_unusable, len(pods) + 1)
 
-    def growth(self, ask: Ask, effects: Sequence[Effect]) -> Floats:
+    def growth(self, footprint: Footprint, effects: Sequence[Effect]) -> Floats:
         """Return by how much each way lets its node's fragmentation grow, in thousandths of a card."""
         self._nodes.sync()
         self._roomy.sync()
         self._unusable.sync()
-        ways = together(effects)
-        cpu, nodes = self._nodes.cpu[ways.nodes], ways.nodes
+        candidates = together(effects)
+        cpu, nodes = self._nodes.cpu[candidates.nodes], candidates.nodes
         now = self._fragmentation(self._roomy.of(nodes), self._unusable.of(nodes), cpu)
-        roomy, unusable = self._roomy.after(ways), self._unusable.after(ways)
-        return self._fragmentation(roomy, unusable, cpu - ask.host.cpu_milli) - now
+        roomy, unusable = self._roomy.after(candidates), self._unusable.after(candidates)
+        return self._fragmentation(roomy, unusable, cpu - footprint.host.cpu_milli) - now
 
     def _fragmentation(self, roomy: Floats, unusable: Floats, cpu: Floats) -> Floats:
         """Return the fragmentation of nodes, a row each: what of their idle GPU the expected pod can't use."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuledger.placement.ways import Ask
+from gpuledger.placement.candidates import Footprint
 
 HALF_LIFE = 1_000
 """Arrivals after which one counts half as much as a new one. Counted in arrivals and not in hours: a quiet night must
@@ -33,7 +33,7 @@ _LARGEST_STEP = 1e100
 class Expected:
     """One kind of pod with its part of all that are expected, 0 to 1."""
 
-    ask: Ask
+    footprint: Footprint
     frequency: float
 
 
@@ -46,27 +46,27 @@ class Mix:
     def __init__(self, half_life: float = HALF_LIFE) -> None:
         self._growth = 2.0 ** (1.0 / half_life)
         self._step = 1.0
-        self._counts: dict[Ask, float] = {}
+        self._counts: dict[Footprint, float] = {}
         self._fixed = False
         self._fading = 0.5 ** (1.0 / TURNOVER_HALF_LIFE)
         self._given_out = self._given_back = 0.0
         self.arrivals = 0
         """How many pods have come."""
 
-    def fix(self, counts: Iterable[tuple[Ask, float]]) -> None:
+    def fix(self, counts: Iterable[tuple[Footprint, float]]) -> None:
         """Take a mix that is known beforehand, and learn of no other one any more."""
-        for ask, count in counts:
-            self._counts[ask] = self._counts.get(ask, 0.0) + count
+        for footprint, count in counts:
+            self._counts[footprint] = self._counts.get(footprint, 0.0) + count
         self._fixed = True
 
-    def arrived(self, ask: Ask) -> None:
+    def arrived(self, footprint: Footprint) -> None:
         """Take in a new pod."""
         self.arrivals += 1
         self._given_out *= self._fading
         self._given_back *= self._fading
         if self._fixed:
             return
-        self._counts[ask] = self._counts.get(ask, 0.0) + self._step
+        self._counts[footprint] = self._counts.get(footprint, 0.0) + self._step
         self._step *= self._growth
         if self._step > _LARGEST_STEP:
             self._counts = {known: count / self._step for known, count in self._counts.items()}
@@ -99,20 +99,22 @@ class Mix:
         """Return the kinds of pods that matter most, in an order that stays while these do."""
         kept = self._counts if self._fixed else self._that_matter(KINDS_KEPT)
         total = sum(kept.values())
-        return [Expected(ask, count / total) for ask, count in kept.items()]
+        return [Expected(footprint, count / total) for footprint, count in kept.items()]
 
-    def _that_matter(self, number: int) -> dict[Ask, float]:
+    def _that_matter(self, number: int) -> dict[Footprint, float]:
         """Return the kinds that ask for most in all: rare ones with many cards matter, too."""
         if len(self._counts) <= number:
             return self._counts
-        most = sorted(self._counts, key=lambda ask: -self._counts[ask] * max(_cards(ask), LEAST_CARDS))
+        most = sorted(
+            self._counts, key=lambda footprint: -self._counts[footprint] * max(_cards(footprint), LEAST_CARDS)
+        )
         kept = set(most[:number])
-        return {ask: count for ask, count in self._counts.items() if ask in kept}
+        return {footprint: count for footprint, count in self._counts.items() if footprint in kept}
 
 
-def _cards(ask: Ask) -> float:
+def _cards(footprint: Footprint) -> float:
     """Return roughly how many cards a pod stands for; memory in MiB can't be compared with cards yet, nor need be."""
     return sum(
         demand.cards * (1.0 if demand.exclusive or demand.memory_mib is not None else demand.memory_percent / 100)
-        for demand in ask.shape
+        for demand in footprint.shape
     )

@@ -12,10 +12,10 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.amounts import NOTHING
 from gpuledger.model.share import peak_on
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.remnants import NO_CARD, Remnants
 from gpuledger.placement.fragmentation.typical import Floats, Ints
-from gpuledger.placement.ways import Ask, Way
 
 UNLIMITED = 1e12
 """CPU and memory of a node of which they are not known: more than any pod asks for, so they never count there."""
@@ -73,17 +73,19 @@ class NodeTable:
         """Number of the ledger's last change that is taken in."""
         return self._seen
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does; the table must have taken in its node as it is."""
-        number = self._numbers[way.node.name]
+        number = self._numbers[candidate.node.name]
         left, after = self._left[number], self.remnants.after
         changes = []
-        for remnant, room in zip(left, way.node.rooms, strict=True):
+        for remnant, room in zip(left, candidate.node.rooms, strict=True):
             uuid = room.card.uuid
-            users = [demand for demand, uuids in zip(ask.shape, way.assignment, strict=True) if uuid in uuids]
+            users = [
+                demand for demand, uuids in zip(footprint.shape, candidate.assignment, strict=True) if uuid in uuids
+            ]
             if users:
                 alone = any(demand.exclusive for demand in users)
-                taken = NOTHING if alone else peak_on(ask.shape, way.assignment, room.card)
+                taken = NOTHING if alone else peak_on(footprint.shape, candidate.assignment, room.card)
                 changes.append((remnant, after(remnant, room, taken, alone)))
         return Effect(number, tuple(changes))
 

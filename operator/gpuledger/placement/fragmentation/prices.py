@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpuledger.model.amounts import Amounts
+from gpuledger.placement.candidates import Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.nodes import Effects, NodeTable, together
 from gpuledger.placement.fragmentation.remnant_worth import GRID
 from gpuledger.placement.fragmentation.slots import Slots, Worth
 from gpuledger.placement.fragmentation.typical import Numbers
-from gpuledger.placement.ways import Ask
 
 REMNANT_WEIGHT = 0.1
 LOAD_WEIGHT = 0.2
@@ -52,13 +52,13 @@ class Prices:
         self._seen = seen
         self._of_remnant = np.zeros((0, 2))  # remnant -> its worth, and what taking all of it costs by its kind's load
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Numbers:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Numbers:
         """Return the cost of each way, in thousandths of a card."""
-        ways = together(effects)
+        candidates = together(effects)
         self._sync()
-        lost = self._now[ways.nodes] - self._worth.of(self._slots.after(ways, ask.host))
-        remnant, load = self._given(ways)
-        shared = not all(demand.exclusive for demand in ask.shape)
+        lost = self._now[candidates.nodes] - self._worth.of(self._slots.after(candidates, footprint.host))
+        remnant, load = self._given(candidates)
+        shared = not all(demand.exclusive for demand in footprint.shape)
         costs: Numbers = lost + LOAD_WEIGHT * load + (REMNANT_WEIGHT * remnant if shared else 0)
         return costs
 
@@ -75,9 +75,9 @@ class Prices:
             values = [self._value(kind, milli) for kind, milli in new]
             self._of_remnant = np.concatenate([self._of_remnant, values])
 
-    def _given(self, ways: Effects) -> Numbers:
+    def _given(self, candidates: Effects) -> Numbers:
         """Return, for each way, what the cards are worth that it uses, less what they are worth afterwards."""
-        given: Numbers = (self._of_remnant[ways.before] - self._of_remnant[ways.after]).sum(axis=1).T
+        given: Numbers = (self._of_remnant[candidates.before] - self._of_remnant[candidates.after]).sum(axis=1).T
         return given
 
     def _value(self, kind: int, milli: int) -> tuple[float, float]:

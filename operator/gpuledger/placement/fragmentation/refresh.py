@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.decide import Effect
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.model_load import loads
@@ -21,7 +22,6 @@ from gpuledger.placement.fragmentation.prices import Prices
 from gpuledger.placement.fragmentation.remnant_worth import GRID, LENGTH, RemnantWorth
 from gpuledger.placement.fragmentation.slots import Slots, Worth
 from gpuledger.placement.fragmentation.typical import WHOLE, Needs, Numbers, Typical, typical
-from gpuledger.placement.ways import Ask, Way
 
 REFRESHED_EVERY = 100
 """Arrivals between two refreshes; at the start, when each pod tells much of the mix, fewer."""
@@ -44,14 +44,14 @@ class FragmentationPrices:
         self._slots = Slots(self._nodes, [], self._needs)
         self._remnant_worth: dict[Amounts, RemnantWorth] = {}  # capacity of a card -> worth of its remnants
         self._prices = Prices(self._nodes, self._slots, Worth(np.zeros(0), 0.0), [], {}, np.zeros(0), seen=-1)
-        self._edition = 0
+        self._version = 0
         self._next = 0  # number of arrivals at which the next refresh begins
         self._work: Iterator[None] | None = None  # the steps of a refresh that are left, if one is under way
 
     @property
-    def edition(self) -> int:
+    def version(self) -> int:
         """Number of the prices that are used now."""
-        return self._edition
+        return self._version
 
     def tick(self) -> None:
         """Do some steps of a refresh, if one is due or under way. The very first one is done at once."""
@@ -59,24 +59,24 @@ class FragmentationPrices:
             self._next = self._mix.next_look(REFRESHED_EVERY)
             self._work = self._refresh()
         if self._work is not None:
-            steps = None if self._edition == 0 else STEPS_AT_ONCE
+            steps = None if self._version == 0 else STEPS_AT_ONCE
             if sum(1 for _ in islice(self._work, steps)) != steps:
                 self._work = None
 
-    def effect(self, ask: Ask, way: Way) -> Effect:
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
         self._nodes.sync()
-        return self._nodes.effect(ask, way)
+        return self._nodes.effect(footprint, candidate)
 
-    def costs(self, ask: Ask, effects: Sequence[Effect]) -> Sequence[float]:
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return the cost of each way, in thousandths of a card."""
         self._nodes.sync()
-        return self._prices.costs(ask, effects).tolist()  # type: ignore[no-any-return]
+        return self._prices.costs(footprint, effects).tolist()  # type: ignore[no-any-return]
 
     def _begin(self) -> bool:
         """Take the mix as it is now; tell whether there is anything to make prices of."""
-        pods = [typical(each.ask, each.frequency) for each in self._mix.expected() if each.ask.shape]
-        if [pod.ask for pod in pods] != [pod.ask for pod in self._pods]:
+        pods = [typical(each.footprint, each.frequency) for each in self._mix.expected() if each.footprint.shape]
+        if [pod.footprint for pod in pods] != [pod.footprint for pod in self._pods]:
             self._needs = Needs(self._nodes.remnants.kinds, pods)
             self._slots = Slots(self._nodes, pods, self._needs)
         self._pods = pods
@@ -107,7 +107,7 @@ class FragmentationPrices:
         by_capacity = {capacity: known.worth for capacity, known in self._remnant_worth.items()}
         load = loads(_demand(pods, needs, sizes, len(idle)), idle.tolist())
         self._prices = Prices(self._nodes, slots, worth, load, by_capacity, now, seen)
-        self._edition += 1
+        self._version += 1
 
     def _parts(self) -> Iterator[NDArray[np.intp]]:
         """Yield the nodes that there are now, some at once, each time with what is known of them up to date."""

@@ -55,8 +55,8 @@ class Slots:
         self._cards = np.array([pod.cards for pod in pods], dtype=np.float64)
         self._several = np.array([pod.cards > 1 for pod in pods], dtype=bool)
         self._per_card = np.array([1 / pod.cards for pod in pods], dtype=np.float32)
-        self._by_cpu = _divided_by([pod.ask.host.cpu_milli for pod in pods])
-        self._by_memory = _divided_by([pod.ask.host.memory_mib for pod in pods])
+        self._by_cpu = _divided_by([pod.footprint.host.cpu_milli for pod in pods])
+        self._by_memory = _divided_by([pod.footprint.host.memory_mib for pod in pods])
         self._sums = CardSums(nodes, self._on_card, len(pods))
 
     def sync(self) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuledger.model.card import Card
 from gpuledger.model.request import Demand, phases
-from gpuledger.placement.ways import Ask
+from gpuledger.placement.candidates import Footprint
 
 WHOLE = 1000
 """Thousandths of a card that nobody is on. A pod that needs the card alone asks for as many."""
@@ -28,7 +28,7 @@ Ints = NDArray[np.int32]
 class Typical:
     """A kind of pod: it needs `cards` cards, and of each what the container needs that asks for most."""
 
-    ask: Ask
+    footprint: Footprint
     cards: int
     demand: Demand | None
     """None for a pod without cards."""
@@ -49,13 +49,15 @@ class Typical:
         return max(1, memory, amounts.cores * WHOLE // max(capacity.cores, 1))
 
 
-def typical(ask: Ask, frequency: float) -> Typical:
+def typical(footprint: Footprint, frequency: float) -> Typical:
     """Return a kind of pod. Its containers that run at the same time count as if each had cards of its own."""
-    if not ask.shape:
-        return Typical(ask, 0, None, frequency)
-    cards = max(sum(ask.shape[position].cards for position in phase) for phase in phases(ask.shape))
-    most = max(ask.shape, key=lambda demand: (demand.exclusive, demand.memory_mib or 0, demand.cores, demand.cards))
-    return Typical(ask, cards, most, frequency)
+    if not footprint.shape:
+        return Typical(footprint, 0, None, frequency)
+    cards = max(sum(footprint.shape[position].cards for position in phase) for phase in phases(footprint.shape))
+    most = max(
+        footprint.shape, key=lambda demand: (demand.exclusive, demand.memory_mib or 0, demand.cores, demand.cards)
+    )
+    return Typical(footprint, cards, most, frequency)
 
 
 class Needs:

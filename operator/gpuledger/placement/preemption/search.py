@@ -16,7 +16,7 @@ from gpuledger.model.share import Assignment
 from gpuledger.placement.preemption.card_needs import Need, need_on
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
-from gpuledger.placement.preemption.tenancy import LetCard, Tenancy
+from gpuledger.placement.preemption.tenants import NodeTenants, OccupiedCard
 from gpuledger.placement.work import Work
 
 LOOKS_LIMIT = 8_192
@@ -37,12 +37,17 @@ class VictimSearch:
     """
 
     def __init__(
-        self, shape: Shape, tenancy: Tenancy, below: Cost | None, accept: Callable[[int], Assignment | None], work: Work
+        self,
+        shape: Shape,
+        node_tenants: NodeTenants,
+        below: Cost | None,
+        accept: Callable[[int], Assignment | None],
+        work: Work,
     ) -> None:
         self.found: tuple[int, Assignment] | None = None
         """The best victims, and the cards that the pod gets."""
         self._shape = shape
-        self._tenancy = tenancy
+        self._node_tenants = node_tenants
         self._best = below
         self._accept = accept
         self._looks_left = LOOKS_LIMIT
@@ -72,15 +77,15 @@ class VictimSearch:
             self._open = [self._open_to(container, numa_node) for container, numa_node in enumerate(numa_nodes)]
             self._bounds = [self._bounds_of(group) for group in self._groups]
             self._seen.clear()
-            self._descend(0, self._missing, 0, FREE, (0,) * len(self._tenancy.limits))
+            self._descend(0, self._missing, 0, FREE, (0,) * len(self._node_tenants.limits))
 
     @property
     def _count(self) -> int:
-        return len(self._tenancy.cards)
+        return len(self._node_tenants.cards)
 
-    def _card(self, place: int) -> LetCard:
+    def _card(self, place: int) -> OccupiedCard:
         """Return a card by its place in the order of the search."""
-        return self._tenancy.cards[self._order[place]]
+        return self._node_tenants.cards[self._order[place]]
 
     # What is known of each card before the search.
 
@@ -90,7 +95,7 @@ class VictimSearch:
         for container, demand in enumerate(self._shape):
             if demand not in known:
                 need = self._need(card, (container,))
-                known[demand] = None if need is None else lowest_cost(self._tenancy.cards[card], need)
+                known[demand] = None if need is None else lowest_cost(self._node_tenants.cards[card], need)
         return [known[demand] for demand in self._shape]
 
     def _groups_apart(self) -> list[tuple[int, ...]]:
@@ -119,7 +124,7 @@ class VictimSearch:
         key = (card, containers)
         if key not in self._needs:
             self._work.spend(2 * len(containers))
-            self._needs[key] = need_on(self._tenancy.cards[card].card, self._shape, containers, self._phases)
+            self._needs[key] = need_on(self._node_tenants.cards[card].card, self._shape, containers, self._phases)
         return self._needs[key]
 
     def _numa_nodes(self, container: int) -> Sequence[int]:
@@ -224,7 +229,7 @@ class VictimSearch:
             found = self._sets[key] = []
             if need is not None:
                 fails = partial(self._too_much, containers)
-                sets, ended = leaving_sets(self._card(place), need, len(self._tenancy.limits), fails, self._work)
+                sets, ended = leaving_sets(self._card(place), need, len(self._node_tenants.limits), fails, self._work)
                 found += sets
                 self._cut_short = self._cut_short or not ended
         return found
@@ -247,8 +252,8 @@ class VictimSearch:
         cost = joined(cost, leaving.cost)
         if counts:
             counts = tuple(map(int.__add__, counts, leaving.counts))
-        for number in self._tenancy.numbers(leaving.shared & ~gone):
-            kind, begin_s = self._tenancy.kind_of[number], self._tenancy.tenants[number].begin_s
+        for number in self._node_tenants.numbers(leaving.shared & ~gone):
+            kind, begin_s = self._node_tenants.kind_of[number], self._node_tenants.tenants[number].begin_s
             cost = joined(cost, (*kind.cost(1)[:4], -begin_s))
             if kind.counted:
                 counts = tuple(count + (budget in kind.counted) for budget, count in enumerate(counts))
@@ -257,7 +262,7 @@ class VictimSearch:
     def _total(self, cost: Cost, counts: tuple[int, ...]) -> Cost:
         if not counts:
             return cost
-        beyond = sum(max(0, count - limit) for count, limit in zip(counts, self._tenancy.limits, strict=True))
+        beyond = sum(max(0, count - limit) for count, limit in zip(counts, self._node_tenants.limits, strict=True))
         return (cost[0] + beyond, *cost[1:])
 
 
@@ -265,7 +270,7 @@ ANY_NUMA_NODE, UNKNOWN_NUMA_NODE = -2, -1
 """Stand for all NUMA nodes, and for that of the cards of which it is not known, as in `placement.fit`."""
 
 
-def _numa_node(card: LetCard) -> int:
+def _numa_node(card: OccupiedCard) -> int:
     numa_node = card.card.numa_node
     return UNKNOWN_NUMA_NODE if numa_node is None else numa_node
 

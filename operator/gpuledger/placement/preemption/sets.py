@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpuledger.placement.preemption.card_needs import Need, Numbers
 from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, NONE, Cost, Low, at_least, joined
-from gpuledger.placement.preemption.tenancy import Kind, LetCard
+from gpuledger.placement.preemption.tenants import OccupiedCard, TenantKind
 from gpuledger.placement.work import Work
 
 STEPS_LIMIT = 8_192
@@ -40,7 +40,7 @@ class LeavingSet:
     """Those of them that are on other cards as well."""
 
 
-def lowest_cost(card: LetCard, need: Need) -> Low | None:
+def lowest_cost(card: OccupiedCard, need: Need) -> Low | None:
     """Return a cost that no set of the card's tenants goes below, without the budgets that are counted.
 
     None if not even all of them make room. Priorities count of all tenants, the other numbers only of those that are
@@ -63,7 +63,7 @@ def lowest_cost(card: LetCard, need: Need) -> Low | None:
 
 
 def leaving_sets(
-    card: LetCard, need: Need, budgets: int, fails: Callable[[Cost], bool], work: Work
+    card: OccupiedCard, need: Need, budgets: int, fails: Callable[[Cost], bool], work: Work
 ) -> tuple[list[LeavingSet], bool]:
     """Return the sets that make room, the cheapest first, and whether that is all of them.
 
@@ -82,22 +82,22 @@ def leaving_sets(
     return _undominated(found, work), search.ended
 
 
-Lodgers = tuple[Kind, Numbers, bool]
+KindOnCard = tuple[TenantKind, Numbers, bool]
 
 
-def _possible(card: LetCard, need: Need) -> bool:
+def _possible(card: OccupiedCard, need: Need) -> bool:
     return not card.shut and not (need.idle and card.fixed)
 
 
-def _split(card: LetCard, need: Need) -> tuple[list[Lodgers], list[Lodgers]]:
+def _split(card: OccupiedCard, need: Need) -> tuple[list[KindOnCard], list[KindOnCard]]:
     """Return the kinds that must leave in any case, and the others."""
     if need.idle:
         return card.kinds, []
-    forced = [lodgers for lodgers in card.kinds if lodgers[2]]
-    return (forced, [lodgers for lodgers in card.kinds if not lodgers[2]]) if forced else ([], card.kinds)
+    forced = [on_card for on_card in card.kinds if on_card[2]]
+    return (forced, [on_card for on_card in card.kinds if not on_card[2]]) if forced else ([], card.kinds)
 
 
-def _minus(wanted: Numbers, free: Numbers, leaving: Iterable[Lodgers]) -> Numbers:
+def _minus(wanted: Numbers, free: Numbers, leaving: Iterable[KindOnCard]) -> Numbers:
     """Return what is still lacking of what is wanted, when all tenants of some kinds leave."""
     memory_mib, cores, number = wanted[0] - free[0], wanted[1] - free[1], wanted[2] - free[2]
     for kind, takes, _ in leaving:
@@ -106,7 +106,7 @@ def _minus(wanted: Numbers, free: Numbers, leaving: Iterable[Lodgers]) -> Number
     return memory_mib, cores, number
 
 
-def _sum_of(leaving: Iterable[Lodgers]) -> Low:
+def _sum_of(leaving: Iterable[KindOnCard]) -> Low:
     """Return the lower bound if all tenants of some kinds leave."""
     blocked, highest, above_lowest, number = NONE
     for kind, _, _ in leaving:
@@ -118,7 +118,7 @@ def _sum_of(leaving: Iterable[Lodgers]) -> Low:
     return blocked, highest, above_lowest, number
 
 
-def _enough(in_order: Iterable[Lodgers], lacking: Numbers) -> int | None:
+def _enough(in_order: Iterable[KindOnCard], lacking: Numbers) -> int | None:
     """Return the priority of the kind with which there is enough, if the kinds leave in this order; None if never."""
     memory_mib, cores, number = lacking
     for kind, takes, _ in in_order:
@@ -129,7 +129,7 @@ def _enough(in_order: Iterable[Lodgers], lacking: Numbers) -> int | None:
     return None
 
 
-def _fewest(others: Sequence[Lodgers], dimension: int, lacking: int) -> int:
+def _fewest(others: Sequence[KindOnCard], dimension: int, lacking: int) -> int:
     """Return how many tenants have to leave at least, looking at one kind of amount alone. It is known to be enough."""
     if lacking <= 0:
         return 0
@@ -142,7 +142,7 @@ def _fewest(others: Sequence[Lodgers], dimension: int, lacking: int) -> int:
     return found
 
 
-def _cheapest(others: Sequence[Lodgers], number: int) -> tuple[int, int]:
+def _cheapest(others: Sequence[KindOnCard], number: int) -> tuple[int, int]:
     """Return what is added to the sum of priorities and to the number, if so many leave: those that add least."""
     above_lowest = alone = 0
     number -= sum(len(kind.tenants) for kind, _, _ in others if kind.shared)
@@ -156,25 +156,25 @@ def _cheapest(others: Sequence[Lodgers], number: int) -> tuple[int, int]:
     return above_lowest, alone
 
 
-def _blocked(others: Sequence[Lodgers], lacking: Numbers) -> int:
+def _blocked(others: Sequence[KindOnCard], lacking: Numbers) -> int:
     """Return how many violations there are at least: one, or none."""
-    without = [lodgers for lodgers in others if lodgers[0].shared or not lodgers[0].blocked]
+    without = [on_card for on_card in others if on_card[0].shared or not on_card[0].blocked]
     return int(len(without) < len(others) and _enough(without, lacking) is None)
 
 
-Numbered = list[tuple[Kind, int]]
+Numbered = list[tuple[TenantKind, int]]
 """Kinds, and how many of each."""
 
 
 class _SetSearch:
     """Depth-first search for all minimal sets, most of the cheapest kinds first."""
 
-    def __init__(self, kinds: Sequence[Lodgers], fails: Callable[[Cost], bool], work: Work) -> None:
+    def __init__(self, kinds: Sequence[KindOnCard], fails: Callable[[Cost], bool], work: Work) -> None:
         self._kinds = kinds
         self._work = work
         self._fails = fails
         self._steps_left = STEPS_LIMIT
-        self._chosen: list[tuple[Kind, int, Numbers]] = []
+        self._chosen: list[tuple[TenantKind, int, Numbers]] = []
         self._tails = _tails(kinds)
         self.found: list[Numbered] = []
 
@@ -215,7 +215,7 @@ class _Tail(NamedTuple):
     """The lowest of them."""
 
 
-def _tails(kinds: Sequence[Lodgers]) -> list[_Tail]:
+def _tails(kinds: Sequence[KindOnCard]) -> list[_Tail]:
     tails = [_Tail((0, 0, 0), (0, 0, 0), 0)]
     for kind, takes, _ in reversed(kinds):
         last, size = tails[-1], len(kind.tenants)

@@ -21,7 +21,7 @@ from gpuledger.placement.fit import choose_cards, takes_pods
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of
 from gpuledger.placement.preemption.search import VictimSearch
-from gpuledger.placement.preemption.tenancy import Tenancy, tenancy_of
+from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
 from gpuledger.placement.work import Work
 
 __all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
@@ -101,10 +101,10 @@ def cheapest_eviction(
     """
     if not takes_pods(node, shape) or (below is not None and below <= FREE):
         return None
-    tenancy = tenancy_of(node, entries, tenants, allowed)
+    node_tenants = find_tenants(node, entries, tenants, allowed)
     limited = work or Work(WORK_LIMIT)
-    cards_without = _CardsWithout(shape, node, entries, tenancy, preference, limited)
-    search = VictimSearch(shape, tenancy, below, cards_without.of, limited)
+    cards_without = _CardsWithout(shape, node, entries, node_tenants, preference, limited)
+    search = VictimSearch(shape, node_tenants, below, cards_without.of, limited)
     search.run()
     found = search.found
     if not search.ended:
@@ -114,7 +114,7 @@ def cheapest_eviction(
             return None
     if found is None:
         return None
-    victims = tenancy.chosen(found[0])
+    victims = node_tenants.chosen(found[0])
     cost = cost_of(victims, allowed)
     if below is not None and cost >= below:
         return None
@@ -136,13 +136,13 @@ class _CardsWithout:
     shape: Shape
     node: NodeRoom
     entries: Sequence[CardEntry]
-    tenancy: Tenancy
+    node_tenants: NodeTenants
     preference: Preference
     work: Work
 
     def of(self, gone: int) -> Assignment | None:
         """Return the cards of each container, None if the pod does not fit."""
-        uids = {tenant.uid for tenant in self.tenancy.chosen(gone)} | self.tenancy.leaving
+        uids = {tenant.uid for tenant in self.node_tenants.chosen(gone)} | self.node_tenants.leaving
         found = choose_cards(self.shape, node_without(self.node, self.entries, uids), self.preference, self.work)
         return None if isinstance(found, Refusal) else found
 
@@ -153,13 +153,13 @@ class _CardsWithout:
         priority, then those that have started first.
         """
         if found is None:
-            everybody = (1 << len(self.tenancy.tenants)) - 1
+            everybody = (1 << len(self.node_tenants.tenants)) - 1
             assignment = self.of(everybody)
             if assignment is None:
                 return None
             found = everybody, assignment
         gone, assignment = found
-        for number in sorted(self.tenancy.numbers(gone), key=self._importance, reverse=True):
+        for number in sorted(self.node_tenants.numbers(gone), key=self._importance, reverse=True):
             fewer = gone & ~(1 << number)
             still = self.of(fewer)
             if still is not None:
@@ -167,5 +167,5 @@ class _CardsWithout:
         return gone, assignment
 
     def _importance(self, number: int) -> tuple[int, int, int]:
-        kind, tenant = self.tenancy.kind_of[number], self.tenancy.tenants[number]
+        kind, tenant = self.node_tenants.kind_of[number], self.node_tenants.tenants[number]
         return kind.blocked, tenant.priority, -tenant.begin_s

@@ -14,7 +14,7 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BindFailed, Conflict, GpuledgerError, NobodyAsks, NotFound
+from gpuledger.model.errors import ApiError, BindAbandoned, BindFailed, Conflict, GpuledgerError, NotFound
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 
@@ -86,7 +86,7 @@ class BindFailures:
         """Take in why a bind has failed. What says nothing of the pod, or of the node, does not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
-        if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, NobodyAsks)):
+        if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, BindAbandoned)):
             self._failures.setdefault(pod_uid, _Failures()).nodes.note(node_name, None)
         if isinstance(error, ApiError) and not isinstance(error, NotFound):
             self._count(self._failures.setdefault(pod_uid, _Failures()))

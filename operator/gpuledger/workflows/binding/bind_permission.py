@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
-from gpuledger.model.errors import NobodyAsks
+from gpuledger.model.errors import BindAbandoned
 
 ASKED_AGAIN_S = LONGEST_BACK_OFF_S + 2.0
 """For how long a pod that could be bound waits for the next question: kube-scheduler asks again after its back-off."""
@@ -59,7 +59,7 @@ class BindPermission:
         self._news.set()
 
     async def had_to_wait(self) -> bool:
-        """Wait until a Binding may be sent; tell whether that was not so at once. Raises NobodyAsks."""
+        """Wait until a Binding may be sent; tell whether that was not so at once. Raises BindAbandoned."""
         if self._is_asked():
             return False
         await self._until_asked()
@@ -69,8 +69,8 @@ class BindPermission:
     async def sending(self) -> AsyncIterator[None]:
         """Wait until a Binding may be sent; what is done inside sends it, and finds out what has become of it.
 
-        Raises NobodyAsks if nobody asks any more. Where the outcome of an earlier Binding is unknown it does not wait:
-        it has to be found out before kube-scheduler is told anything.
+        Raises BindAbandoned if nobody asks any more. Where the outcome of an earlier Binding is unknown it does not
+        wait: it has to be found out before kube-scheduler is told anything.
         """
         await self._until_asked()
         self._nothing_under_way.clear()
@@ -93,11 +93,11 @@ class BindPermission:
             async with asyncio.timeout(ASKED_AGAIN_S):
                 while not self._is_asked():
                     if not self._is_expected or self.is_unanswered:
-                        raise NobodyAsks("kube-scheduler does not wait for the pod's Binding any more")
+                        raise BindAbandoned("kube-scheduler does not wait for the pod's Binding any more")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise NobodyAsks("kube-scheduler has not asked again for the pod's Binding") from None
+            raise BindAbandoned("kube-scheduler has not asked again for the pod's Binding") from None
 
     def _is_asked(self) -> bool:
         question = self._question

@@ -71,7 +71,7 @@ class PodBinder:
     async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission) -> None:
         """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
-        Raises why: BindFailed, DoesNotFit, or what the API server says.
+        Raises why: BindFailed, ShareRefused, or what the API server says.
         """
         had_its_turn = False
         try:
@@ -185,7 +185,7 @@ class PodBinder:
 
 def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:
     """Tell whether the Binding that the API server has accepted is this one, and not another operator's."""
-    told = found["metadata"].get("annotations") or {}
+    stored = found["metadata"].get("annotations") or {}
     # The others change: another system's device plugin may have found the pod already.
-    mine = told.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
+    mine = stored.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
     return bound_node(found) == placement.node_name and mine

@@ -21,7 +21,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput, BindFailed, DoesNotFit, GpuledgerError
+from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
@@ -263,7 +263,7 @@ class PodPlacer:
         if placement is not None:
             return placement.node_name
         self._releaser.recheck(pod.uid)
-        raise DoesNotFit(f"shares that an earlier attempt has left to pod {pod} are being given back")
+        raise BindInProgress(f"shares that an earlier attempt has left to pod {pod} are being given back")
 
     def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
         if self.is_binding(pod.uid):
@@ -271,9 +271,9 @@ class PodPlacer:
         if node_name in node_names:
             return FilterResult([node_name], {})
         if self.is_binding(pod.uid):
-            raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
+            raise BindInProgress(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
-        raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
+        raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
 
     def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
         self._counts.refusals.labels(refusal.reason).inc()

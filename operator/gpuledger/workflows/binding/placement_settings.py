@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import pod_facts, stranger
+from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import PodFacts
 from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 
 
@@ -19,7 +19,7 @@ from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 class PlacementSettings:
     """What a pod's words mean, and how long things may take."""
 
-    words: Words
+    dialects: Dialects
     hold_ttl_s: float
     bind_timeout_s: float
     """Until Bind sends no more Bindings, and answers when it is known what has become of those that were sent. Less
@@ -30,12 +30,12 @@ class PlacementSettings:
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
-        return pod_request(pod, self.words)
+        return pod_request(pod, self.dialects)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
-        return pod_facts(pod, self.words)
+        return pod_facts(pod, self.dialects)
 
     def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
         """Return what a pod may have got from its node's device plugin, None for nothing."""
-        return stranger(pod, self.words)
+        return stranger(pod, self.dialects)

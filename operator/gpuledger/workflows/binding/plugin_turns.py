@@ -22,7 +22,7 @@ from typing import Any
 from gpuledger.formats.dialects.assignments import hami_assignment, unmatched, volcano_assignment
 from gpuledger.formats.dialects.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, read_lock
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.words import AssignmentWords, Words
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.pod import bound_node, is_finished
 from gpuledger.kube_api.store import KubeStore
@@ -48,13 +48,13 @@ other."""
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Queue:
     """Pods that a plugin could mistake for each other."""
 
-    queue: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     open: set[str] = field(default_factory=set)  # UIDs of the pods that are still to be found
     free: asyncio.Event = field(default_factory=asyncio.Event)
-    visitors: int = 0  # who waits here, or is about to
+    waiting: int = 0  # who waits here, or is about to
 
 
 class PluginTurns:
@@ -63,7 +63,7 @@ class PluginTurns:
     def __init__(
         self,
         ledger: Ledger,
-        words: Words,
+        dialects: Dialects,
         store: KubeStore,
         counts: Counts,
         timeout_s: float,
@@ -71,14 +71,14 @@ class PluginTurns:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
-        self._words = words
+        self._dialects = dialects
         self._store = store
         self._counts = counts
         self._clock = clock
         self._is_active = is_active
         self._lock = HamiLock(store, timeout_s, clock)
         self._timeout_s = timeout_s
-        self._desks: dict[Key, _Desk] = {}
+        self._queues: dict[Key, _Queue] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
         self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one
         self._waiting: set[str] = set()  # UIDs of pods whose turn has not come
@@ -95,18 +95,18 @@ class PluginTurns:
 
     def annotations(self, placement: Placement, request: PodRequest | None, dialect: Dialect) -> dict[str, str]:
         """Return what the pod is told of its cards: in our words always, and in those of the node's plugin."""
-        told = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
+        annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         if request is None or dialect is Dialect.NATIVE:
-            return told
+            return annotations
         now_s, names = int(self._clock.wall().timestamp()), request.all_containers
         if dialect is Dialect.HAMI:
-            return told | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
-        main, unit_mib = names[request.init_containers :], self._words.volcano_memory_unit_mib
-        return told | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
+            return annotations | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
+        main, unit_mib = names[request.init_containers :], self._dialects.volcano_memory_unit_mib
+        return annotations | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
 
-    def _assignment(self, uuid: str) -> AssignmentWords:
+    def _assignment(self, uuid: str) -> AssignmentAnnotations:
         entry = self._ledger.entry(uuid)
-        return self._words.assignment(entry.card) if entry is not None else AssignmentWords()
+        return self._dialects.assignment(entry.card) if entry is not None else AssignmentAnnotations()
 
     @asynccontextmanager
     async def turn(self, pod: Pod, placement: Placement, dialect: Dialect) -> AsyncIterator[None]:
@@ -200,44 +200,44 @@ class PluginTurns:
         waits_for = unmatched(pod, offer.dialect if offer is not None else None)
         if waits_for is not None:
             with suppress(BadInput):  # what another system's scheduler has understood is waited for
-                if pod_request(pod, self._words) is None:
+                if pod_request(pod, self._dialects) is None:
                     return None
         return waits_for
 
     async def _until_free(self, key: Key, pod: Pod) -> None:
         """Wait until no other pod is still to be found, and open the pod's turn."""
-        desk = self._desks.setdefault(key, _Desk())
-        desk.visitors += 1
+        queue = self._queues.setdefault(key, _Queue())
+        queue.waiting += 1
         try:
-            async with desk.queue:
-                while desk.open - {pod.uid}:
-                    desk.free.clear()
-                    await desk.free.wait()
+            async with queue.lock:
+                while queue.open - {pod.uid}:
+                    queue.free.clear()
+                    await queue.free.wait()
                 if self._keys.get(pod.uid, key) != key:
                     raise BindFailed(f"pod {pod} is bound to node {self._keys[pod.uid][0]} already")
                 self._open(key, pod.uid)
         finally:
-            desk.visitors -= 1
+            queue.waiting -= 1
             self._tidy(key)
 
     def _open(self, key: Key, uid: str) -> None:
         self._close(uid)
-        self._desks.setdefault(key, _Desk()).open.add(uid)
+        self._queues.setdefault(key, _Queue()).open.add(uid)
         self._keys[uid] = key
 
     def _close(self, uid: str, only: Key | None = None) -> None:
         key = self._keys.get(uid)
         if key is not None and only in (None, key):
             del self._keys[uid]
-            desk = self._desks[key]
-            desk.open.discard(uid)
-            desk.free.set()
+            queue = self._queues[key]
+            queue.open.discard(uid)
+            queue.free.set()
             self._tidy(key)
 
     def _tidy(self, key: Key) -> None:
-        desk = self._desks.get(key)
-        if desk is not None and not desk.open and not desk.visitors:
-            del self._desks[key]
+        queue = self._queues.get(key)
+        if queue is not None and not queue.open and not queue.waiting:
+            del self._queues[key]
 
     def _end_in_time(self, pod: Pod, key: Key) -> None:
         asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, pod, key)

@@ -45,7 +45,7 @@ class AgentPods:
             before = self.not_ready(node_name)
             self._nodes[uid] = node_name
             self._pods.setdefault(node_name, {})[uid] = is_ready(pod)
-            self._tell(node_name, before)
+            self._notify(node_name, before)
 
     def listing(self) -> Callable[[set[str]], None]:
         """Return what forgets the pods known now that are not in the list read since."""
@@ -67,8 +67,8 @@ class AgentPods:
         del pods[uid]
         if not pods:
             del self._pods[node_name]
-        self._tell(node_name, before)
+        self._notify(node_name, before)
 
-    def _tell(self, node_name: str, before: bool) -> None:
+    def _notify(self, node_name: str, before: bool) -> None:
         if self.not_ready(node_name) != before:
             self.on_change(node_name)

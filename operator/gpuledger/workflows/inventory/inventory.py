@@ -16,13 +16,14 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.late_starts import LateStarts
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import Patience
+from gpuledger.workflows.tasks.pauses import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class InventoryKeeper:
         journal: Journal,
         store: KubeStore,
         counts: Counts,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         agents: AgentPods,
         starts: LateStarts,
         is_active: Callable[[], bool] = lambda: True,
@@ -53,17 +54,17 @@ class InventoryKeeper:
         self._journal = journal
         self._store = store
         self._counts = counts
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._agents = agents
         self._starts = starts
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
-        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._reported_problems: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
-        self._patience = Patience()
+        self._throttle = Throttle()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
@@ -87,7 +88,7 @@ class InventoryKeeper:
         if not self._all_seen:
             self._gone_early.add(node_name)
         given_up = self._give_up_claims(node_name)
-        self._told.pop(node_name, None)
+        self._reported_problems.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
         self._ledger.set_hangs(node_name, False)
@@ -123,7 +124,7 @@ class InventoryKeeper:
         is_left = not entry.reported and not entry.holders  # its last holder has left, or another operator has made it
         is_other = reported is not None and reported != entry.card
         if is_left or is_other or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
-            self._patience.call(node_name, self.worker.mark)
+            self._throttle.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
         """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew.
@@ -131,14 +132,14 @@ class InventoryKeeper:
         At once; if that goes on, later and later, as in `notice`.
         """
         if card.uuid in self._cards.get(card.node_name, {}):
-            self._patience.call(card.node_name, self.worker.mark)
+            self._throttle.call(card.node_name, self.worker.mark)
         self._mark_claimant(card)
 
     def _mark_claimant(self, card: Card) -> None:
         """Have another node looked at whose card it is by the registers, if its object is not there, or elsewhere."""
         claimant = self._claims.get(card.uuid, card.node_name)
         if claimant != card.node_name:
-            self._patience.call(claimant, self.worker.mark)
+            self._throttle.call(claimant, self.worker.mark)
 
     def recheck_all(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""
@@ -171,7 +172,7 @@ class InventoryKeeper:
         try:
             inventory = read_registers(facts)
         except BadInput as error:  # what was known of the node stays as it is
-            self._tell(facts.name, (f"{error}; its cards stay as they were known",))
+            self._report_problems(facts.name, (f"{error}; its cards stay as they were known",))
             return
         given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
@@ -201,7 +202,7 @@ class InventoryKeeper:
                 alike = entry is not None and entry.card == card and not card.fault  # which is not compared
                 known = entry.card if entry is not None and alike else card
                 cards[known.uuid] = known  # one object for both: large clusters have tens of thousands
-        self._tell(node_name, tuple(problems))
+        self._report_problems(node_name, tuple(problems))
         return cards
 
     def _other_owner(self, card: Card) -> str | None:
@@ -215,13 +216,13 @@ class InventoryKeeper:
         may_report_it = owner not in self._facts and not self._all_seen
         return owner if entry.holders or may_report_it or card.uuid in self._cards.get(owner, {}) else None
 
-    def _tell(self, node_name: str, problems: tuple[str, ...]) -> None:
-        if problems and self._told.get(node_name) != problems:
+    def _report_problems(self, node_name: str, problems: tuple[str, ...]) -> None:
+        if problems and self._reported_problems.get(node_name) != problems:
             self._counts.bad_input.labels("node").inc(len(problems))
             for problem in problems:
                 logger.warning("%s", problem)
-                self._teller.tell_node(node_name, problem)
-        self._told[node_name] = problems
+                self._event_recorder.post_node_event(node_name, problem)
+        self._reported_problems[node_name] = problems
 
     def _note_reported(self, node_name: str) -> None:
         """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""
@@ -293,9 +294,11 @@ class InventoryKeeper:
         entry = self._ledger.entry(card.uuid)
         for holder in entry.holders.values() if entry else ():
             if card.healthy:
-                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, its node reports")
+                self._event_recorder.post_pod_event(
+                    holder.pod, False, EventReason.HEALTHY, f"{where} works again, its node reports"
+                )
             else:
-                self._teller.tell_pod(holder.pod, True, "GPUUnhealthy", f"{where}: {_fault(card)}")
+                self._event_recorder.post_pod_event(holder.pod, True, EventReason.UNHEALTHY, f"{where}: {_fault(card)}")
 
     async def _delete(self, entry: CardEntry) -> None:
         """Delete a card that is gone; a holder that came in between makes the precondition fail."""

@@ -17,7 +17,7 @@ class UnlinkedNodes:
     def __init__(self, ledger: Ledger, policy: Policy) -> None:
         self._ledger = ledger
         self._watched = Preference.TOPOLOGY in (policy.nodes, policy.cards)
-        self._told: set[str] = set()  # names of nodes that the log has
+        self._logged: set[str] = set()  # names of nodes that the log has
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of nodes with several cards and no link between them."""
@@ -27,11 +27,11 @@ class UnlinkedNodes:
                 if len(node.cards) > 1 and (node.topology is None or not node.topology.linked):
                     yield name
 
-    def tell(self) -> None:
+    def log_new(self) -> None:
         """Log those that were not among them before."""
         names = set(self)
-        for name in sorted(names - self._told):
+        for name in sorted(names - self._logged):
             logger.warning(
                 "node %s: its cards report no links; the policy topology chooses as %s there", name, FALLBACK
             )
-        self._told = names
+        self._logged = names

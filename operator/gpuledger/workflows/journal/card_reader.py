@@ -6,10 +6,10 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.errors import Unreachable, WentBack
+from gpuledger.model.errors import StateRolledBack, Unreachable
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.workflows.journal.went_back import check_age
+from gpuledger.workflows.journal.rolled_back import check_age
 
 
 class OlderThanKnown(Unreachable):
@@ -31,7 +31,7 @@ class CardReader:
         stored = stored_card(await self._store.allocation(card.card.object_name))
         try:
             check_age(stored, known, card)
-        except WentBack as error:
+        except StateRolledBack as error:
             self.on_older()
             raise OlderThanKnown(str(error)) from None
         self._ledger.load(stored)

@@ -12,7 +12,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import MAX_CLAIMS, MAX_CON
 from gpuledger.formats.custom_resource.stored_card import claim_json, holder_json, misfit_json, pods_column, used_json
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import CardPhase
-from gpuledger.model.errors import DoesNotFit, GpuledgerError
+from gpuledger.model.errors import GpuledgerError, ShareRefused
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 
@@ -182,13 +182,13 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
             entry.succeed()
             continue
         elif isinstance(entry, ShowConflict | SetClaim) and not card.open:
-            entry.fail(DoesNotFit(f"card {card.card.uuid} takes no pods yet"))
+            entry.fail(ShareRefused(f"card {card.card.uuid} takes no pods yet"))
             continue
         elif isinstance(entry, SetClaim) and len(_claims(card, [entry])) > MAX_CLAIMS:
-            entry.fail(DoesNotFit(f"card {card.card.uuid} is promised to {MAX_CLAIMS} pods already"))
+            entry.fail(ShareRefused(f"card {card.card.uuid} is promised to {MAX_CLAIMS} pods already"))
             continue
         elif isinstance(entry, ShowConflict) and len(_misfits(card, [entry])) > MAX_CONFLICTS:
-            entry.fail(DoesNotFit(f"card {card.card.uuid} lists {MAX_CONFLICTS} conflicts already"))
+            entry.fail(ShareRefused(f"card {card.card.uuid} lists {MAX_CONFLICTS} conflicts already"))
             continue
         still_open.append(entry)
     return still_open
@@ -204,18 +204,18 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     uid, share = entry.holder.pod.uid, entry.holder.share
     present = card.holders.get(uid)
     if present is not None and present.state is HolderState.RELEASING:
-        entry.fail(DoesNotFit(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
+        entry.fail(ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
     elif present is not None and present.share == share:
         if present.attempt == entry.holder.attempt:
             entry.succeed()
         elif present.state is not HolderState.RESERVED:  # a reserved one has never bound the pod
             entry.took_over.add(present.attempt)  # this is what memory says; somebody may be taking it back now
     elif present is not None:
-        entry.fail(DoesNotFit(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
+        entry.fail(ShareRefused(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:
-        entry.fail(DoesNotFit(f"card {share.uuid} takes no pods yet"))
+        entry.fail(ShareRefused(f"card {share.uuid} takes no pods yet"))
     elif why := why_not(share, [other.share for other in staying], card.card.capacity):
-        entry.fail(DoesNotFit(f"card {share.uuid} {why} any more"))
+        entry.fail(ShareRefused(f"card {share.uuid} {why} any more"))
     return entry.settled.done()
 
 

@@ -18,7 +18,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict, DoesNotFit, GpuledgerError, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused, Unreachable
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
@@ -100,7 +100,7 @@ class Journal:
 
         Either way the API server has the name when this returns: nobody was taking the share back at that time.
 
-        Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
+        Raises ShareRefused if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
         """
         entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
@@ -163,7 +163,7 @@ class Journal:
         await entry.settled
 
     async def claim(self, claim: Claim) -> None:
-        """List on a card what is promised to a pod. Raises DoesNotFit, or what the API server says."""
+        """List on a card what is promised to a pod. Raises ShareRefused, or what the API server says."""
         await self._list(claim.share.uuid, SetClaim(pod_uid=claim.holder.pod.uid, claim=claim))
 
     async def withdraw_claim(self, uuid: str, pod_uid: str) -> None:
@@ -173,14 +173,14 @@ class Journal:
     async def show_conflict(self, uuid: str, misfit: Misfit) -> None:
         """List on a card a share that does not fit there. It does not count.
 
-        Raises DoesNotFit if the card can't list it, or what the API server says.
+        Raises ShareRefused if the card can't list it, or what the API server says.
         """
         await self._list(uuid, ShowConflict(pod_uid=misfit.pod.uid, misfit=misfit))
 
     async def clear_conflict(self, uuid: str, pod_uid: str) -> None:
         """Take a pod off the list of a card's conflicts. Done when it is not there.
 
-        Raises DoesNotFit if the card has no status yet, or what the API server says.
+        Raises ShareRefused if the card has no status yet, or what the API server says.
         """
         await self._list(uuid, ShowConflict(pod_uid=pod_uid, misfit=None))
 
@@ -380,7 +380,7 @@ class _CardWriter:
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:
             if adds_something(entry):
-                entry.fail(DoesNotFit(f"card {self.uuid} is gone"))
+                entry.fail(ShareRefused(f"card {self.uuid} is gone"))
                 continue
             card = self._ledger.entry(self.uuid)
             present = card.holders.get(entry.subject) if card else None

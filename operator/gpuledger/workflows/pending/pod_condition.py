@@ -17,9 +17,10 @@ from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import Conflict, Invalid, NotFound
+from gpuledger.model.event_reasons import ASSIGNED, EventReason
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
-from gpuledger.reports.record import Happening, Record
+from gpuledger.reports.record import Record, RecordKind
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
@@ -40,59 +41,59 @@ class Explainer(Protocol):
         """Return all that there is to say of a pod that was just read, as of a few seconds ago if it may be."""
 
 
-class WaitingTeller:
+class PodConditionWriter:
     """Follows the trail, and tells those who wait for longer than a while."""
 
     def __init__(
         self,
         explainer: Explainer,
         store: KubeStore,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         after_s: float,
         clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._explainer = explainer
         self._store = store
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._after_s = after_s
         self._clock = clock
-        self._told: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
+        self._written: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
         self.writes = 0
         """How many conditions were written so far."""
-        self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active, self._namespace_of)
+        self.worker = KeyedWorker(self._write, PODS_AT_ONCE, is_active, self._namespace_of)
 
     def observe(self, record: Record) -> None:
         """Take in what has happened to a pod: a refusal comes only with another reason than the last one."""
         if not self._after_s:
             return
         uid = record.pod.uid
-        if record.happening is Happening.REFUSED:
+        if record.kind is RecordKind.REFUSED:
             self._waiting[uid] = record.pod
-            self._tell_in(uid, PAUSE_S if uid in self._told else self._after_s)
-        elif record.happening is Happening.ASSIGNED:
+            self._write_in(uid, PAUSE_S if uid in self._written else self._after_s)
+        elif record.kind is RecordKind.ASSIGNED:
             self._waiting.pop(uid, None)
             self._stop_timer(uid)
-            if uid in self._told:
+            if uid in self._written:
                 self.worker.mark(uid)
 
     def observe_pending(self, pod: Json) -> None:
         """Take in a pod without a node: an earlier operator may have told it."""
         if self._after_s and condition_of(pod, ALLOCATED) is not None:
-            self._told.setdefault(pod["metadata"]["uid"], pod_identity(pod))
+            self._written.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
     def forget_pending(self, pod_uid: str) -> None:
         """Take in that a pod is bound or gone. If it was told that it waits, that is put right."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
-        if pod_uid in self._told:
+        if pod_uid in self._written:
             self.worker.mark(pod_uid)
 
     def known_pending(self) -> set[str]:
         """Return the UIDs of the pods that wait and are told so, or were."""
-        return self._waiting.keys() | self._told.keys()
+        return self._waiting.keys() | self._written.keys()
 
     async def stop(self) -> None:
         """Tell nobody any more."""
@@ -100,7 +101,7 @@ class WaitingTeller:
             timer.cancel()
         await self.worker.stop()
 
-    def _tell_in(self, uid: str, wait_s: float) -> None:
+    def _write_in(self, uid: str, wait_s: float) -> None:
         if uid not in self._timers:
             self._timers[uid] = asyncio.get_running_loop().call_later(wait_s, self._due, uid)
 
@@ -114,11 +115,11 @@ class WaitingTeller:
         self.worker.mark(uid)
 
     def _namespace_of(self, uid: str) -> str:
-        pod = self._waiting.get(uid) or self._told.get(uid)
+        pod = self._waiting.get(uid) or self._written.get(uid)
         return pod.namespace if pod else ""
 
-    async def _tell(self, uid: str) -> None:
-        pod = self._waiting.get(uid) or self._told.get(uid)
+    async def _write(self, uid: str) -> None:
+        pod = self._waiting.get(uid) or self._written.get(uid)
         if pod is None:
             return
         try:
@@ -127,21 +128,21 @@ class WaitingTeller:
                 raise NotFound(f"pod {pod} is another one by now")
             await self._bring_up_to_date(pod, found)
         except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
-            self._told.pop(uid, None)
+            self._written.pop(uid, None)
             self._waiting.pop(uid, None)
 
     async def _bring_up_to_date(self, pod: Pod, found: Json) -> None:
         explanation = await self._explainer.explain_object(found, of_now=False)
         before = condition_of(found, ALLOCATED)
         if explanation.state is PodState.WAITING:
-            self._told[pod.uid] = pod
+            self._written[pod.uid] = pod
             reason = condition_reason(explanation.main_reason)
             if await self._set(pod, before, "False", reason, explanation.summary):
-                self._teller.tell_pod_once(pod, "GPUWaiting", explanation.summary, reason)
+                self._event_recorder.post_pod_event_once(pod, EventReason.WAITING, explanation.summary, reason)
         elif bound_node(found) or is_finished(found):
             if explanation.state is PodState.PLACED and before is not None:
-                await self._set(pod, before, "True", "Assigned", explanation.summary)
-            self._told.pop(pod.uid, None)
+                await self._set(pod, before, "True", ASSIGNED, explanation.summary)
+            self._written.pop(pod.uid, None)
 
     async def _set(self, pod: Pod, before: Json | None, status: str, reason: str, message: str) -> bool:
         """Write the condition, if it says something else; tell whether it did."""

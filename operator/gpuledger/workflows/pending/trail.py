@@ -16,7 +16,7 @@ from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
 from gpuledger.placement.fitting_nodes import Ranking
-from gpuledger.reports.record import Happening, Ranked, Record
+from gpuledger.reports.record import RankedNode, Record, RecordKind
 
 KEPT = 10_000
 """Records in memory; each takes about 1 kB."""
@@ -26,7 +26,7 @@ REFUSALS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordFilter:
     """Which records somebody wants; what is empty does not matter."""
 
     namespace: str = ""
@@ -42,7 +42,7 @@ class Wanted:
             self.namespace in ("", record.pod.namespace)
             and self.pod in ("", record.pod.name)
             and self.node in ("", record.node_name)
-            and self.kind in ("", record.happening.value)
+            and self.kind in ("", record.kind.value)
             and (not self.card or any(s.uuid.lower().startswith(self.card.lower()) for s in record.shares))
         )
 
@@ -62,13 +62,13 @@ class Trail:
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
-    def latest(self, wanted: Wanted, limit: int) -> list[Record]:
+    def latest(self, record_filter: RecordFilter, limit: int) -> list[Record]:
         """Return the last records of this kind, so many at most, oldest first."""
         found: list[Record] = []
         for record in reversed(self._records):
             if len(found) == limit:
                 break
-            if wanted.admits(record):
+            if record_filter.admits(record):
                 found.append(record)
         return found[::-1]
 
@@ -84,15 +84,15 @@ class Trail:
 
     def note(
         self,
-        happening: Happening,
+        kind: RecordKind,
         pod: Pod,
         node_name: str,
         shares: Sequence[Share],
         text: str,
-        ranked: Sequence[Ranked] = (),
+        ranked: Sequence[RankedNode] = (),
     ) -> None:
         """Add a record."""
-        record = Record(self._clock.wall().timestamp(), happening, pod, node_name, tuple(shares), text, ranked)
+        record = Record(self._clock.wall().timestamp(), kind, pod, node_name, tuple(shares), text, ranked)
         self._records.append(record)
         self.number += 1
         self.on_record(record)
@@ -102,12 +102,12 @@ class Trail:
         self._refused.drop(pod.uid)
         if not placement.shares:
             return
-        why, ranked = "on the node that was decided on before", tuple[Ranked, ...]()
+        why, ranked = "on the node that was decided on before", tuple[RankedNode, ...]()
         if ranking is not None:
             nodes = "node that fits" if ranking.fitting == 1 else "nodes that fit"
             why = f"by policy {ranking.policy}, of {ranking.fitting} {nodes}"
-            ranked = tuple(Ranked(name, rank) for rank, name in ranking.best)
-        self.note(Happening.ASSIGNED, pod, placement.node_name, placement.shares, why, ranked)
+            ranked = tuple(RankedNode(name, rank) for rank, name in ranking.best)
+        self.note(RecordKind.ASSIGNED, pod, placement.node_name, placement.shares, why, ranked)
 
     def released(self, holders: Sequence[tuple[Card, Holder]], still: Sequence[tuple[Card, Holder]], why: str) -> None:
         """Note what a pod had on its cards before, and what it still has."""
@@ -115,7 +115,7 @@ class Trail:
         lost = [(card, holder) for card, holder in holders if card.uuid not in kept]
         if lost:
             shares = [holder.share for _, holder in lost]
-            self.note(Happening.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
+            self.note(RecordKind.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
 
     def refused(self, pod: Pod, refusals: Mapping[str, Refusal]) -> None:
         """Note that no node takes a pod, unless the first one says so for the same reason as the last time.
@@ -126,7 +126,7 @@ class Trail:
         if first is None or self._refused.get(pod.uid) == first:
             return
         self._refused.note(pod.uid, first)
-        self.note(Happening.REFUSED, pod, "", (), refusals_text(refusals.values()))
+        self.note(RecordKind.REFUSED, pod, "", (), refusals_text(refusals.values()))
 
 
 def refusals_text(refusals: Collection[Refusal]) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from typing import Any
 
 from gpuledger.formats.objects.pod import is_finished
@@ -21,10 +20,11 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.promises import elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, DoesNotFit, NotFound
+from gpuledger.model.errors import ApiError, NotFound, ShareRefused
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
-from gpuledger.reports.record import Happening
-from gpuledger.workflows.counts import Counts
+from gpuledger.reports.record import RecordKind
+from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
@@ -56,13 +56,6 @@ READY_WAIT_S = 1.0
 """How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
 
 
-class Outcome(StrEnum):
-    """What has become of a preemption."""
-
-    DONE = "done"
-    GIVEN_UP = "given-up"
-
-
 class PreemptionCarrier:
     """Brings preemptions to their end, whoever has begun them."""
 
@@ -73,7 +66,7 @@ class PreemptionCarrier:
         store: KubeStore,
         waiting: WaitingPods,
         lives: PodLives,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         counts: Counts,
         despite_budgets: bool,
         deadlines: Deadlines,
@@ -89,9 +82,9 @@ class PreemptionCarrier:
         self._store = store
         self._waiting = waiting
         self._lives = lives
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._counts = counts
-        self._evictor = Evictor(ledger, store, lives, teller, counts, self.trail, despite_budgets)
+        self._evictor = Evictor(ledger, store, lives, event_recorder, counts, self.trail, despite_budgets)
         self._deadlines = deadlines
         self._clock = clock
         self._is_binding = is_binding
@@ -310,9 +303,9 @@ class PreemptionCarrier:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
             logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
-            self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
+            self._event_recorder.post_pod_event(holders[0].pod, True, EventReason.PREEMPTION_GIVEN_UP, why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
-            self.trail.note(Happening.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
+            self.trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
         self._end(pod_uid)
 
     async def _withdraw(
@@ -323,7 +316,7 @@ class PreemptionCarrier:
 
     def _end(self, pod_uid: str) -> None:
         if pod_uid in self._active:
-            outcome = Outcome.DONE if self._ledger.holders_of(pod_uid) else Outcome.GIVEN_UP
+            outcome = PreemptionOutcome.DONE if self._ledger.holders_of(pod_uid) else PreemptionOutcome.GIVEN_UP
             self._counts.preemptions.labels(outcome).inc()
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)
@@ -377,7 +370,7 @@ class PreemptionCarrier:
         """Make the claim a holder, which the API server counts."""
         try:
             await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
-        except DoesNotFit as error:  # somebody was quicker, as another operator; the next change tells
+        except ShareRefused as error:  # somebody was quicker, as another operator; the next change tells
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:

@@ -37,7 +37,7 @@ class RoomClaimer:
     async def claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
         """List the claims on all cards, for as long as those who are leaving may take, and a while.
 
-        Raises what the API server says, or DoesNotFit; some cards may have the claim then.
+        Raises what the API server says, or ShareRefused; some cards may have the claim then.
         """
         patience_s = await self._longest_grace_s(leaving)
         now = self._clock.wall()

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict, NotFound
+from gpuledger.model.errors import Conflict, EvictionForbidden, NotFound
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.share import Claim, Pod
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.trail import Trail
@@ -18,8 +19,6 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.together import all_of
 
 logger = logging.getLogger(__name__)
-
-FORBIDDEN = 429
 
 
 class Evictor:
@@ -30,7 +29,7 @@ class Evictor:
         ledger: Ledger,
         store: KubeStore,
         lives: PodLives,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         counts: Counts,
         trail: Trail,
         despite_budgets: bool,
@@ -38,7 +37,7 @@ class Evictor:
         self._ledger = ledger
         self._store = store
         self._lives = lives
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._counts = counts
         self._trail = trail
         self._despite_budgets = despite_budgets
@@ -77,9 +76,7 @@ class Evictor:
             await self._store.evict_pod(victim)
         except (NotFound, Conflict):  # another pod may have its name by now
             return False
-        except ApiError as error:
-            if error.status != FORBIDDEN:
-                raise
+        except EvictionForbidden as error:
             if not self._despite_budgets:
                 logger.info("pod %s can't be evicted now: %s", victim, error)
                 return False
@@ -92,8 +89,8 @@ class Evictor:
         lost = [each for each in self._ledger.holders_of(victim.uid) if each[0].uuid in uuids]
         node_name = lost[0][0].node_name if lost else ""
         why = f"for pod {pod} of priority {pod.priority}"
-        self._trail.note(Happening.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
+        self._trail.note(RecordKind.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
         cards = ", ".join(uuids)
         sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
-        self._teller.tell_pod(victim, True, "Preempted", sentence)
+        self._event_recorder.post_pod_event(victim, True, EventReason.PREEMPTED, sentence)
         return True

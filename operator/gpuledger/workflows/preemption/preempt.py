@@ -23,13 +23,14 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.placement.work import Work
-from gpuledger.reports.record import Happening
-from gpuledger.workflows.counts import Counts
+from gpuledger.reports.record import RecordKind
+from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -62,7 +63,6 @@ HARD_STEPS = 2 * WORK_LIMIT
 CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
 
-
 _Look = tuple[int, NodeSet | None]
 """How much had happened, and which nodes kube-scheduler would take."""
 
@@ -85,7 +85,7 @@ class Preemption:
         waiting: WaitingPods,
         finder: VictimFinder,
         carrier: PreemptionCarrier,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
         counts: Counts,
         settings: PreemptionSettings,
         read_request: Callable[[Json], PodRequest | None],
@@ -97,7 +97,7 @@ class Preemption:
         self._waiting = waiting
         self._finder = finder
         self._carrier = carrier
-        self._teller = teller
+        self._event_recorder = event_recorder
         self._counts = counts
         self._settings = settings
         self._read_request = read_request
@@ -265,10 +265,10 @@ class Preemption:
         self._rest(pod.uid)
         if self._forbidden.get(pod.uid) != found.protected_by:
             self._forbidden[pod.uid] = found.protected_by
-            self._counts.preemptions.labels("forbidden").inc()
+            self._counts.preemptions.labels(PreemptionOutcome.FORBIDDEN).inc()
             budgets = ", ".join(found.protected_by)
             sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
-            self._teller.tell_pod(pod, True, "PreemptionForbidden", sentence)
+            self._event_recorder.post_pod_event(pod, True, EventReason.PREEMPTION_FORBIDDEN, sentence)
 
     def _rest(self, pod_uid: str) -> None:
         self._resting.add(pod_uid)
@@ -281,7 +281,7 @@ class Preemption:
 
     def _begin(self, pod: Pod, found: Victims) -> None:
         """Promise the room, and have it claimed in the background."""
-        self._counts.preemptions.labels("begun").inc()
+        self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
         for uid in found.displaced:
             self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
         self._ledger.promises.make(pod.uid, found.placement)
@@ -309,15 +309,15 @@ class Preemption:
         names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
-        self._teller.tell_pod(pod, False, "Preempting", sentence)
+        self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
         placement = found.placement
-        self._carrier.trail.note(Happening.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
+        self._carrier.trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
         self._carrier.look(pod.uid)
 
     async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
         """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
 
-        Raises what the API server says, or DoesNotFit.
+        Raises what the API server says, or ShareRefused.
         """
         try:
             await self._claimer.claim(pod, found, evicted, leaving)
@@ -382,7 +382,7 @@ class Preemption:
         except GpuledgerError as error:
             logger.warning("pod %s: no room is claimed for it: %s", pod, error)
             return {}
-        self._counts.preemptions.labels("begun").inc()
+        self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
         self._carrier.look(pod.uid)
         added = [victim.uid for victim in found.pods if victim.uid not in victims]
         return {found.placement.node_name: (*victims, *added)}

@@ -17,7 +17,7 @@ from typing import Protocol
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.share import Holder
-from gpuledger.workflows.release.pod_ends import Word
+from gpuledger.workflows.release.pod_ends import EndReport
 
 Held = Sequence[tuple[Card, Holder]]
 
@@ -31,7 +31,7 @@ DEADLINE_ROUNDING_S = 1.0
 class Ends(Protocol):
     """Who says what is left of a pod on its node."""
 
-    def word(self, node_name: str, pod_uid: str) -> Word:
+    def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return what is known of a pod that had a share on a node."""
 
 
@@ -74,17 +74,19 @@ class Departures:
     def wait_s(self, pod_uid: str, held: Held) -> float:
         """Return after what time the pod's shares end; 0: now; infinite: only when another word is known of it."""
         now_s = self._clock.now_s()
-        word = self.word(pod_uid, held)
-        least_s = 0.0 if word is Word.NO_AGENT else SPOKEN_WITHIN_S
+        report = self.end_report(pod_uid, held)
+        least_s = 0.0 if report is EndReport.NO_AGENT else SPOKEN_WITHIN_S
         until_s = self._until_s.setdefault(pod_uid, now_s + max(self._first_wait_s(held), least_s))
-        if word is Word.ENDED:
+        if report is EndReport.ENDED:
             return 0.0
-        return inf if word in (Word.RUNS, Word.AGENT_AWAY) and until_s <= now_s else max(0.0, until_s - now_s)
+        if report in (EndReport.RUNS, EndReport.AGENT_AWAY) and until_s <= now_s:
+            return inf
+        return max(0.0, until_s - now_s)
 
-    def word(self, pod_uid: str, held: Held) -> Word:
+    def end_report(self, pod_uid: str, held: Held) -> EndReport:
         """Return what is known of a pod; where its shares are on several nodes, the worst."""
-        words = [self._ends.word(card.node_name, pod_uid) for card, _ in held]
-        return max(words, key=lambda word: word.value, default=Word.NO_AGENT)
+        reports = [self._ends.end_report(card.node_name, pod_uid) for card, _ in held]
+        return max(reports, key=lambda report: report.value, default=EndReport.NO_AGENT)
 
     def deadline(self, pod_uid: str) -> str:
         """Return when the pod's shares end if nobody speaks, RFC 3339, for people."""

@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 
-class Word(Enum):
+class EndReport(Enum):
     """What is known of a pod that has ended, the worst last."""
 
     ENDED = auto()
     """Nothing of it runs."""
     NO_AGENT = auto()
     """Nobody will say it: its node is gone, or has no agent that does."""
-    NOTHING_SAID = auto()
+    NOT_REPORTED = auto()
     """The node's agent answers, and has not spoken of it."""
     AGENT_AWAY = auto()
     """The node's agent is not Ready, so what it has not said means nothing."""
@@ -32,12 +32,12 @@ class Word(Enum):
     """Processes or containers of it are left."""
 
 
-def word_of(said: Mapping[str, bool] | None, pod_uid: str) -> Word:
+def end_report_of(reported: Mapping[str, bool] | None, pod_uid: str) -> EndReport:
     """Return what a node's annotation says of a pod; None: it has none."""
-    if said is None:
-        return Word.NO_AGENT
-    runs = said.get(pod_uid)
-    return Word.NOTHING_SAID if runs is None else Word.RUNS if runs else Word.ENDED
+    if reported is None:
+        return EndReport.NO_AGENT
+    runs = reported.get(pod_uid)
+    return EndReport.NOT_REPORTED if runs is None else EndReport.RUNS if runs else EndReport.ENDED
 
 
 class PodEnds:
@@ -45,38 +45,38 @@ class PodEnds:
 
     def __init__(self, agents: AgentPods) -> None:
         self._agents = agents
-        self._said: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
+        self._reported: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
         self.on_news = Listeners[[str]]()
         """Called with the name of a node of which another word may be known now."""
 
     def observe(self, node: Json) -> None:
         """Take in a Node as it is now."""
         name = node["metadata"]["name"]
-        before = self._said.get(name)
+        before = self._reported.get(name)
         try:
-            said = read_ends(node)
+            reported = read_ends(node)
         except BadInput as error:  # its agent mends it
             logger.warning("node %s: %s", name, error)
             return
-        if said is None:
-            self._said.pop(name, None)
+        if reported is None:
+            self._reported.pop(name, None)
         else:
-            self._said[name] = said
-        if said != before:
+            self._reported[name] = reported
+        if reported != before:
             self.on_news(name)
 
     def forget(self, node_name: str) -> None:
         """Take in that a node is gone."""
-        if self._said.pop(node_name, None) is not None:
+        if self._reported.pop(node_name, None) is not None:
             self.on_news(node_name)
 
-    def word(self, node_name: str, pod_uid: str) -> Word:
+    def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return what is known of a pod that had a share on a node."""
-        word = word_of(self._said.get(node_name), pod_uid)
-        is_away = word is Word.NOTHING_SAID and self._agents.not_ready(node_name)
-        return Word.AGENT_AWAY if is_away else word
+        report = end_report_of(self._reported.get(node_name), pod_uid)
+        is_away = report is EndReport.NOT_REPORTED and self._agents.not_ready(node_name)
+        return EndReport.AGENT_AWAY if is_away else report
 
     def agent_has_changed(self, node_name: str) -> None:
         """Take in that a node's agent has become Ready, or is not any more."""
-        if node_name in self._said:
+        if node_name in self._reported:
             self.on_news(node_name)

@@ -22,12 +22,12 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.findings import Adopt
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BadInput, DoesNotFit, NotFound
+from gpuledger.model.cluster_snapshot import PodFacts
+from gpuledger.model.errors import BadInput, NotFound, ShareRefused
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
 from gpuledger.model.stranger import Stranger
-from gpuledger.model.world import PodFacts
-from gpuledger.reports.record import Happening
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import ReleaseTimes
@@ -58,10 +58,10 @@ async def enter_shares(journal: Journal, adoption: Adopt) -> bool:
 async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
     try:
         await journal.add(Holder(pod, share), ENTER_TIMEOUT_S)
-    except DoesNotFit as error:
+    except ShareRefused as error:
         why = str(error).replace(f"card {share.uuid}", "the card")
         misfit = Misfit(replace(pod, priority=0), share.amounts, why[:WHY_LENGTH])
-        with suppress(DoesNotFit):  # a card lists only so many
+        with suppress(ShareRefused):  # a card lists only so many
             await journal.show_conflict(share.uuid, misfit)
         return False
     await journal.clear_conflict(share.uuid, pod.uid)
@@ -271,7 +271,7 @@ class Adopter:
             return "adopt_pods is off, and its annotation names other cards than those that list it as a conflict"
         if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
             why = "it was bound without these shares, and names them in its annotation"
-            self._trail.note(Happening.ADOPTED, facts.pod, facts.node_name, shares, why)
+            self._trail.note(RecordKind.ADOPTED, facts.pod, facts.node_name, shares, why)
             return ""
         return "they do not all fit; its cards list them as conflicts"
 
@@ -283,7 +283,7 @@ class Adopter:
         """List the pod on each card that may be one of its own: somebody has to look at them."""
         amounts = Amounts(number=1)
         for card in ambiguous_cards(facts, self._cards):
-            with suppress(DoesNotFit):  # a card lists only so many
+            with suppress(ShareRefused):  # a card lists only so many
                 misfit = Misfit(replace(facts.pod, priority=0), amounts, why[:WHY_LENGTH])
                 await self._journal.show_conflict(card.uuid, misfit)
 

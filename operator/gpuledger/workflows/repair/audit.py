@@ -14,21 +14,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.formats.objects.pod_ends import read_ends
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
-from gpuledger.ledger.findings import Adopt, Finding
+from gpuledger.ledger.findings import Adopt, AuditFinding
 from gpuledger.ledger.migration import Step, plan
 from gpuledger.model.clock import Clock
+from gpuledger.model.cluster_snapshot import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.model.world import NodeReport, PodFacts, SeenCard, World
 from gpuledger.workflows.release.departures import ReleaseTimes
-from gpuledger.workflows.repair.mend import Mender
+from gpuledger.workflows.repair.repairer import Repairer
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ class AuditSettings:
     """What pods and nodes mean by their words, and how long to wait."""
 
     scheduler_names: Sequence[str]
-    words: Words
+    dialects: Dialects
     read_request: Callable[[Json], PodRequest | None]
     read_facts: Callable[[Json], PodFacts]
     release: ReleaseTimes
@@ -58,8 +58,8 @@ class AuditSettings:
 class Report:
     """What was found: `mended` is in order by now, `left` is not."""
 
-    mended: tuple[Finding, ...]
-    left: tuple[Finding, ...]
+    repaired: tuple[AuditFinding, ...]
+    left: tuple[AuditFinding, ...]
 
 
 class Auditor:
@@ -76,59 +76,59 @@ class Auditor:
         _, found = await self._look()
         return Report((), found)
 
-    async def mend(self, adopt: bool) -> Report:
+    async def repair(self, adopt: bool) -> Report:
         """Mend what can be mended, and look again for what is left; `adopt` allows to enter shares from annotations."""
-        mended: dict[tuple[str, ...], Finding] = {}
-        world, found = await self._look()
+        repaired: dict[tuple[str, ...], AuditFinding] = {}
+        snapshot, found = await self._look()
         for _ in range(ROUNDS):
-            mendable = [finding for finding in found if _is_mendable(finding, adopt)]
-            if not mendable:
+            repairable = [finding for finding in found if _is_repairable(finding, adopt)]
+            if not repairable:
                 break
-            done = await self._mend(world, mendable)
-            mended |= {finding.key: finding for finding in done}
-            world, found = await self._look()
+            done = await self._repair(snapshot, repairable)
+            repaired |= {finding.key: finding for finding in done}
+            snapshot, found = await self._look()
             if not done:
                 break
         left = {finding.key for finding in found}
-        return Report(tuple(finding for key, finding in mended.items() if key not in left), found)
+        return Report(tuple(finding for key, finding in repaired.items() if key not in left), found)
 
     async def migrate(self, scheduler_names: Sequence[str], dry_run: bool) -> tuple[Step, ...]:
         """Return what another system's pods lack in the ledger; unless it is a dry run, enter what can be entered."""
-        world = await self._read()
-        steps = plan(world, scheduler_names)
+        snapshot = await self._read()
+        steps = plan(snapshot, scheduler_names)
         if dry_run:
             return steps
         possible = {step.pod.uid for step in steps if not step.why}
-        found = [finding for finding in findings(world) if finding.pod and finding.pod.uid in possible]
-        done = await self._mend(world, [finding for finding in found if isinstance(finding.action, Adopt)])
+        found = [finding for finding in findings(snapshot) if finding.pod and finding.pod.uid in possible]
+        done = await self._repair(snapshot, [finding for finding in found if isinstance(finding.action, Adopt)])
         entered = {finding.pod.uid for finding in done if finding.pod}
         return tuple(step if step.why or step.pod.uid in entered else replace(step, why=NOT_ENTERED) for step in steps)
 
-    async def _mend(self, world: World, found: Sequence[Finding]) -> list[Finding]:
+    async def _repair(self, snapshot: ClusterSnapshot, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         settings = self._settings
-        mender = Mender(
+        repairer = Repairer(
             store=self._store,
-            world=world,
+            snapshot=snapshot,
             read_request=settings.read_request,
             read_facts=settings.read_facts,
             release=settings.release,
             clock=self._clock,
         )
-        return await mender.mend(found)
+        return await repairer.repair(found)
 
     # Reading.
 
-    async def _look(self) -> tuple[World, tuple[Finding, ...]]:
-        world = await self._read()
-        found = findings(world)
+    async def _look(self) -> tuple[ClusterSnapshot, tuple[AuditFinding, ...]]:
+        snapshot = await self._read()
+        found = findings(snapshot)
         if found:
             before = {finding.key for finding in found}
             await asyncio.sleep(self._settings.settle_s)
-            world = await self._read()
-            found = tuple(finding for finding in findings(world) if finding.key in before)
-        return world, found
+            snapshot = await self._read()
+            found = tuple(finding for finding in findings(snapshot) if finding.key in before)
+        return snapshot, found
 
-    async def _read(self) -> World:
+    async def _read(self) -> ClusterSnapshot:
         cards = [
             SeenCard(stored_card(allocation), printed_total(allocation))
             async for page in self._store.allocations()
@@ -146,7 +146,7 @@ class Auditor:
         for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
             if other is not None:
                 pods[other.pod.uid] = other
-        return World(tuple(cards), nodes, pods, self._clock.wall())
+        return ClusterSnapshot(tuple(cards), nodes, pods, self._clock.wall())
 
     def _report(self, node: Json) -> NodeReport:
         ends, problems = None, tuple[str, ...]()
@@ -155,7 +155,7 @@ class Auditor:
         except BadInput as error:
             problems = (str(error),)
         try:
-            inventory = read_registers(node_facts(node, self._settings.words))
+            inventory = read_registers(node_facts(node, self._settings.dialects))
         except BadInput as error:
             return NodeReport(None, (*problems, str(error)), ends)
         return NodeReport(inventory.cards, (*problems, *inventory.problems), ends)
@@ -177,5 +177,5 @@ def _named(cards: Iterable[SeenCard]) -> set[Pod]:
     return holders | {misfit.pod for seen in cards for misfit in seen.stored.misfits}
 
 
-def _is_mendable(finding: Finding, adopt: bool) -> bool:
+def _is_repairable(finding: AuditFinding, adopt: bool) -> bool:
     return finding.action is not None and (adopt or not isinstance(finding.action, Adopt))

@@ -13,7 +13,7 @@ from gpuledger.model.errors import ApiError, GpuledgerError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
-"""Of `Patience`: doubled each time."""
+"""Of `Throttle`: doubled each time."""
 
 
 async def pause(attempt: int, error: GpuledgerError) -> None:
@@ -46,7 +46,7 @@ class _Turn:
     asked: bool = False
 
 
-class Patience:
+class Throttle:
     """Does a thing at once the first time, and then later and later, as long as it is asked for again and again.
 
     A thing that was not asked for during its whole delay is forgotten.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GpuledgerError, WentBack
+from gpuledger.model.errors import GpuledgerError, StateRolledBack
 
 logger = logging.getLogger(__name__)
 
@@ -18,14 +18,14 @@ LONGEST_PAUSE_S = 60.0
 
 
 async def started_again(name: str, part: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Run a part until it ends by itself; when it fails, start it again after a pause. Raises WentBack."""
+    """Run a part until it ends by itself; when it fails, start it again after a pause. Raises StateRolledBack."""
     backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         begin_s = clock.now_s()
         try:
             await part()
             return
-        except WentBack:
+        except StateRolledBack:
             raise
         except Exception as error:
             if clock.now_s() > begin_s + LONGEST_PAUSE_S:

@@ -14,7 +14,7 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet import plugin_server
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
-from gpuledger.agent.kubelet.slots import Slots
+from gpuledger.agent.kubelet.slots import VendorSlots
 from gpuledger.model.errors import StartRefused
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -26,7 +26,7 @@ class Node:
     """A plugin on its socket, and what it was asked."""
 
     def __init__(self, kubelet: Kubelet) -> None:
-        self.slots = Slots()
+        self.slots = VendorSlots()
         self.slots.offer(3)
         self.allocated: list[tuple[str, frozenset[str]]] = []
         self.started: list[tuple[str, frozenset[str]]] = []

@@ -11,7 +11,7 @@ from fakes.objects import GPU
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.formats.runtime.kubelet_checkpoint import CheckpointEntry
-from gpuledger.model.errors import NotYet, StartRefused, Unreachable
+from gpuledger.model.errors import NotKnownYet, StartRefused, Unreachable
 
 
 async def owner_of(node: AgentNode, pod: dict[str, Any], container: str = "main") -> Owner:
@@ -92,14 +92,14 @@ async def test_a_pod_that_gave_its_slots_to_the_next_one_is_forgotten(node: Agen
 
 
 async def test_slots_that_nobody_has_are_asked_for_again(node: AgentNode) -> None:
-    with pytest.raises(NotYet):
+    with pytest.raises(NotKnownYet):
         await node.owners.find(GPU, frozenset({"slot-7"}))
 
 
 async def test_slots_are_told_apart_by_their_resource(node: AgentNode) -> None:
     pod = node.bind("a", {"main": [0]})
     await node.admit(pod)
-    with pytest.raises(NotYet):
+    with pytest.raises(NotKnownYet):
         await node.owners.find("other.dev/gpu", node.given(pod, "main").slots)
 
 
@@ -149,10 +149,10 @@ async def test_without_the_checkpoint_an_init_container_leaves_doubt_until_it_ha
     pod = node.bind("a", {"init": [0], "main": [0]}, init=["init"])
     await node.admit(pod)
     lose_checkpoint(node)
-    with pytest.raises(NotYet, match="which container"):
+    with pytest.raises(NotKnownYet, match="which container"):
         await owner_of(node, pod)
     finish_init(node, pod, "init", code=1)
-    with pytest.raises(NotYet, match="which container"):
+    with pytest.raises(NotKnownYet, match="which container"):
         await owner_of(node, pod)
     finish_init(node, pod, "init")
     assert (await owner_of(node, pod)).names == {"main": node.name(pod, "main")}
@@ -175,7 +175,7 @@ async def test_without_the_checkpoint_an_agent_that_started_anew_does_not_guess(
     await node.admit(pod)
     lose_checkpoint(node)
     node.start_agent()
-    with pytest.raises(NotYet, match="checkpoint"):
+    with pytest.raises(NotKnownYet, match="checkpoint"):
         await owner_of(node, pod)
 
 
@@ -184,7 +184,7 @@ async def test_without_the_checkpoint_two_pods_of_one_name_are_not_told_apart(no
         pod = node.bind("a", {"main": [index]}, uid=uid)
         await node.admit(pod)
     lose_checkpoint(node)
-    with pytest.raises(NotYet):
+    with pytest.raises(NotKnownYet):
         await owner_of(node, pod)
 
 
@@ -194,12 +194,12 @@ async def test_without_the_checkpoint_a_pod_created_anew_is_not_taken_for_the_ol
     await node.admit(old)
     lose_checkpoint(node)
     new = node.bind("a", {"main": [1]}, uid="uid-new")
-    with pytest.raises(NotYet, match="not said yet"):
+    with pytest.raises(NotKnownYet, match="not said yet"):
         await owner_of(node, old)
     await node.admit(new)
     lose_checkpoint(node)
     for pod in (old, new):
-        with pytest.raises(NotYet):
+        with pytest.raises(NotKnownYet):
             await owner_of(node, pod)
     node.kubelet.forget("uid-old")
     assert (await owner_of(node, new)).pod["metadata"]["uid"] == "uid-new"
@@ -231,7 +231,7 @@ async def test_list_and_checkpoint_that_contradict_each_other_leave_doubt(node: 
     await node.admit(new)
     (node.kubelet.directory / CHECKPOINT).write_bytes(stale)
     node.start_agent()
-    with pytest.raises(NotYet, match="default/new"):
+    with pytest.raises(NotKnownYet, match="default/new"):
         await owner_of(node, new)
 
 
@@ -252,7 +252,7 @@ async def test_slots_that_came_to_another_pod_meanwhile_are_noticed(node: AgentN
     await node.admit(new)
     if not readable:
         lose_checkpoint(node)
-    with pytest.raises(NotYet, match="default/old"):
+    with pytest.raises(NotKnownYet, match="default/old"):
         node.owners.confirm(owner, GPU, slots)
 
 
@@ -264,7 +264,7 @@ async def test_slots_of_which_some_came_to_another_pod_are_noticed(node: AgentNo
     owner = await node.owners.find(GPU, slots)
     node.kubelet.forget("uid-old")
     await node.admit(new)
-    with pytest.raises(NotYet):
+    with pytest.raises(NotKnownYet):
         node.owners.confirm(owner, GPU, slots)
 
 

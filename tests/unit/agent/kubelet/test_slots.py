@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from gpuledger.agent.kubelet.slots import Slots
+from gpuledger.agent.kubelet.slots import VendorSlots
 
 State = tuple[list[str], bool]
 
@@ -23,11 +23,11 @@ async def nothing_comes(states: AsyncIterator[State]) -> None:
 
 
 async def test_before_the_cards_are_known_there_are_none() -> None:
-    assert await now(Slots().states()) == ([], False)
+    assert await now(VendorSlots().states()) == ([], False)
 
 
 async def test_each_listener_is_told_at_once_and_at_each_change() -> None:
-    slots = Slots()
+    slots = VendorSlots()
     slots.offer(2)
     listeners = [slots.states(), slots.states()]
     for states in listeners:
@@ -38,7 +38,7 @@ async def test_each_listener_is_told_at_once_and_at_each_change() -> None:
 
 
 async def test_what_changes_nothing_is_told_to_nobody() -> None:
-    slots = Slots()
+    slots = VendorSlots()
     slots.offer(2)
     states = slots.states()
     await now(states)
@@ -47,7 +47,7 @@ async def test_what_changes_nothing_is_told_to_nobody() -> None:
 
 
 async def test_withdrawn_slots_are_still_counted_and_come_back() -> None:
-    slots = Slots()
+    slots = VendorSlots()
     slots.offer(2)
     states = slots.states()
     await now(states)
@@ -59,7 +59,7 @@ async def test_withdrawn_slots_are_still_counted_and_come_back() -> None:
 
 
 async def test_a_change_between_two_looks_is_not_missed() -> None:
-    slots = Slots()
+    slots = VendorSlots()
     slots.offer(1)
     states = slots.states()
     await now(states)

@@ -11,8 +11,8 @@ import pytest
 from builders import a_card
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller.web import view_feed
-from gpuledger.controller.web.view_feed import Change, Feed
-from gpuledger.reports.cards import CardReport, NodeReport
+from gpuledger.controller.web.view_feed import Feed, FeedChange
+from gpuledger.reports.cards import CardReport, NodeCards
 
 Json = dict[str, Any]
 
@@ -39,12 +39,12 @@ class StubSource:
     def touched_since(self, edition: int) -> Iterable[str]:
         return [name for name, touched in self.touched.items() if touched > edition] if edition >= 0 else self.reasons
 
-    def node(self, name: str) -> NodeReport | None:
+    def node(self, name: str) -> NodeCards | None:
         self.asked.append(name)
         if name not in self.reasons:
             return None
         card = a_card(node_name=name)
-        return NodeReport(name, (CardReport(card, "Ready", self.reasons[name], (), 0, 0),))
+        return NodeCards(name, (CardReport(card, "Ready", self.reasons[name], (), 0, 0),))
 
     def waiting(self) -> Iterable[Json]:
         self.looked += 1
@@ -67,7 +67,7 @@ async def fed(count: int) -> tuple[StubSource, Feed, int]:
     return source, feed, feed.edition
 
 
-def read(feed: Feed, change: Change) -> Json:
+def read(feed: Feed, change: FeedChange) -> Json:
     found: Json = orjson.loads(b"".join(feed.chunks(change)))
     return found
 

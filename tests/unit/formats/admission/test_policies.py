@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gpuledger.command_line.program import main
 from gpuledger.configuration.admission import OWN_ANNOTATIONS, policies
-from gpuledger.configuration.dialects import words_of
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import RESOURCES, Settings
 from gpuledger.formats.admission.accounts import FOREIGN_ANNOTATIONS, FOREIGN_ENDINGS
 from gpuledger.formats.custom_resource.cel import literal
@@ -91,9 +91,9 @@ def test_every_name_of_a_resource_comes_from_the_settings() -> None:
     found = rendered(Settings().changed({**names, "vendors": []}))
     asking = found["gpuledger-pods"], found["gpuledger-requests"]
     for policy in asking:
-        said = {name for text in expressions(policy["spec"]) for name in strings(text) if "/" in name}
+        named = {name for text in expressions(policy["spec"]) for name in strings(text) if "/" in name}
         elsewhere = {"gpuledger.dev/managed", "/spec/schedulerName", "/metadata/labels", "/metadata/labels/"}
-        assert said - elsewhere == set(names.values()) - {names["resource_priority"]}
+        assert named - elsewhere == set(names.values()) - {names["resource_priority"]}
 
 
 def test_a_resource_without_a_name_is_not_spoken_of() -> None:
@@ -127,7 +127,7 @@ def test_amounts_are_limited_in_the_unit_in_which_they_are_said() -> None:
 
 
 def test_wishes_of_users_are_not_among_what_only_schedulers_write() -> None:
-    wishes = {*MODE, *USE_UUID, *(each.use_uuid for each in words_of(Settings()).vocabularies)}
+    wishes = {*MODE, *USE_UUID, *(each.use_uuid for each in dialects_of(Settings()).vocabularies)}
     assert not wishes & set(FOREIGN_ANNOTATIONS)
     assert not [wish for wish in wishes if wish.endswith(FOREIGN_ENDINGS)]
 

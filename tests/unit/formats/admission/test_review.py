@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_COUNT, VOLCANO_MEMORY
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
-from gpuledger.configuration.admission import pod_rules
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
+from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.accounts import OPERATOR
-from gpuledger.formats.admission.review import PodRules, check, filled_in
+from gpuledger.formats.admission.review import AdmissionRules, check, filled_in
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
 
-RULES = PodRules(WORDS, ("gpuledger",))
+RULES = AdmissionRules(DIALECTS, ("gpuledger",))
 LABEL = "gpuledger.dev/managed"
 
 
@@ -27,7 +27,7 @@ def bare(limits: Json, **fields: Any) -> Json:
     return a_pod_object(limits=limits, scheduler_name="default-scheduler", **fields)
 
 
-def refusal(pod: Json, account: str = "user", rules: PodRules = RULES) -> str:
+def refusal(pod: Json, account: str = "user", rules: AdmissionRules = RULES) -> str:
     with pytest.raises(BadInput) as caught:
         check(pod, account, rules)
     return str(caught.value)
@@ -67,7 +67,7 @@ def test_each_container_gets_its_own_count_and_init_containers_too() -> None:
 
 def test_the_number_that_is_added_is_the_default_of_the_settings() -> None:
     settings = Settings().changed({"default_gpus": 3, "volcano_count": GPU, "scheduler_name": "own"})
-    stored = filled_in(bare({VOLCANO_MEMORY: 1}), pod_rules(settings))
+    stored = filled_in(bare({VOLCANO_MEMORY: 1}), admission_rules(settings))
     assert stored["spec"]["containers"][0]["resources"]["limits"] == {VOLCANO_MEMORY: 1, GPU: "3"}
     assert stored["spec"]["schedulerName"] == "own"
 
@@ -105,7 +105,7 @@ def test_a_container_without_a_name_is_left_to_the_api_server() -> None:
 def test_what_the_operator_refuses_is_refused_in_its_words(limits: Json) -> None:
     pod = filled_in(bare(limits), RULES)
     with pytest.raises(BadInput) as of_the_operator:
-        pod_request(pod, WORDS)
+        pod_request(pod, DIALECTS)
     assert refusal(pod) == str(of_the_operator.value)
 
 
@@ -160,7 +160,7 @@ def test_our_annotation_is_spoken_of_first() -> None:
     assert DEVICES_ANNOTATION in refusal(pod)
 
 
-TAINTED = pod_rules(Settings().changed({"node_taint": "volcano.sh/vgpu=hami:NoSchedule"}))
+TAINTED = admission_rules(Settings().changed({"node_taint": "volcano.sh/vgpu=hami:NoSchedule"}))
 TOLERATION = {"key": "volcano.sh/vgpu", "operator": "Equal", "value": "hami", "effect": "NoSchedule"}
 
 

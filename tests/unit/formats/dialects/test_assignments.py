@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_card
 from fakes.dialects import an_annotated_pod
-from fakes.objects import WORDS, a_container, a_pod_object
+from fakes.objects import DIALECTS, a_container, a_pod_object
 from gpuledger.formats.dialects.assignments import (
     CLASSIC_INDEX,
     HAMI_ALLOCATED,
@@ -21,21 +21,21 @@ from gpuledger.formats.dialects.assignments import (
     unmatched,
     volcano_assignment,
 )
-from gpuledger.formats.dialects.words import AssignmentWords
+from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import OldDevices, ToldCard
 
 Json = dict[str, Any]
 
 
-def nvidias(_uuid: str) -> AssignmentWords:
+def nvidias(_uuid: str) -> AssignmentAnnotations:
     """Tell HAMi's words for a card: all are NVIDIA's."""
-    return AssignmentWords()
+    return AssignmentAnnotations()
 
 
 def share(uuid: str, *containers: ContainerShare) -> Share:
@@ -150,23 +150,27 @@ def test_hamis_annotation_tells_the_cards_of_init_containers_first() -> None:
     for init in (False, True):
         assert old_devices(two_containers((HAMI_ALLOCATED, text), init=init), 1) == OldDevices(
             HAMI_ALLOCATED,
-            (ToldCard("a", "GPU-a", 3_000, 30), ToldCard("b", "GPU-a", 5_000, 0), ToldCard("b", "GPU-b", 1, 0)),
+            (
+                AnnotatedCard("a", "GPU-a", 3_000, 30),
+                AnnotatedCard("b", "GPU-a", 5_000, 0),
+                AnnotatedCard("b", "GPU-b", 1, 0),
+            ),
         )
 
 
 @pytest.mark.parametrize("text", [";GPU-a,NVIDIA,3000,30:;", ";GPU-a,NVIDIA,3000,30", ";GPU-a,NVIDIA,3000,30,extra:;"])
 def test_a_container_without_cards_is_an_empty_segment(text: str) -> None:
     found = old_devices(two_containers((HAMI_ALLOCATED, text)), 1)
-    assert found == OldDevices(HAMI_ALLOCATED, (ToldCard("b", "GPU-a", 3_000, 30),))
+    assert found == OldDevices(HAMI_ALLOCATED, (AnnotatedCard("b", "GPU-a", 3_000, 30),))
 
 
 def test_volcanos_annotation_leaves_init_containers_out_and_counts_memory_in_units() -> None:
     text = "GPU-68e5,NVIDIA,2875,100:"
     assert old_devices(two_containers((VOLCANO_ALLOCATED, text), init=True), 10) == OldDevices(
-        VOLCANO_ALLOCATED, (ToldCard("b", "GPU-68e5", 28_750, 100),)
+        VOLCANO_ALLOCATED, (AnnotatedCard("b", "GPU-68e5", 28_750, 100),)
     )
     assert old_devices(two_containers((VOLCANO_ALLOCATED, f";{text}")), 1) == OldDevices(
-        VOLCANO_ALLOCATED, (ToldCard("b", "GPU-68e5", 2_875, 100),)
+        VOLCANO_ALLOCATED, (AnnotatedCard("b", "GPU-68e5", 2_875, 100),)
     )
 
 
@@ -235,17 +239,17 @@ def test_what_no_annotation_can_be_is_as_if_it_were_not_there(value: object) -> 
 
 def test_our_own_annotation_goes_before_those_of_others() -> None:
     pod = an_annotated_pod({DEVICES_ANNOTATION: "{}", HAMI_ALLOCATED: "GPU-a,NVIDIA,1,0:;"}, a_container())
-    facts = pod_facts(pod, WORDS)
-    assert (facts.told, facts.old, facts.bad_annotation) == ((), None, "")
+    facts = pod_facts(pod, DIALECTS)
+    assert (facts.annotated, facts.old, facts.bad_annotation) == ((), None, "")
 
 
 def test_an_old_annotation_is_a_fact_of_the_pod() -> None:
     pod = an_annotated_pod({HAMI_ALLOCATED: f"{a_card().uuid},NVIDIA,4000,0:;"}, a_container())
-    assert pod_facts(pod, WORDS).old == OldDevices(HAMI_ALLOCATED, (ToldCard("main", a_card().uuid, 4_000, 0),))
-    assert pod_facts(a_pod_object(), WORDS).old is None
+    assert pod_facts(pod, DIALECTS).old == OldDevices(HAMI_ALLOCATED, (AnnotatedCard("main", a_card().uuid, 4_000, 0),))
+    assert pod_facts(a_pod_object(), DIALECTS).old is None
 
 
 def test_an_old_annotation_that_can_not_be_read_is_said_and_does_not_cost_the_request() -> None:
-    facts = pod_facts(an_annotated_pod({VOLCANO_ALLOCATED: "GPU-a"}, a_container()), WORDS)
+    facts = pod_facts(an_annotated_pod({VOLCANO_ALLOCATED: "GPU-a"}, a_container()), DIALECTS)
     assert facts.bad_annotation == f"annotation {VOLCANO_ALLOCATED}, container 'main': a card has 1 fields, not 4"
     assert facts.request is not None

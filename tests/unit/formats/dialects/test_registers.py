@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from builders import cards_of
-from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, hamis_item, inventory_of, words
-from fakes.objects import GPU, WORDS
+from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, dialects_with, hamis_item, inventory_of
+from fakes.objects import DIALECTS, GPU
 from gpuledger.formats.dialects.registers import MAX_CARDS, SCORES_ANNOTATION, read_scores
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, Inventory, node_facts, register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -39,13 +39,13 @@ FAQ = (
 """As HAMi's FAQ prints it: cut off."""
 
 
-def hami(text: str, said: Words = WORDS, scores: str | None = None) -> Inventory:
+def hami(text: str, dialects: Dialects = DIALECTS, scores: str | None = None) -> Inventory:
     annotations = {HAMI: text} | ({} if scores is None else {SCORES_ANNOTATION: scores})
-    return inventory_of(a_foreign_node(annotations, {GPU: "20"}), said)
+    return inventory_of(a_foreign_node(annotations, {GPU: "20"}), dialects)
 
 
-def volcano(text: str, said: Words = WORDS) -> Inventory:
-    return inventory_of(a_foreign_node({VOLCANO: text}, {VOLCANO_COUNT: "20"}), said)
+def volcano(text: str, dialects: Dialects = DIALECTS) -> Inventory:
+    return inventory_of(a_foreign_node({VOLCANO: text}, {VOLCANO_COUNT: "20"}), dialects)
 
 
 def item(card: Card, **fields: Any) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def test_scaled_memory_and_cores_are_taken_as_they_are_registered() -> None:
 
 
 def test_volcanos_memory_is_in_units_of_its_factor_and_hamis_is_not() -> None:
-    said = words(volcano_memory_unit_mib=1_024)
-    assert [card.capacity.memory_mib for card in volcano(REPORT.replace("32768", "32"), said).cards] == [32_768]
-    assert [card.capacity.memory_mib for card in hami(JSON, said).cards] == [32_768] * 2
+    dialects = dialects_with(volcano_memory_unit_mib=1_024)
+    assert [card.capacity.memory_mib for card in volcano(REPORT.replace("32768", "32"), dialects).cards] == [32_768]
+    assert [card.capacity.memory_mib for card in hami(JSON, dialects).cards] == [32_768] * 2
 
 
 @pytest.mark.parametrize(
@@ -236,13 +236,13 @@ def test_of_two_registers_the_one_whose_plugin_answers_counts(
     slots: tuple[str, str], uuid: str, dialect: Dialect, served: str
 ) -> None:
     """The other one is what a plugin left behind that was replaced."""
-    facts = node_facts(both(*slots), WORDS)
+    facts = node_facts(both(*slots), DIALECTS)
     assert facts.offer == NodeOffer(dialect, frozenset({served}), frozenset({GPU, VOLCANO_COUNT} - {served}))
     assert [card.uuid for card in inventory_of(both(*slots)).cards] == [uuid]
 
 
 def test_while_no_plugin_answers_nothing_is_offered_and_the_cards_stay_known() -> None:
-    assert node_facts(both("0", "0"), WORDS).offer is None
+    assert node_facts(both("0", "0"), DIALECTS).offer is None
     assert len(inventory_of(both("0", "0")).cards) == 1
 
 
@@ -252,7 +252,7 @@ def test_our_own_register_goes_first_whatever_others_have_left_there(slots: str,
     node = both(slots, "10")
     node["metadata"]["annotations"] |= {REGISTER_ANNOTATION: register_of([card]), SCORES_ANNOTATION: "{"}
     assert inventory_of(node) == Inventory((card,))
-    offer = node_facts(node, WORDS).offer
+    offer = node_facts(node, DIALECTS).offer
     assert (offer and offer.dialect) == (Dialect.NATIVE if answers else None)
 
 
@@ -266,7 +266,7 @@ def test_handshakes_make_no_difference() -> None:
         },
         {GPU: "20"},
     )
-    assert node_facts(shaken, WORDS) == node_facts(plain, WORDS)
+    assert node_facts(shaken, DIALECTS) == node_facts(plain, DIALECTS)
 
 
 # What a person should know.
@@ -277,14 +277,14 @@ def test_a_plugin_that_serves_another_name_than_the_settings_say_is_told_of() ->
     (problem,) = inventory_of(node).problems
     for words_of_it in ("node node-a", f"in {VOLCANO}", f"offers {GPU}", f"none of {VOLCANO_COUNT}", "in the settings"):
         assert words_of_it in problem
-    assert node_facts(node, WORDS).offer is None
+    assert node_facts(node, DIALECTS).offer is None
 
 
 def test_the_same_plugin_is_fine_where_the_settings_say_its_name() -> None:
     node = a_foreign_node({VOLCANO: REPORT}, {GPU: "10", VOLCANO_COUNT: "0"})
-    said = words(volcano_count=GPU)
-    assert inventory_of(node, said).problems == ()
-    assert node_facts(node, said).offer == NodeOffer(Dialect.VOLCANO, frozenset({GPU}), frozenset({VOLCANO_COUNT}))
+    dialects = dialects_with(volcano_count=GPU)
+    assert inventory_of(node, dialects).problems == ()
+    assert node_facts(node, dialects).offer == NodeOffer(Dialect.VOLCANO, frozenset({GPU}), frozenset({VOLCANO_COUNT}))
 
 
 def test_a_node_of_volcanos_first_plugin_is_told_of_for_it_lists_no_uuids() -> None:
@@ -376,7 +376,7 @@ def test_vendors_that_write_text_are_read_too() -> None:
 def test_registers_of_several_vendors_on_a_node_do_not_hide_each_other() -> None:
     node = a_foreign_node({HAMI: JSON, ASCEND: json_of(ASCEND_ITEM)}, {GPU: "20", "huawei.com/Ascend310P": "7"})
     assert {card.vendor for card in inventory_of(node).cards} == {"nvidia", "ascend"}
-    assert node_facts(node, WORDS).offer == NodeOffer(Dialect.HAMI, frozenset({GPU, "huawei.com/Ascend310P"}))
+    assert node_facts(node, DIALECTS).offer == NodeOffer(Dialect.HAMI, frozenset({GPU, "huawei.com/Ascend310P"}))
 
 
 def test_what_a_plugin_of_another_system_has_beside_the_nodes_dialect_is_not_offered() -> None:
@@ -385,7 +385,7 @@ def test_what_a_plugin_of_another_system_has_beside_the_nodes_dialect_is_not_off
     node = a_foreign_node(
         {VOLCANO: volcano, ASCEND: json_of(ASCEND_ITEM)}, {VOLCANO_COUNT: "10", "huawei.com/Ascend310P": "7"}
     )
-    assert node_facts(node, WORDS).offer == NodeOffer(Dialect.VOLCANO, frozenset({VOLCANO_COUNT}))
+    assert node_facts(node, DIALECTS).offer == NodeOffer(Dialect.VOLCANO, frozenset({VOLCANO_COUNT}))
 
 
 def test_a_vendor_whose_plugin_is_gone_is_not_told_to_serve_the_name_of_another_vendor() -> None:
@@ -395,4 +395,4 @@ def test_a_vendor_whose_plugin_is_gone_is_not_told_to_serve_the_name_of_another_
 
 def test_a_vendor_that_is_not_in_use_has_no_register() -> None:
     node = a_foreign_node({ASCEND: json_of(ASCEND_ITEM)}, {"huawei.com/Ascend310P": "7"})
-    assert inventory_of(node, words(vendors=[])) == Inventory(())
+    assert inventory_of(node, dialects_with(vendors=[])) == Inventory(())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from fakes.dialects import an_annotated_pod, request_of
-from fakes.objects import GPU, WORDS, a_container, a_pod_object
+from fakes.objects import DIALECTS, GPU, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.selection import (
     MAX_CHARACTERS,
@@ -175,11 +175,11 @@ def test_warnings_of_annotations_and_of_containers_are_told_together() -> None:
 
 def test_a_bad_word_is_why_the_request_can_not_be_read() -> None:
     pod = an_annotated_pod({"nvidia.com/numa-bind": "yes"}, a_container())
-    facts = pod_facts(pod, WORDS)
+    facts = pod_facts(pod, DIALECTS)
     assert facts.request is None
     assert facts.bad_request == "annotation nvidia.com/numa-bind: 'yes' is neither true nor false"
 
 
 def test_a_pod_that_asks_for_no_card_may_write_what_it_likes() -> None:
     pod = an_annotated_pod({"nvidia.com/numa-bind": "yes"}, a_container("web", {"cpu": "1"}))
-    assert pod_request(pod, WORDS) is None
+    assert pod_request(pod, DIALECTS) is None

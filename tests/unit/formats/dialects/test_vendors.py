@@ -10,20 +10,20 @@ import pytest
 import yaml
 
 from builders import a_card
-from fakes.dialects import HAMI, a_foreign_node, demand_of, placed, request_of, warnings_of, words
-from fakes.objects import GPU, MEMORY, WORDS, a_container, a_pod_object
-from gpuledger.configuration.dialects import words_of
+from fakes.dialects import HAMI, a_foreign_node, demand_of, dialects_with, placed, request_of, warnings_of
+from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_pod_object
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.assignments import hami_assignment
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Share
-from gpuledger.model.world import OldDevices, ToldCard
 
 ROWS = {row.name: row for row in vendor_rows()}
 
@@ -159,7 +159,7 @@ def test_mthreads_has_sixteen_core_groups() -> None:
 def test_metax_is_never_cut() -> None:
     assert is_whole({"metax-tech.com/gpu": "1"})
     assert is_whole({"metax-tech.com/gpu": "3"}, cards=3)
-    assert ROWS["Metax"].vocabulary().own_words == ()
+    assert ROWS["Metax"].vocabulary().request_names == ()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,9 @@ def test_a_pod_never_gets_another_vendors_card() -> None:
     """On a node with our agent, which serves all names, only the cards themselves tell."""
     for row in ROWS.values():
         items = [{"uuid": "GPU-0", "index": 0, "memoryMiB": 65_536, "vendor": row.vendor, "model": row.model}]
-        node = a_foreign_node({"gpuledger.dev/gpus": orjson.dumps(items).decode()}, dict.fromkeys(WORDS.counts(), "10"))
+        node = a_foreign_node(
+            {"gpuledger.dev/gpus": orjson.dumps(items).decode()}, dict.fromkeys(DIALECTS.counts(), "10")
+        )
         for asked in (*ROWS.values(), None):
             found = placed({asked.resources.count if asked else GPU: "1"}, node)
             if asked is not None and (asked.vendor, asked.model) == (row.vendor, row.model):
@@ -246,25 +248,25 @@ def test_all_rows_are_in_use_or_those_that_are_named() -> None:
 
 
 def test_a_vendor_that_is_not_in_use_is_not_understood() -> None:
-    assert "hygon.com/dcunum" in WORDS.resources()
-    assert "hygon.com/dcunum" not in words(vendors=["Metax"]).resources()
+    assert "hygon.com/dcunum" in DIALECTS.resources()
+    assert "hygon.com/dcunum" not in dialects_with(vendors=["Metax"]).resources()
 
 
 def test_a_row_of_ones_own_is_added(tmp_path: Path) -> None:
     file = tmp_path / "vendors.yaml"
     file.write_text(own(OWN | {"memory_unit_mib": 512, "several": "whole"}))
-    said = words_of(Settings(vendors_file=str(file)))
-    found = demand_of({"own.example/card": "1", "own.example/memory": "4"}, said)
+    dialects = dialects_of(Settings(vendors_file=str(file)))
+    found = demand_of({"own.example/card": "1", "own.example/memory": "4"}, dialects)
     assert (found.memory_mib, found.wanted.vendor) == (2_048, "own")
-    assert "hygon.com/dcunum" in said.resources()
+    assert "hygon.com/dcunum" in dialects.resources()
 
 
 def test_a_row_of_ones_own_replaces_the_one_of_its_name(tmp_path: Path) -> None:
     file = tmp_path / "vendors.yaml"
     file.write_text(own({"name": "Hygon", "vendor": "hygon", "resources": {"count": "own.example/dcu"}}))
-    said = words_of(Settings(vendors_file=str(file)))
-    assert "own.example/dcu" in said.resources()
-    assert "hygon.com/dcunum" not in said.resources()
+    dialects = dialects_of(Settings(vendors_file=str(file)))
+    assert "own.example/dcu" in dialects.resources()
+    assert "hygon.com/dcunum" not in dialects.resources()
 
 
 def test_a_file_without_text_changes_nothing() -> None:
@@ -356,7 +358,7 @@ def test_a_row_that_takes_a_word_of_nvidias_is_refused(name: str, tmp_path: Path
     file = tmp_path / "vendors.yaml"
     file.write_text(own(OWN | {"resources": {"count": name}}))
     with pytest.raises(BadInput, match=f"settings: Own and NVIDIA both have the resource {name}"):
-        words_of(Settings(vendors_file=str(file)))
+        dialects_of(Settings(vendors_file=str(file)))
 
 
 def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
@@ -364,11 +366,11 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\x80\xff")
     for file in (str(tmp_path / "missing"), str(tmp_path), str(binary)):
         with pytest.raises(BadInput, match="settings: vendors_file: "):
-            words_of(Settings(vendors_file=file))
+            dialects_of(Settings(vendors_file=file))
 
 
 def test_the_register_of_each_row_is_another_annotation() -> None:
-    registers = [each.annotation for each in WORDS.registers]
+    registers = [each.annotation for each in DIALECTS.registers]
     assert len(registers) == len(set(registers))
     assert HAMI in registers
 
@@ -376,14 +378,14 @@ def test_the_register_of_each_row_is_another_annotation() -> None:
 def test_ascends_cores_are_for_another_way_of_cutting_and_are_refused() -> None:
     limits = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-core": "20"}
     with pytest.raises(BadInput, match=r"huawei\.com/Ascend910B3-core: Ascend910B3 can't be asked for that here"):
-        pod_request(a_pod_object(limits=limits), WORDS)
+        pod_request(a_pod_object(limits=limits), DIALECTS)
 
 
 def test_hamis_plugin_for_a_vendor_is_told_in_its_own_annotation() -> None:
     card = replace(a_card(), vendor="ascend", model="Ascend910B3")
-    words = WORDS.assignment(card)
+    annotations = DIALECTS.assignment(card)
     share = Share("NPU-1", Amounts(16_384, 25, 1), False, (ContainerShare("main", 16_384, 25),))
-    told = hami_assignment(["main"], [share], lambda _: words, "node-a", 7)
+    told = hami_assignment(["main"], [share], lambda _: annotations, "node-a", 7)
     assert told["hami.io/Ascend910B3-devices-to-allocate"] == "NPU-1,Ascend910B3,16384,25:;"
     assert told["hami.io/Ascend910B3-devices-allocated"] == "NPU-1,Ascend910B3,16384,25:;"
     assert orjson.loads(told["huawei.com/Ascend910B3"]) == [
@@ -395,6 +397,6 @@ def test_hamis_plugin_for_a_vendor_is_told_in_its_own_annotation() -> None:
 def test_a_pod_that_hami_gave_a_vendors_card_is_read() -> None:
     pod = a_pod_object(limits={"hygon.com/dcunum": "1"})
     pod["metadata"]["annotations"] = {"hami.io/dcu-devices-allocated": "DCU-1,DCU,1000,30:;"}
-    assert pod_facts(pod, WORDS).old == OldDevices(
-        "hami.io/dcu-devices-allocated", (ToldCard("main", "DCU-1", 1_000, 30),)
+    assert pod_facts(pod, DIALECTS).old == OldDevices(
+        "hami.io/dcu-devices-allocated", (AnnotatedCard("main", "DCU-1", 1_000, 30),)
     )

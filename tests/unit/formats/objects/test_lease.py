@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.lease import holder_host
+from gpuledger.formats.objects.lease import holder_host_name
 
 Json = dict[str, Any]
 
@@ -18,9 +18,9 @@ Json = dict[str, Any]
     ],
 )
 def test_the_host_is_what_comes_before_the_last_underscore(identity: str, host: str) -> None:
-    assert holder_host({"spec": {"holderIdentity": identity}}) == host
+    assert holder_host_name({"spec": {"holderIdentity": identity}}) == host
 
 
 @pytest.mark.parametrize("lease", [{}, {"spec": None}, {"spec": {}}, {"spec": {"holderIdentity": None}}])
 def test_a_lease_that_nobody_holds_has_no_host(lease: Json) -> None:
-    assert holder_host(lease) == ""
+    assert holder_host_name(lease) == ""

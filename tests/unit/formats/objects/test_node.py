@@ -8,8 +8,8 @@ import pytest
 
 from builders import a_card, cards_of
 from fakes.dialects import CLASSIC_COUNT, VOLCANO_COUNT
-from fakes.objects import COUNTS, GPU, WORDS, a_node_object
-from gpuledger.configuration.dialects import words_of
+from fakes.objects import COUNTS, DIALECTS, GPU, a_node_object
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
 from gpuledger.formats.objects.node import (
@@ -35,7 +35,7 @@ def facts(register: str | None) -> NodeFacts:
     node = a_node_object("node-a", register=register or "")
     if register is None:
         node["metadata"]["annotations"] = {}
-    return node_facts(node, WORDS)
+    return node_facts(node, DIALECTS)
 
 
 def item(index: int = 0, **fields: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def item(index: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def test_the_facts_are_name_register_and_offer() -> None:
-    found = node_facts(a_node_object("node-a", CARDS, slots=20), WORDS)
+    found = node_facts(a_node_object("node-a", CARDS, slots=20), DIALECTS)
     assert (found.name, [text for _, text in found.registers]) == ("node-a", [register_of(CARDS)])
     assert found.offer == NodeOffer(Dialect.NATIVE, frozenset(COUNTS))
 
@@ -64,7 +64,7 @@ def test_a_node_of_ours_serves_the_names_of_which_something_is_allocatable(
     """The kubelet asks nobody for a container that counts in another name: such a pod would run without a card."""
     node = a_node_object("node-a", CARDS)
     node["status"]["allocatable"] = allocatable
-    assert node_facts(node, WORDS).offer == NodeOffer(Dialect.NATIVE, frozenset(served))
+    assert node_facts(node, DIALECTS).offer == NodeOffer(Dialect.NATIVE, frozenset(served))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_node_of_ours_serves_the_names_of_which_something_is_allocatable(
     ],
 )
 def test_a_node_without_cards_has_no_register_and_offers_nothing(node: dict[str, Any]) -> None:
-    assert node_facts(node, WORDS) == NodeFacts("node-a", (), None, frozenset(), None)
+    assert node_facts(node, DIALECTS) == NodeFacts("node-a", (), None, frozenset(), None)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_a_node_without_cards_has_no_register_and_offers_nothing(node: dict[str,
 def test_slots_that_are_no_number_count_as_none(allocatable: object, answers: bool) -> None:
     node = a_node_object("node-a", CARDS)
     node["status"]["allocatable"][GPU] = allocatable
-    assert (node_facts(node, WORDS).offer is not None) == answers
+    assert (node_facts(node, DIALECTS).offer is not None) == answers
 
 
 def test_other_resources_say_nothing_about_the_agent() -> None:
     node = a_node_object("node-a", CARDS, slots=0)
     node["status"]["allocatable"] |= {"nvidia.com/gpumem": "8", "volcano.sh/vgpu-number": "80"}
-    assert node_facts(node, WORDS).offer is None
-    assert read_registers(node_facts(node, WORDS)).problems == ()
+    assert node_facts(node, DIALECTS).offer is None
+    assert read_registers(node_facts(node, DIALECTS)).problems == ()
 
 
 def test_cards_survive_the_way_through_the_register() -> None:
@@ -200,8 +200,8 @@ def test_a_uuid_that_can_not_be_the_name_of_an_object_is_left_out(uuid: str) -> 
 
 
 def test_where_a_label_is_asked_for_nodes_without_it_are_left_alone() -> None:
-    words = words_of(Settings().changed({"node_label": "volcano.sh/vgpu.enabled=true"}))
+    dialects = dialects_of(Settings().changed({"node_label": "volcano.sh/vgpu.enabled=true"}))
     node = a_node_object("node-a", CARDS)
-    assert (node_facts(node, words).registers, node_facts(node, words).offer) == ((), None)
+    assert (node_facts(node, dialects).registers, node_facts(node, dialects).offer) == ((), None)
     node["metadata"]["labels"] = {"volcano.sh/vgpu.enabled": "true"}
-    assert read_registers(node_facts(node, words)).cards == tuple(CARDS)
+    assert read_registers(node_facts(node, dialects)).cards == tuple(CARDS)

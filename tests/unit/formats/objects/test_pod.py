@@ -8,12 +8,12 @@ import orjson
 import pytest
 
 from builders import a_card, a_share
-from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, WORDS, a_container, a_pod_object
-from gpuledger.configuration.dialects import words_of
+from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects import request as request_format
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.pod import (
     annotated_cards,
@@ -35,19 +35,19 @@ from gpuledger.model.share import ContainerShare, Pod, Share
 Json = dict[str, Any]
 
 
-def words(**settings: Any) -> Words:
+def dialects_with(**settings: Any) -> Dialects:
     """Return the words as these settings have them."""
-    return words_of(Settings().changed(settings))
+    return dialects_of(Settings().changed(settings))
 
 
-def request_of(*containers: Json, said: Words = WORDS, **spec: Any) -> PodRequest | None:
+def request_of(*containers: Json, dialects: Dialects = DIALECTS, **spec: Any) -> PodRequest | None:
     pod = a_pod_object(containers=containers)
     pod["spec"] |= spec
-    return pod_request(pod, said)
+    return pod_request(pod, dialects)
 
 
-def demand(limits: Mapping[str, object], said: Words = WORDS) -> Demand:
-    request = request_of(a_container("main", limits), said=said)
+def demand(limits: Mapping[str, object], dialects: Dialects = DIALECTS) -> Demand:
+    request = request_of(a_container("main", limits), dialects=dialects)
     assert request is not None
     (found,) = request.shape
     return replace(found, resource="")
@@ -92,20 +92,20 @@ def test_amounts_are_read_as_the_api_server_spells_them(text: object) -> None:
 @pytest.mark.parametrize("limits", [{MEMORY: "1k"}, {PERCENTAGE: "10"}, {CORES: "10"}])
 def test_who_names_no_number_gets_one_card_or_the_default(limits: dict[str, str]) -> None:
     assert demand(limits).cards == 1
-    assert demand(limits, words(default_gpus=3)).cards == 3
+    assert demand(limits, dialects_with(default_gpus=3)).cards == 3
 
 
 def test_the_default_memory_is_for_those_that_name_none() -> None:
-    said = words(default_memory_mib=5_000)
-    assert demand({GPU: "1"}, said) == Demand(cards=1, memory_mib=5_000)
-    assert demand({GPU: "1", MEMORY: "1k"}, said).memory_mib == 1_000
-    assert demand({GPU: "1", PERCENTAGE: "50"}, said) == Demand(cards=1, memory_percent=50)
+    dialects = dialects_with(default_memory_mib=5_000)
+    assert demand({GPU: "1"}, dialects) == Demand(cards=1, memory_mib=5_000)
+    assert demand({GPU: "1", MEMORY: "1k"}, dialects).memory_mib == 1_000
+    assert demand({GPU: "1", PERCENTAGE: "50"}, dialects) == Demand(cards=1, memory_percent=50)
 
 
 def test_the_default_cores_are_for_those_that_name_none() -> None:
-    said = words(default_cores=20)
-    assert demand({GPU: "1"}, said) == Demand(cards=1, cores=20)
-    assert demand({GPU: "1", CORES: "0"}, said).cores == 0
+    dialects = dialects_with(default_cores=20)
+    assert demand({GPU: "1"}, dialects) == Demand(cards=1, cores=20)
+    assert demand({GPU: "1", CORES: "0"}, dialects).cores == 0
 
 
 @pytest.mark.parametrize("limits", [{}, {"cpu": "4"}, {GPU: "0"}, {"nvidia.com/priority": "1"}])
@@ -132,10 +132,10 @@ def test_init_containers_and_sidecars_keep_their_lifetimes_and_order() -> None:
 
 
 def test_own_resource_names_are_read_and_others_are_not() -> None:
-    said = words(resource_count="example.com/gpu", resource_memory="example.com/mib")
+    dialects = dialects_with(resource_count="example.com/gpu", resource_memory="example.com/mib")
     pod = a_pod_object(limits={"example.com/gpu": "1", "example.com/mib": "10", GPU: "7"})
     asked = Demand(cards=1, memory_mib=10, resource="example.com/gpu")
-    assert pod_request(pod, said) == PodRequest(("main",), (asked,))
+    assert pod_request(pod, dialects) == PodRequest(("main",), (asked,))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_so_many_containers_of_a_pod_may_ask_for_cards_and_no_more() -> None:
     assert len(found.shape) == 8
     with pytest.raises(BadInput, match="more than 8 containers of this pod ask for GPUs: spread them"):
         request_of(*others, *asking[1:], initContainers=[asking[0]])
-    assert request_of(*asking, said=words(most_containers=9))
+    assert request_of(*asking, dialects=dialects_with(most_containers=9))
 
 
 def test_of_a_pod_with_thousands_of_containers_no_more_are_read_than_it_takes_to_refuse_it(

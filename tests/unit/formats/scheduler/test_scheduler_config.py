@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fakes.objects import GPU, MEMORY, WORDS
+from fakes.objects import DIALECTS, GPU, MEMORY
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
@@ -14,7 +14,7 @@ def configuration() -> dict[str, Any]:
     """Return the configuration of the default settings."""
     settings = Settings()
     return scheduler_configuration(
-        settings.scheduler_names, WORDS, settings.extender_url, settings.extender_timeout_s, leader_elect=True
+        settings.scheduler_names, DIALECTS, settings.extender_url, settings.extender_timeout_s, leader_elect=True
     )
 
 
@@ -35,18 +35,18 @@ def test_the_extender_is_asked_about_names_and_never_left_out(configuration: dic
 
 def test_the_scheduler_counts_none_of_the_resources_itself(configuration: dict[str, Any]) -> None:
     (extender,) = configuration["extenders"]
-    assert extender["managedResources"] == [{"name": name, "ignoredByScheduler": True} for name in WORDS.resources()]
+    assert extender["managedResources"] == [{"name": name, "ignoredByScheduler": True} for name in DIALECTS.resources()]
     assert {name["name"] for name in extender["managedResources"]} >= {GPU, MEMORY, "volcano.sh/vgpu-memory"}
 
 
 def test_every_name_of_the_scheduler_has_a_profile() -> None:
-    found = scheduler_configuration(["gpuledger", "volcano"], WORDS, "http://x", 1, leader_elect=True)
+    found = scheduler_configuration(["gpuledger", "volcano"], DIALECTS, "http://x", 1, leader_elect=True)
     assert [profile["schedulerName"] for profile in found["profiles"]] == ["gpuledger", "volcano"]
 
 
 @pytest.mark.parametrize("leader_elect", [True, False])
 def test_a_leader_is_elected_where_there_can_be_several(leader_elect: bool) -> None:
-    found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect)
+    found = scheduler_configuration(["own"], DIALECTS, "http://x", 1, leader_elect)
     assert found["leaderElection"]["leaderElect"] is leader_elect
     assert found["profiles"][0]["schedulerName"] == "own"
 
@@ -57,7 +57,7 @@ def test_the_lease_moves_on_sooner_than_by_default(configuration: dict[str, Any]
 
 
 def test_several_nodes_are_scored_by_what_the_pods_prefer_alone() -> None:
-    found = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect=True, nodes_offered=2)
+    found = scheduler_configuration(["own"], DIALECTS, "http://x", 1, leader_elect=True, nodes_offered=2)
     (profile,) = found["profiles"]
     assert profile["percentageOfNodesToScore"] == 100
     disabled = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]

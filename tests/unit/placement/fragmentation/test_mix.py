@@ -4,16 +4,16 @@ import pytest
 
 from builders import a_request, mib
 from gpuledger.model.host import NO_HOST
+from gpuledger.placement.candidates import Footprint
 from gpuledger.placement.fragmentation.mix import KINDS_KEPT, Mix
-from gpuledger.placement.ways import Ask
 
 
-def an_ask(memory_mib: int) -> Ask:
-    return Ask(a_request(mib(memory_mib)).shape, NO_HOST)
+def a_footprint(memory_mib: int) -> Footprint:
+    return Footprint(a_request(mib(memory_mib)).shape, NO_HOST)
 
 
-def frequencies(mix: Mix) -> dict[Ask, float]:
-    return {each.ask: each.frequency for each in mix.expected()}
+def frequencies(mix: Mix) -> dict[Footprint, float]:
+    return {each.footprint: each.frequency for each in mix.expected()}
 
 
 def test_nothing_is_expected_before_anything_has_come() -> None:
@@ -24,52 +24,52 @@ def test_nothing_is_expected_before_anything_has_come() -> None:
 def test_frequencies_add_up_to_one() -> None:
     mix = Mix()
     for memory_mib in (1, 1, 2):
-        mix.arrived(an_ask(memory_mib))
-    assert frequencies(mix) == pytest.approx({an_ask(1): 2 / 3, an_ask(2): 1 / 3}, rel=1e-3)
+        mix.arrived(a_footprint(memory_mib))
+    assert frequencies(mix) == pytest.approx({a_footprint(1): 2 / 3, a_footprint(2): 1 / 3}, rel=1e-3)
 
 
 def test_an_arrival_counts_half_after_its_half_life() -> None:
     mix = Mix(half_life=10)
-    mix.arrived(an_ask(1))
+    mix.arrived(a_footprint(1))
     for _ in range(10):
-        mix.arrived(an_ask(2))
+        mix.arrived(a_footprint(2))
     found = frequencies(mix)
     newest, between = 1.0, sum(0.5 ** (age / 10) for age in range(1, 10))
-    assert found[an_ask(1)] / found[an_ask(2)] == pytest.approx(0.5 / (newest + between))
+    assert found[a_footprint(1)] / found[a_footprint(2)] == pytest.approx(0.5 / (newest + between))
 
 
 def test_numbers_do_not_grow_without_end() -> None:
     mix = Mix(half_life=0.1)
     for _ in range(1000):
-        mix.arrived(an_ask(1))
-        mix.arrived(an_ask(2))
+        mix.arrived(a_footprint(1))
+        mix.arrived(a_footprint(2))
     assert sum(frequencies(mix).values()) == pytest.approx(1)
 
 
 def test_the_rarest_kinds_are_forgotten() -> None:
     mix = Mix()
     for memory_mib in range(1, 6 * KINDS_KEPT):
-        mix.arrived(an_ask(memory_mib))
-        mix.arrived(an_ask(1))
+        mix.arrived(a_footprint(memory_mib))
+        mix.arrived(a_footprint(1))
     assert len(mix.expected()) <= KINDS_KEPT
-    assert an_ask(1) in frequencies(mix)
+    assert a_footprint(1) in frequencies(mix)
 
 
 def test_kinds_keep_their_order_so_that_tables_of_them_can_be_kept() -> None:
     mix = Mix()
     for memory_mib in (1, 2, 3):
-        mix.arrived(an_ask(memory_mib))
-    before = [each.ask for each in mix.expected()]
+        mix.arrived(a_footprint(memory_mib))
+    before = [each.footprint for each in mix.expected()]
     for _ in range(5):
-        mix.arrived(an_ask(3))
-    assert [each.ask for each in mix.expected()] == before
+        mix.arrived(a_footprint(3))
+    assert [each.footprint for each in mix.expected()] == before
 
 
 def test_a_mix_that_is_known_stays_as_it_is() -> None:
     mix = Mix()
-    mix.fix([(an_ask(1), 3.0), (an_ask(2), 1.0)])
-    mix.arrived(an_ask(2))
-    assert frequencies(mix) == pytest.approx({an_ask(1): 0.75, an_ask(2): 0.25})
+    mix.fix([(a_footprint(1), 3.0), (a_footprint(2), 1.0)])
+    mix.arrived(a_footprint(2))
+    assert frequencies(mix) == pytest.approx({a_footprint(1): 0.75, a_footprint(2): 0.25})
     assert mix.arrivals == 1
 
 
@@ -88,6 +88,6 @@ def test_a_ledger_with_holders_is_taken_for_a_cluster_in_a_steady_state_until_mo
     mix.taken_over()
     assert mix.turnover == 1
     for _ in range(5000):
-        mix.arrived(an_ask(1))
+        mix.arrived(a_footprint(1))
         mix.given_out(1.0)
     assert mix.turnover < 0.02

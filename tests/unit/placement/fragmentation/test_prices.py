@@ -11,11 +11,11 @@ from effort import times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.refresh import FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.placement.ways import Ask, Way
 from unit.placement.fragmentation.plain_prices import PlainNode, PlainPod, costs
 
 pods = st.builds(
@@ -58,32 +58,32 @@ def ledger_of(nodes: list[PlainNode]) -> Ledger:
 )
 def test_arrays_find_what_loops_find(nodes: list[PlainNode], kinds: list[PlainPod], turnover: float) -> None:
     ledger, mix = ledger_of(nodes), Mix()
-    mix.fix((Ask(request_of(pod).shape, HostAmounts(pod.cpu)), pod.frequency) for pod in kinds)
+    mix.fix((Footprint(request_of(pod).shape, HostAmounts(pod.cpu)), pod.frequency) for pod in kinds)
     mix.given_out(1.0)
     mix.given_back(turnover)
     prices = FragmentationPrices(ledger, mix)
     prices.tick()
     for pod in kinds:
-        ways = [
+        candidates = [
             (number, pod, list(cards))
             for number, node in enumerate(nodes)
             for cards in combinations(
                 [i for i, free in enumerate(node.free) if free >= pod.milli or not pod.cards], pod.cards
             )
         ]
-        ask = Ask(request_of(pod).shape, HostAmounts(pod.cpu))
+        footprint = Footprint(request_of(pod).shape, HostAmounts(pod.cpu))
         effects = []
-        for number, _, positions in ways:
+        for number, _, positions in candidates:
             room = ledger.node_room(f"node-{number}")
             uuids = tuple(room.rooms[position].card.uuid for position in positions)
-            effects.append(prices.effect(ask, Way(room, (uuids,) if pod.cards else ())))
-        found = prices.costs(ask, effects) if effects else []
-        assert found == pytest.approx(costs(nodes, kinds, ways, turnover), abs=0.5, rel=1e-3)
+            effects.append(prices.effect(footprint, Candidate(room, (uuids,) if pod.cards else ())))
+        found = prices.costs(footprint, effects) if effects else []
+        assert found == pytest.approx(costs(nodes, kinds, candidates, turnover), abs=0.5, rel=1e-3)
 
 
 def chosen(ledger: Ledger, request: PodRequest, *expected: PodRequest) -> str:
     mix = Mix()
-    mix.fix((Ask(each.shape, each.host), 1.0) for each in expected)
+    mix.fix((Footprint(each.shape, each.host), 1.0) for each in expected)
     chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
     placement = chooser.best(request, None)
     assert placement is not None
@@ -121,8 +121,8 @@ def test_prices_change_with_what_comes() -> None:
         assert chooser.best(a_request(mib(250)), None) is not None
     prices = FragmentationPrices(ledger, mix)
     prices.tick()
-    before = prices.edition
+    before = prices.version
     for _ in range(200):
-        mix.arrived(Ask(a_request(whole(2)).shape, HostAmounts()))
+        mix.arrived(Footprint(a_request(whole(2)).shape, HostAmounts()))
         prices.tick()
-    assert prices.edition > before
+    assert prices.version > before

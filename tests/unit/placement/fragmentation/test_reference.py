@@ -19,9 +19,9 @@ from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.request import Demand
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.refresh import FragmentationPrices
-from gpuledger.placement.ways import Ask, Way
 
 REFERENCE: dict[str, Any] = orjson.loads((Path(__file__).parent / "reference.json").read_bytes())
 
@@ -42,20 +42,20 @@ def ledger() -> Ledger:
     return found
 
 
-def ask(kind: dict[str, Any]) -> Ask:
+def footprint(kind: dict[str, Any]) -> Footprint:
     host = HostAmounts(kind["cpu"], kind["mem"])
     if not kind["n"]:
-        return Ask((), host)
+        return Footprint((), host)
     wanted = CardFilter(use_models=tuple(kind["models"] or ()))
     if kind["milli"] == 1000:
-        return Ask((Demand(kind["n"], exclusive=True, wanted=wanted),), host)
-    return Ask((Demand(kind["n"], memory_mib=kind["milli"], wanted=wanted),), host)
+        return Footprint((Demand(kind["n"], exclusive=True, wanted=wanted),), host)
+    return Footprint((Demand(kind["n"], memory_mib=kind["milli"], wanted=wanted),), host)
 
 
 @pytest.mark.parametrize("run", REFERENCE["runs"], ids=lambda run: f"turnover {run['delta']}")
 def test_costs_are_those_of_the_reference(run: dict[str, Any]) -> None:
     book, mix = ledger(), Mix()
-    kinds = [ask(kind) for kind in REFERENCE["classes"]]
+    kinds = [footprint(kind) for kind in REFERENCE["classes"]]
     mix.fix((each, kind["count"]) for each, kind in zip(kinds, REFERENCE["classes"], strict=True))
     mix.given_out(1.0)
     mix.given_back(run["delta"])
@@ -68,7 +68,7 @@ def test_costs_are_those_of_the_reference(run: dict[str, Any]) -> None:
                 continue
             room = book.node_room(f"node-{number}")
             uuids = tuple(f"node-{number}-{position}" for position in positions)
-            effect = prices.effect(each, Way(room, (uuids,) if each.shape else ()))
+            effect = prices.effect(each, Candidate(room, (uuids,) if each.shape else ()))
             assert prices.costs(each, [effect]) == pytest.approx([cost], abs=0.02, rel=1e-4)
             compared += 1
     assert compared == 14

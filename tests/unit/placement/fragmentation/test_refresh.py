@@ -8,18 +8,18 @@ from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib,
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.host import NO_HOST
 from gpuledger.model.request import PodRequest
+from gpuledger.placement.candidates import Candidate, Footprint
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.refresh import REFRESHED_EVERY, FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.placement.ways import Ask, Way
 
 FRAGMENTATION = Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION)
 SHARE, WHOLE = a_request(mib(4_000)), a_request(whole())
 
 
-def ask(request: PodRequest) -> Ask:
-    return Ask(request.shape, NO_HOST)
+def footprint(request: PodRequest) -> Footprint:
+    return Footprint(request.shape, NO_HOST)
 
 
 def nodes(count: int, cards: int = 2) -> Ledger:
@@ -28,17 +28,17 @@ def nodes(count: int, cards: int = 2) -> Ledger:
 
 def cost(prices: FragmentationPrices, ledger: Ledger, name: str) -> float:
     room = ledger.node_room(name)
-    effect = prices.effect(ask(WHOLE), Way(room, ((room.rooms[0].card.uuid,),)))
-    return prices.costs(ask(WHOLE), [effect])[0]
+    effect = prices.effect(footprint(WHOLE), Candidate(room, ((room.rooms[0].card.uuid,),)))
+    return prices.costs(footprint(WHOLE), [effect])[0]
 
 
 def test_a_question_before_the_first_arrival_does_not_freeze_the_prices() -> None:
     prices = FragmentationPrices(nodes(2), mix := Mix())
     prices.tick()
-    assert prices.edition == 0
-    mix.arrived(ask(SHARE))
+    assert prices.version == 0
+    mix.arrived(footprint(SHARE))
     prices.tick()
-    assert prices.edition == 1
+    assert prices.version == 1
 
 
 def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> None:
@@ -46,13 +46,13 @@ def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> N
     cards = [replace(card, capacity=replace(card.capacity, memory_mib=40_000)) for card in cards_of("node-a", 2)]
     cards += [replace(card, capacity=replace(card.capacity, memory_mib=80_000)) for card in cards_of("node-b", 2)]
     prices = FragmentationPrices(a_ledger(*cards), mix := Mix())
-    mix.arrived(ask(a_request(mib(60_000))))
+    mix.arrived(footprint(a_request(mib(60_000))))
     prices.tick()
     editions = set()
     for _ in range(20 * REFRESHED_EVERY):
-        mix.arrived(ask(SHARE))
+        mix.arrived(footprint(SHARE))
         prices.tick()
-        editions.add(prices.edition)
+        editions.add(prices.version)
     assert len(editions) > 5
 
 
@@ -73,17 +73,17 @@ def test_nodes_may_come_while_prices_are_made() -> None:
 def test_a_node_that_changes_while_prices_are_made_has_its_own_worth_afterwards(filled: str) -> None:
     """New prices cost the same as those that are made at once of the same cluster."""
     ledger, mix = nodes(600), Mix()
-    mix.arrived(ask(SHARE))
+    mix.arrived(footprint(SHARE))
     prices = FragmentationPrices(ledger, mix)
     prices.tick()
-    begun = prices.edition
+    begun = prices.version
     for _ in range(2 * REFRESHED_EVERY):
-        mix.arrived(ask(WHOLE))
-    while prices.edition == begun:
+        mix.arrived(footprint(WHOLE))
+    while prices.version == begun:
         prices.tick()
         if ledger.hold_of("filler") is None:
             occupy(ledger, "filler", a_share(a_card(1, filled), 16_000, 100))
-            prices.costs(ask(WHOLE), [])  # as a question does: what has changed is taken in
+            prices.costs(footprint(WHOLE), [])  # as a question does: what has changed is taken in
     other = next(name for name in ("node-001", "node-298") if name != filled)
     assert cost(prices, ledger, filled) != pytest.approx(cost(prices, ledger, other))
     worth = prices._prices._worth.of(prices._slots.of(prices._nodes.changed_since(-1)))

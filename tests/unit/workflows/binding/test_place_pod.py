@@ -17,7 +17,7 @@ from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_o
 from fakes.virtual_time import now_s, settle
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
-from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
+from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.binding.bind_failures import FAILURES_FREE
 from gpuledger.workflows.binding.bind_permission import ASKED_AGAIN_S
@@ -84,7 +84,7 @@ async def test_a_filter_while_the_pod_is_being_bound_answers_its_node_and_no_oth
     binding = start(parts.bind("a", node_name))
     await settle()
     assert parts.filter("a", "node-b", "node-a").node_names == ["node-a"]
-    with pytest.raises(DoesNotFit, match="is being bound to node node-a"):
+    with pytest.raises(BindInProgress, match="is being bound to node node-a"):
         parts.filter("a", "node-b")
     gate.set()
     await binding
@@ -436,7 +436,7 @@ async def test_a_bind_whose_node_is_not_named_any_more_gives_its_shares_back_at_
     api.put_card(ELSEWHERE)
     hasty.read_cards()
     await bind_in_vain(api, hasty)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(BindInProgress):
         hasty.filter("a", "node-b")
     await asyncio.sleep(1.0)
     assert hasty.shares_left("uid-a") == []
@@ -695,7 +695,7 @@ async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses
 async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_places_anew(api: ApiServer) -> None:
     left_by_a_crash(api)
     parts = an_operator(api)
-    with pytest.raises(DoesNotFit, match="are being given back"):
+    with pytest.raises(BindInProgress, match="are being given back"):
         parts.filter("both", "node-a")
     await settle()
     assert parts.shares_left("uid-both") == []
@@ -709,7 +709,7 @@ async def test_a_filter_does_not_rely_on_entries_that_are_being_given_back(api: 
     api.put_card(CARD, holder)
     api.put_pod(a_pod_object("a"))
     parts = an_operator(api)
-    with pytest.raises(DoesNotFit, match="are being given back"):
+    with pytest.raises(BindInProgress, match="are being given back"):
         parts.filter("a", "node-a")
     await settle()
     assert parts.filter("a", "node-a").node_names == ["node-a"]
@@ -721,7 +721,7 @@ async def test_entries_of_a_pod_whose_node_is_not_offered_any_more_are_given_bac
     api.put_card(CARD, replace(a_holder("a", share_of("a")), pod=Pod("uid-a", "default", "a")))
     api.put_pod(a_pod_object("a"))
     parts = an_operator(api)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(BindInProgress):
         parts.filter("a", "node-b")
     await settle()
     assert parts.filter("a", "node-b").node_names == ["node-b"]
@@ -732,7 +732,7 @@ async def test_entries_of_a_pod_that_turns_out_to_be_bound_there_stay(api: ApiSe
     parts = an_operator(api)
     pod = api.pods["default", "both"]
     api.put_pod({**pod, "spec": {**pod["spec"], "nodeName": "node-a"}})
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(BindInProgress):
         parts.placer.filter(FilterArguments(pod, ["node-a"]))
     await settle()
     assert api.holders_of(SECOND) == ["uid-both"]
@@ -748,7 +748,7 @@ async def placed_before_the_second_clean_up(api: ApiServer) -> tuple[OperatorPar
     slow = asyncio.Event()
     api.queue(READ_POD, None, hold_answer(slow))
     for _ in range(2):
-        with pytest.raises(DoesNotFit):
+        with pytest.raises(BindInProgress):
             parts.filter("both", "node-a")
     await settle()
     parts.filter("both", "node-a")

@@ -413,7 +413,7 @@ async def test_nothing_is_kept_of_pods_and_numbers_that_are_past(api: ApiServer)
         api.delete_pod(f"p{number}")
     await parts.observer.resync()  # the watch has missed it
     kept = vars(parts.turns)
-    assert [name for name in ("_desks", "_keys", "_over", "_tasks") if kept[name]] == []
+    assert [name for name in ("_queues", "_keys", "_over", "_tasks") if kept[name]] == []
 
 
 async def test_a_pod_that_another_operator_has_bound_elsewhere_leaves_no_turn_open(api: ApiServer) -> None:
@@ -431,7 +431,7 @@ async def test_a_pod_that_another_operator_has_bound_elsewhere_leaves_no_turn_op
         await second
     await asyncio.sleep(PLUGIN_TIMEOUT_S + 1)
     kept = vars(parts.turns)
-    assert [desk for desk in kept["_desks"].values() if desk.open] == []
+    assert [queue for queue in kept["_queues"].values() if queue.open] == []
     assert not kept["_keys"]
 
 

@@ -19,7 +19,7 @@ from gpuledger.formats.custom_resource.stored_card import NODE_LABEL, new_alloca
 from gpuledger.formats.objects.node import register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.errors import DoesNotFit, NotFound, Unreachable
+from gpuledger.model.errors import NotFound, ShareRefused, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.workflows.leadership import Leadership
 
@@ -600,7 +600,7 @@ async def test_a_card_of_which_a_proxy_says_that_it_is_gone_is_not_lost(api: Api
     parts = await a_cluster(api)
     await parts.add("a", a_share(CARD))
     api.queue(Operation.WRITE_STATUS, refuse_with(NotFound("the server could not find the requested resource", 404)))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         await parts.add("b", a_share(CARD))
     await parts.idle()
     await parts.add("c", a_share(CARD))

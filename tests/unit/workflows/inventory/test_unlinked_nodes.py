@@ -35,14 +35,14 @@ def test_each_is_told_once_and_again_if_it_has_lost_its_links_later(caplog: pyte
     ledger = a_cluster()
     unlinked = UnlinkedNodes(ledger, TOPOLOGY)
     with caplog.at_level(logging.WARNING):
-        unlinked.tell()
+        unlinked.log_new()
         assert len(caplog.messages) == 2
         assert caplog.messages[1] == (
             "node unlinked: its cards report no links; the policy topology chooses as binpack there"
         )
-        unlinked.tell()
+        unlinked.log_new()
         assert len(caplog.messages) == 2
         for card in cards_of("linked", 2):
             ledger.load(stored(card, version=2))
-        unlinked.tell()
+        unlinked.log_new()
         assert caplog.messages[2].startswith("node linked: ")

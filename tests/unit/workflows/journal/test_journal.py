@@ -14,7 +14,7 @@ from fakes.counters import count
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.errors import Denied, DoesNotFit, Invalid, Unreachable
+from gpuledger.model.errors import Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState
 from gpuledger.workflows.journal.card_reader import OlderThanKnown
 from gpuledger.workflows.journal.journal import WRITES_AT_ONCE
@@ -142,7 +142,7 @@ async def test_a_card_that_is_older_than_it_was_is_not_relied_on(api: ApiServer)
 
 async def test_another_share_of_the_same_pod_is_refused(api: ApiServer) -> None:
     api.put_card(CARD, a_holder("a", a_share(CARD, 1_000)))
-    with pytest.raises(DoesNotFit, match="another share"):
+    with pytest.raises(ShareRefused, match="another share"):
         await an_operator(api).add("a", a_share(CARD, 2_000))
 
 
@@ -223,7 +223,7 @@ async def test_an_entry_that_no_longer_fits_after_another_writer_fails_without_a
     api.put_card(CARD)
     parts = an_operator(api)
     api.put_card(CARD, a_holder("other", a_share(CARD, 15_001)))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         await parts.add("a", a_share(CARD, 1_000))
     assert api.holders_of(CARD) == ["other"]
     assert len(api.patches()) == 1
@@ -233,7 +233,7 @@ async def test_a_whole_card_is_not_entered_beside_another_writers_holder(api: Ap
     api.put_card(CARD)
     parts = an_operator(api)
     api.put_card(CARD, a_holder("other", a_share(CARD, 1)))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         await parts.add("a", whole_share(CARD))
     assert api.holders_of(CARD) == ["other"]
 
@@ -367,7 +367,7 @@ async def test_nothing_is_entered_for_a_pod_whose_share_is_being_given_back(api:
     api.put_card(CARD, holder)
     parts = an_operator(api)
     api.put_card(CARD, releasing(holder))
-    with pytest.raises(DoesNotFit, match="is being given back"):
+    with pytest.raises(ShareRefused, match="is being given back"):
         await parts.add("a", a_share(CARD))
     assert api.card(CARD).holders == (releasing(holder),)
 
@@ -461,7 +461,7 @@ async def test_a_removal_of_what_is_releasing_makes_room_and_one_of_what_is_not_
         *(parts.add(uid, a_share(CARD, 8_000)) for uid in ("one", "two")),
         return_exceptions=True,
     )
-    assert [type(result) for result in results] == [type(None), type(None), type(None), DoesNotFit]
+    assert [type(result) for result in results] == [type(None), type(None), type(None), ShareRefused]
     assert api.holders_of(CARD) == ["stays", "one"]
     assert len(api.patches()) == 1
 
@@ -553,7 +553,7 @@ async def test_a_card_that_is_gone_takes_no_entry_and_every_removal_succeeds(api
     api.put_card(CARD, a_holder("a", a_share(CARD)))
     parts = an_operator(api)
     api.delete_card(CARD)
-    with pytest.raises(DoesNotFit, match="is gone"):
+    with pytest.raises(ShareRefused, match="is gone"):
         await parts.add("b", a_share(CARD))
     await parts.journal.remove(CARD.uuid, "a")
     assert parts.ledger.pod_uids() == []
@@ -563,13 +563,13 @@ async def test_a_holder_that_is_remembered_on_a_card_that_is_gone_is_not_taken_f
     api.put_card(CARD, a_holder("a", a_share(CARD)))
     parts = an_operator(api)
     api.delete_card(CARD)
-    with pytest.raises(DoesNotFit, match="is gone"):
+    with pytest.raises(ShareRefused, match="is gone"):
         await parts.add("a", a_share(CARD))
 
 
 async def test_a_card_that_is_unknown_takes_no_entry_and_every_removal_succeeds(api: ApiServer) -> None:
     parts = an_operator(api)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(ShareRefused):
         await parts.add("a", a_share(CARD))
     await parts.journal.remove(CARD.uuid, "a")
     assert api.calls == []
@@ -577,7 +577,7 @@ async def test_a_card_that_is_unknown_takes_no_entry_and_every_removal_succeeds(
 
 async def test_a_card_without_a_first_status_takes_no_entry(api: ApiServer) -> None:
     api.put_card(CARD, opened=False)
-    with pytest.raises(DoesNotFit, match="takes no pods yet"):
+    with pytest.raises(ShareRefused, match="takes no pods yet"):
         await an_operator(api).add("a", a_share(CARD))
 
 
@@ -729,7 +729,7 @@ async def test_two_operators_fill_a_card_without_overcommitting_it(api: ApiServe
     results = await asyncio.gather(*tries, return_exceptions=True)
     assert len(api.holders_of(card)) <= 10
     assert len(api.holders_of(card)) == sum(result is None for result in results)
-    assert {type(result) for result in results} <= {type(None), DoesNotFit, Invalid}
+    assert {type(result) for result in results} <= {type(None), ShareRefused, Invalid}
 
 
 async def test_a_defect_leaves_nobody_waiting(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

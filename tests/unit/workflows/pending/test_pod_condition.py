@@ -37,7 +37,7 @@ def told(parts: OperatorParts, name: str = "a") -> tuple[str, str] | None:
 
 async def let_pass(parts: OperatorParts, seconds: float) -> None:
     await asyncio.sleep(seconds)
-    await parts.waiting_teller.worker.idle()
+    await parts.pod_condition_writer.worker.idle()
 
 
 async def test_who_has_waited_for_a_while_is_told_the_reason_with_the_numbers_of_now(parts: OperatorParts) -> None:
@@ -96,7 +96,7 @@ async def test_who_was_told_and_is_bound_is_told_so_by_another_operator_too(
     await let_pass(parts, TELL_WAITING_AFTER_S + 1)
     parts.api.put_card(CARDS[0])
     if restart:
-        await parts.waiting_teller.stop()
+        await parts.pod_condition_writer.stop()
         parts = an_operator(parts.api)
     parts.watch()
     assert ask(parts)
@@ -114,7 +114,7 @@ async def test_of_a_pod_that_is_gone_nothing_is_remembered(parts: OperatorParts)
     parts.api.delete_pod("a")
     parts.watch()
     await let_pass(parts, PAUSE_S)
-    kept = vars(parts.waiting_teller).items()
+    kept = vars(parts.pod_condition_writer).items()
     assert [name for name, value in kept if isinstance(value, dict) and "uid-a" in value] == []
 
 

@@ -15,8 +15,8 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.controller.trail_file import trail_written
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.share import Placement
-from gpuledger.reports.record import Happening
-from gpuledger.workflows.pending.trail import REFUSALS_KEPT, Trail, Wanted, refusals_text
+from gpuledger.reports.record import RecordKind
+from gpuledger.workflows.pending.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)
 FULL = Refusal(Reason.NO_WHOLE_CARD, "no card entirely free")
@@ -32,7 +32,7 @@ async def parts(api: ApiServer) -> OperatorParts:
 
 
 def happened(parts: OperatorParts) -> list[tuple[str, str]]:
-    return [(record.happening.value, record.pod.name) for record in parts.trail]
+    return [(record.kind.value, record.pod.name) for record in parts.trail]
 
 
 async def test_a_pods_life_is_told_with_cards_node_and_why_it_was_chosen(parts: OperatorParts) -> None:
@@ -97,24 +97,24 @@ def test_memory_is_bounded_however_many_assignments_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "names"),
+    ("record_filter", "names"),
     [
-        (Wanted(), ["a", "b", "a"]),
-        (Wanted(pod="a"), ["a", "a"]),
-        (Wanted(namespace="other"), []),
-        (Wanted(node="node-b"), ["b"]),
-        (Wanted(card="gpu-NODE-a"), ["a", "a"]),
-        (Wanted(kind="released"), ["a"]),
+        (RecordFilter(), ["a", "b", "a"]),
+        (RecordFilter(pod="a"), ["a", "a"]),
+        (RecordFilter(namespace="other"), []),
+        (RecordFilter(node="node-b"), ["b"]),
+        (RecordFilter(card="gpu-NODE-a"), ["a", "a"]),
+        (RecordFilter(kind="released"), ["a"]),
     ],
 )
-def test_records_are_found_by_what_they_are_about(wanted: Wanted, names: list[str]) -> None:
+def test_records_are_found_by_what_they_are_about(record_filter: RecordFilter, names: list[str]) -> None:
     trail = Trail(clock=StoppedClock())
     here, there = a_share(CARDS[0]), whole_share(a_card(0, "node-b"))
     trail.assigned(a_pod("a"), Placement("node-a", (here,)), None)
     trail.assigned(a_pod("b"), Placement("node-b", (there,)), None)
     trail.released([(CARDS[0], a_holder("a", here))], [], "gone")
-    assert [record.pod.name for record in trail.latest(wanted, 10)] == names
-    assert [record.pod.name for record in trail.latest(wanted, 1)] == names[-1:]
+    assert [record.pod.name for record in trail.latest(record_filter, 10)] == names
+    assert [record.pod.name for record in trail.latest(record_filter, 1)] == names[-1:]
 
 
 def test_what_a_pod_still_has_is_not_released() -> None:
@@ -130,8 +130,8 @@ def test_every_record_is_written_down_as_a_line_of_json(tmp_path: Path) -> None:
     trail, file = Trail(clock=StoppedClock(), kept=1), tmp_path / "trail.jsonl"
     with trail_written(trail, str(file)):
         for name in ("a", "b", "c"):
-            trail.note(Happening.EVICTED, a_pod(name), "node-a", [a_share(CARDS[0])], "for another")
-    trail.note(Happening.EVICTED, a_pod("d"), "node-a", [], "not written any more")
+            trail.note(RecordKind.EVICTED, a_pod(name), "node-a", [a_share(CARDS[0])], "for another")
+    trail.note(RecordKind.EVICTED, a_pod("d"), "node-a", [], "not written any more")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(line["kind"], line["pod"], line["cards"][0]["memoryMiB"]) for line in lines] == [
         ("evicted", "a", 1000),

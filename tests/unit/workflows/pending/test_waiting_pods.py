@@ -12,7 +12,7 @@ from builders import OFFER, a_card, a_request, cards_of, mib, stored, whole_shar
 from fakes.api_server import ApiServer, Fault, Operation, lose_request
 from fakes.api_server import refuse as refuse_with
 from fakes.counters import count
-from fakes.objects import GPU, MEMORY, WORDS, a_node_object, a_pod_object
+from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
@@ -346,7 +346,7 @@ async def test_room_is_kept_for_a_pod_that_was_called_until_kube_scheduler_has_l
 
 
 def test_the_longest_back_off_is_the_one_that_the_generated_configuration_has() -> None:
-    configuration = scheduler_configuration(["own"], WORDS, "http://x", 1, leader_elect=True)
+    configuration = scheduler_configuration(["own"], DIALECTS, "http://x", 1, leader_elect=True)
     assert configuration["podMaxBackoffSeconds"] == KUBE_SCHEDULERS_LONGEST_BACK_OFF_S < EARMARK_S
 
 

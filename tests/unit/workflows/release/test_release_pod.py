@@ -18,7 +18,7 @@ from fakes.virtual_time import LoopClock, settle, wall
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BindFailed, Denied, DoesNotFit, Invalid, Unreachable
+from gpuledger.model.errors import BindFailed, Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
 from gpuledger.workflows.release.release_pod import SUSPECT_DELAY_S
@@ -449,7 +449,7 @@ async def test_an_attempt_to_bind_that_comes_during_the_fence_does_not_rely_on_t
     other = an_operator(api)
     parts.releaser.recheck("uid-a")
     await settle()
-    with pytest.raises(DoesNotFit, match="is being given back"):
+    with pytest.raises(ShareRefused, match="is being given back"):
         await other.journal.add(held(), 10.0)
     fence.set()
     await parts.idle()

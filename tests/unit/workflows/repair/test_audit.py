@@ -15,7 +15,7 @@ from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.ledger.findings import Finding, Kind
+from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod, Share
@@ -54,7 +54,7 @@ def held(card: Card = FIRST, name: str = "a", memory_mib: int = 4_000, **fields:
     return replace(a_holder(name, a_share(card, memory_mib)), pod=pod, **fields)
 
 
-def kinds(found: Sequence[Finding]) -> list[Kind]:
+def kinds(found: Sequence[AuditFinding]) -> list[AuditFindingKind]:
     return [finding.kind for finding in found]
 
 
@@ -69,7 +69,7 @@ def put_consistent_pod(api: ApiServer) -> None:
 async def test_a_consistent_cluster_is_read_once_and_not_written(api: ApiServer, auditor: Auditor) -> None:
     put_consistent_pod(api)
     began_s = now_s()
-    assert await auditor.mend(adopt=True) == Report((), ())
+    assert await auditor.repair(adopt=True) == Report((), ())
     assert [call.operation for call in api.calls] == [Operation.LIST_CARDS, Operation.LIST_NODES, Operation.LIST_PODS]
     assert now_s() - began_s < SETTLE_S
 
@@ -77,7 +77,7 @@ async def test_a_consistent_cluster_is_read_once_and_not_written(api: ApiServer,
 async def test_looking_changes_nothing(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     report = await auditor.look()
-    assert (kinds(report.mended), kinds(report.left)) == ([], [Kind.POD_GONE])
+    assert (kinds(report.repaired), kinds(report.left)) == ([], [AuditFindingKind.POD_GONE])
     assert api.writes() == []
 
 
@@ -131,14 +131,14 @@ async def test_the_pod_of_a_holder_is_asked_for_when_the_list_does_not_have_it(
     """It may be of another scheduler profile, or the audit was given other settings than the operator."""
     api.put_card(FIRST, held())
     api.put_pod(bound(scheduler_name="another"))
-    assert (await auditor.mend(adopt=False)) == Report((), ())
+    assert (await auditor.repair(adopt=False)) == Report((), ())
     assert len(api.called(Operation.READ_POD)) == 1
 
 
 async def test_another_pod_of_the_same_name_is_another_pod(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(a_pod_object("a", uid="another"))
-    assert kinds((await auditor.look()).left) == [Kind.POD_GONE]
+    assert kinds((await auditor.look()).left) == [AuditFindingKind.POD_GONE]
 
 
 async def test_without_an_answer_there_is_no_verdict(api: ApiServer, auditor: Auditor) -> None:
@@ -161,8 +161,8 @@ async def test_the_share_of_a_pod_that_is_gone_is_released_as_the_operator_does(
 ) -> None:
     """Nobody knows whether it ran: its share counts for as long as its processes may."""
     api.put_card(FIRST, held())
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.POD_GONE], ())
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left) == ([AuditFindingKind.POD_GONE], ())
     (holder,) = api.card(FIRST).holders or ()
     assert (holder.state, holder.deadline) == (HolderState.RELEASING, "2030-01-01T00:17:42Z")
     assert (await auditor.look()).left == ()
@@ -173,22 +173,22 @@ async def test_a_release_that_nobody_has_ended_is_ended(api: ApiServer, auditor:
     api.put_card(FIRST, held(state=HolderState.RELEASING, deadline="2030-01-01T00:17:10Z"))
     assert (await auditor.look()).left == ()
     await asyncio.sleep(100)
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.OVERDUE], (), [])
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.OVERDUE], (), [])
 
 
 async def test_the_share_of_a_finished_pod_is_removed(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(bound(phase="Succeeded"))
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.POD_FINISHED], (), [])
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.POD_FINISHED], (), [])
 
 
 async def test_the_share_of_a_pod_without_a_node_is_taken_back_behind_a_fence(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(FIRST, held())
     api.put_pod(a_pod_object("a"))
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.holders_of(FIRST)) == ([Kind.POD_NOT_BOUND], (), [])
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left, api.holders_of(FIRST)) == ([AuditFindingKind.POD_NOT_BOUND], (), [])
     assert api.writes() == [Operation.WRITE_STATUS, Operation.ANNOTATE, Operation.WRITE_STATUS]
 
 
@@ -202,8 +202,8 @@ async def test_a_bind_that_is_on_its_way_for_long_is_either_done_or_fenced_off(
     binding = asyncio.create_task(operator.bind("a", "node-a"))
     await settle()
     assert api.holders_of(FIRST) == ["uid-a"]
-    report = await auditor.mend(adopt=False)
-    assert kinds(report.mended) == [Kind.POD_NOT_BOUND]
+    report = await auditor.repair(adopt=False)
+    assert kinds(report.repaired) == [AuditFindingKind.POD_NOT_BOUND]
     gate.set()
     await asyncio.gather(binding, return_exceptions=True)
     await operator.idle()
@@ -218,24 +218,24 @@ async def test_an_overdue_release_of_a_pod_that_is_bound_after_all_is_taken_back
     """An operator died in the middle of a fence, after the Binding had arrived."""
     api.put_card(FIRST, held(state=HolderState.RELEASING, deadline="2030-01-01T00:00:00Z"))
     api.put_pod(bound())
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.OVERDUE], ())
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left) == ([AuditFindingKind.OVERDUE], ())
     assert api.card(FIRST).holders == (held(),)
 
 
 async def test_a_spare_holder_on_another_node_is_removed(api: ApiServer, auditor: Auditor) -> None:
     put_consistent_pod(api)
     api.put_card(THERE, held(THERE))
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left) == ([Kind.SPARE_HOLDER], ())
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left) == ([AuditFindingKind.SPARE_HOLDER], ())
     assert (api.holders_of(FIRST), api.holders_of(THERE)) == (["uid-a"], [])
 
 
 async def test_the_only_holder_is_kept_though_it_is_on_another_node(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(THERE, held(THERE))
     api.put_pod(bound())
-    report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.OTHER_NODE, Kind.NOT_ENTERED])
+    report = await auditor.repair(adopt=False)
+    assert (report.repaired, kinds(report.left)) == ((), [AuditFindingKind.OTHER_NODE, AuditFindingKind.NOT_ENTERED])
     assert api.holders_of(THERE) == ["uid-a"]
     assert api.writes() == []
 
@@ -243,8 +243,11 @@ async def test_the_only_holder_is_kept_though_it_is_on_another_node(api: ApiServ
 async def test_once_its_cards_are_entered_the_holder_on_the_other_node_goes(api: ApiServer, auditor: Auditor) -> None:
     api.put_card(THERE, held(THERE))
     api.put_pod(bound())
-    report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED, Kind.SPARE_HOLDER}, ())
+    report = await auditor.repair(adopt=True)
+    assert (set(kinds(report.repaired)), report.left) == (
+        {AuditFindingKind.NOT_ENTERED, AuditFindingKind.SPARE_HOLDER},
+        (),
+    )
     assert (api.holders_of(FIRST), api.holders_of(THERE)) == (["uid-a"], [])
 
 
@@ -255,8 +258,8 @@ async def test_an_annotation_is_written_from_the_ledger(api: ApiServer, auditor:
     if text is None:
         del pod["metadata"]["annotations"]
     api.put_pod(pod)
-    report = await auditor.mend(adopt=True)
-    assert (kinds(report.mended), report.left) == ([Kind.ANNOTATION_DIFFERS], ())
+    report = await auditor.repair(adopt=True)
+    assert (kinds(report.repaired), report.left) == ([AuditFindingKind.ANNOTATION_DIFFERS], ())
     annotations = api.pods["default", "a"]["metadata"]["annotations"]
     assert annotations[DEVICES_ANNOTATION] == devices_annotation([SHARE])
     assert api.card(FIRST).holders == (held(),)
@@ -264,11 +267,11 @@ async def test_an_annotation_is_written_from_the_ledger(api: ApiServer, auditor:
 
 async def test_a_bound_pod_is_entered_only_where_it_is_asked_for(api: ApiServer, auditor: Auditor) -> None:
     api.put_pod(bound())
-    report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.NOT_ENTERED])
+    report = await auditor.repair(adopt=False)
+    assert (report.repaired, kinds(report.left)) == ((), [AuditFindingKind.NOT_ENTERED])
     assert api.writes() == []
-    report = await auditor.mend(adopt=True)
-    assert (kinds(report.mended), report.left) == ([Kind.NOT_ENTERED], ())
+    report = await auditor.repair(adopt=True)
+    assert (kinds(report.repaired), report.left) == ([AuditFindingKind.NOT_ENTERED], ())
     assert first_attempts(api.card(FIRST).holders) == (held(),)
 
 
@@ -276,8 +279,11 @@ async def test_a_pod_that_was_told_less_than_it_asks_for_is_entered_in_full_and_
     api: ApiServer, auditor: Auditor
 ) -> None:
     api.put_pod(bound("a", a_share(FIRST, 1)))
-    report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED, Kind.ANNOTATION_DIFFERS}, ())
+    report = await auditor.repair(adopt=True)
+    assert (set(kinds(report.repaired)), report.left) == (
+        {AuditFindingKind.NOT_ENTERED, AuditFindingKind.ANNOTATION_DIFFERS},
+        (),
+    )
     assert first_attempts(api.card(FIRST).holders) == (held(),)
 
 
@@ -287,24 +293,24 @@ async def test_what_does_not_fit_becomes_a_conflict_and_its_pods_end_clears_it(
     api.put_card(FIRST, held(name="b", memory_mib=14_000))
     api.put_pod(bound("b", a_share(FIRST, 14_000)))
     api.put_pod(bound())
-    report = await auditor.mend(adopt=True)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.CONFLICT])
+    report = await auditor.repair(adopt=True)
+    assert (report.repaired, kinds(report.left)) == ((), [AuditFindingKind.CONFLICT])
     assert [misfit.pod.name for misfit in api.card(FIRST).misfits] == ["a"]
     assert api.holders_of(FIRST) == ["uid-b"]
     written = len(api.writes())
-    assert kinds((await auditor.mend(adopt=True)).left) == [Kind.CONFLICT]
+    assert kinds((await auditor.repair(adopt=True)).left) == [AuditFindingKind.CONFLICT]
     assert len(api.writes()) == written
     api.delete_pod("a")
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), report.left, api.card(FIRST).misfits) == ([Kind.CONFLICT_OVER], (), ())
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), report.left, api.card(FIRST).misfits) == ([AuditFindingKind.CONFLICT_OVER], (), ())
 
 
 async def test_a_conflict_that_has_room_by_now_is_entered_and_cleared(api: ApiServer, auditor: Auditor) -> None:
     misfit = Misfit(Pod("uid-a", "default", "a"), SHARE.amounts, "no room")
     await an_operator(api).journal.show_conflict(FIRST.uuid, misfit)
     api.put_pod(bound())
-    report = await auditor.mend(adopt=True)
-    assert (set(kinds(report.mended)), report.left) == ({Kind.NOT_ENTERED}, ())
+    report = await auditor.repair(adopt=True)
+    assert (set(kinds(report.repaired)), report.left) == ({AuditFindingKind.NOT_ENTERED}, ())
     assert (api.holders_of(FIRST), api.card(FIRST).misfits) == (["uid-a"], ())
 
 
@@ -312,7 +318,7 @@ async def test_a_pod_that_ends_before_it_is_entered_is_left_alone(api: ApiServer
     api.put_pod(bound())
     answer = asyncio.Event()
     api.queue(Operation.LIST_PODS, None, hold_answer(answer))
-    mending = asyncio.create_task(auditor.mend(adopt=True))
+    mending = asyncio.create_task(auditor.repair(adopt=True))
     await asyncio.sleep(SETTLE_S + 0.5)
     api.delete_pod("a")
     answer.set()
@@ -324,8 +330,8 @@ async def test_a_card_without_a_node_is_deleted_after_its_last_holder(api: ApiSe
     api.delete_node("node-a")
     api.put_card(FIRST, held())
     api.put_pod(bound(phase="Succeeded"))
-    report = await auditor.mend(adopt=False)
-    assert set(kinds(report.mended)) == {Kind.POD_FINISHED, Kind.ABANDONED_CARD}
+    report = await auditor.repair(adopt=False)
+    assert set(kinds(report.repaired)) == {AuditFindingKind.POD_FINISHED, AuditFindingKind.ABANDONED_CARD}
     assert report.left == ()
     assert set(api.cards) == {THERE.object_name}
 
@@ -334,13 +340,13 @@ async def test_a_card_that_somebody_takes_meanwhile_is_not_deleted(api: ApiServe
     api.put_node(a_node_object("node-a", [FIRST]))
     gate = asyncio.Event()
     api.queue(Operation.DELETE_CARD, hold_request(gate))
-    mending = asyncio.create_task(auditor.mend(adopt=False))
+    mending = asyncio.create_task(auditor.repair(adopt=False))
     await asyncio.sleep(SETTLE_S + 0.5)
     api.put_card(SECOND, held(SECOND))
     api.put_pod(bound("a", a_share(SECOND, 4_000)))
     gate.set()
     report = await mending
-    assert (report.mended, kinds(report.left)) == ((), [Kind.ABANDONED_HOLDERS])
+    assert (report.repaired, kinds(report.left)) == ((), [AuditFindingKind.ABANDONED_HOLDERS])
     assert api.holders_of(SECOND) == ["uid-a"]
 
 
@@ -348,8 +354,11 @@ async def test_what_a_person_decides_is_left(api: ApiServer, auditor: Auditor) -
     twin = replace(FIRST, node_name="node-b")
     api.put_node(a_node_object("node-b", [THERE, twin, a_card(5, "node-b")]))
     api.put_node(a_node_object("node-c", register="nonsense"))
-    report = await auditor.mend(adopt=True)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.TWO_NODES, Kind.NOT_IN_LEDGER, Kind.UNREADABLE_REGISTER])
+    report = await auditor.repair(adopt=True)
+    assert (report.repaired, kinds(report.left)) == (
+        (),
+        [AuditFindingKind.TWO_NODES, AuditFindingKind.NOT_IN_LEDGER, AuditFindingKind.UNREADABLE_REGISTER],
+    )
     assert api.writes() == []
 
 
@@ -364,8 +373,11 @@ async def test_what_can_not_be_mended_is_left_and_keeps_nothing_else_from_it(
     api.put_card(SECOND, held(SECOND, "done"))
     api.put_pod(bound("done", a_share(SECOND, 4_000), phase="Failed"))
     api.queue(Operation.ANNOTATE, *[fault] * 10)
-    report = await auditor.mend(adopt=False)
-    assert (kinds(report.mended), kinds(report.left)) == ([Kind.POD_FINISHED], [Kind.ANNOTATION_DIFFERS])
+    report = await auditor.repair(adopt=False)
+    assert (kinds(report.repaired), kinds(report.left)) == (
+        [AuditFindingKind.POD_FINISHED],
+        [AuditFindingKind.ANNOTATION_DIFFERS],
+    )
 
 
 async def test_an_account_without_rights_gets_an_end(api: ApiServer, auditor: Auditor) -> None:
@@ -373,8 +385,8 @@ async def test_an_account_without_rights_gets_an_end(api: ApiServer, auditor: Au
     api.put_card(FIRST, held())
     api.put_pod(bound(phase="Succeeded"))
     api.queue(Operation.WRITE_STATUS, *[refuse(Denied("may not", 403))] * 1_000)
-    report = await auditor.mend(adopt=False)
-    assert (report.mended, kinds(report.left)) == ((), [Kind.POD_FINISHED])
+    report = await auditor.repair(adopt=False)
+    assert (report.repaired, kinds(report.left)) == ((), [AuditFindingKind.POD_FINISHED])
 
 
 async def test_an_operator_that_works_at_the_same_time_is_no_problem(api: ApiServer, auditor: Auditor) -> None:
@@ -383,7 +395,7 @@ async def test_an_operator_that_works_at_the_same_time_is_no_problem(api: ApiSer
         card = CARDS[number % 2]
         api.put_card(card, *(api.card(card).holders or ()), held(card, name, 1_000))
     operator = an_operator(api)
-    auditing = asyncio.create_task(auditor.mend(adopt=False))
+    auditing = asyncio.create_task(auditor.repair(adopt=False))
     await asyncio.sleep(SETTLE_S)
     for number in range(4):
         operator.releaser.recheck(f"uid-pod-{number}")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from fakes.virtual_time import LoopClock, now_s
-from gpuledger.model.errors import WentBack
+from gpuledger.model.errors import StateRolledBack
 from gpuledger.workflows.tasks.restart import LONGEST_PAUSE_S, started_again
 
 Fails = Callable[[int, Exception], tuple[Callable[[], Awaitable[None]], list[float]]]
@@ -49,7 +49,7 @@ async def test_a_part_that_has_run_for_long_is_started_again_soon(fails: Fails) 
 
 
 async def test_memory_that_cannot_be_trusted_ends_the_process(fails: Fails) -> None:
-    part, started_s = fails(1, WentBack("an older copy"))
-    with pytest.raises(WentBack):
+    part, started_s = fails(1, StateRolledBack("an older copy"))
+    with pytest.raises(StateRolledBack):
         await started_again("part", part, LoopClock())
     assert len(started_s) == 1

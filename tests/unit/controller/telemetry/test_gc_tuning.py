@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.controller.telemetry.garbage import ALL_EVERY, YOUNG_OBJECTS, Garbage
+from gpuledger.controller.telemetry.gc_tuning import ALL_EVERY, YOUNG_OBJECTS, GcTuning
 
 
 @pytest.fixture(autouse=True)
@@ -21,15 +21,15 @@ def as_before() -> Iterator[None]:
 
 def test_what_is_there_is_left_out_of_later_collections() -> None:
     kept: list[list[object]] = [[] for _ in range(1000)]
-    Garbage(lambda _: None).settle()
+    GcTuning(lambda _: None).settle()
     assert gc.get_freeze_count() > len(kept)
     assert not any(kept is each for each in gc.get_objects())
 
 
 def test_each_collection_is_measured() -> None:
     pauses: list[float] = []
-    garbage = Garbage(pauses.append)
-    garbage.start()
+    gc_tuning = GcTuning(pauses.append)
+    gc_tuning.start()
     assert gc.get_threshold()[0] == YOUNG_OBJECTS
     gc.collect()
     assert len(pauses) == 1
@@ -41,12 +41,12 @@ def test_cycles_that_were_there_are_collected_in_the_end() -> None:
         def __init__(self) -> None:
             self.itself = self
 
-    garbage, cycle = Garbage(lambda _: None), Cycle()
+    gc_tuning, cycle = GcTuning(lambda _: None), Cycle()
     seen = weakref.ref(cycle)
-    garbage.settle()
+    gc_tuning.settle()
     del cycle
-    garbage.settle()
+    gc_tuning.settle()
     assert seen() is not None, "it was left out"
     for _ in range(ALL_EVERY):
-        garbage.settle()
+        gc_tuning.settle()
     assert seen() is None

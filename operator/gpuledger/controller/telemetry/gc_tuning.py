@@ -22,7 +22,7 @@ ALL_EVERY = 50
 """Comparisons after which everything is looked at once."""
 
 
-class Garbage:
+class GcTuning:
     """Collects and measures. `pause` is called with the seconds of each collection, whoever has begun it."""
 
     def __init__(self, pause: Callable[[float], object]) -> None:

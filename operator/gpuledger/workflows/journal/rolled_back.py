@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.errors import WentBack
+from gpuledger.model.errors import StateRolledBack
 from gpuledger.model.stored_card import StoredCard
 
 
 def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -> None:
-    """Raise WentBack for a card in a list that is older than it was before that list was asked for.
+    """Raise StateRolledBack for a card in a list that is older than it was before that list was asked for.
 
     Its versions may repeat, too: then it is not as it was known in the same one.
     """
@@ -16,12 +16,12 @@ def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -
     is_another = entry is not None and version == entry.resource_version and _has_others(entry, stored)
     if version < known_version or is_another:
         others = " with other holders" if is_another else ""
-        raise went_back(f"GPUAllocation {stored.card.object_name}", version, known_version, others)
+        raise state_rolled_back(f"GPUAllocation {stored.card.object_name}", version, known_version, others)
 
 
-def went_back(what: str, version: int, known_version: int, others: str = "") -> WentBack:
+def state_rolled_back(what: str, version: int, known_version: int, others: str = "") -> StateRolledBack:
     """Return the error for an object that is older than it was."""
-    return WentBack(
+    return StateRolledBack(
         f"{what} has version {version}, and had {known_version}{others}: the API server's data was put back to an "
         "older state. What is remembered never happened there, so this program ends; when it starts again, it reads "
         "what there is"

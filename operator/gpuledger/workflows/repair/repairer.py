@@ -12,18 +12,18 @@ from typing import Any
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.findings import Adopt, Annotate, ClearConflict, DeleteCard, Finding, Judge
+from gpuledger.ledger.findings import Adopt, Annotate, AuditFinding, ClearConflict, DeleteCard, Judge
 from gpuledger.model.clock import Clock
+from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts
 from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder
-from gpuledger.model.world import PodFacts, World
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
-from gpuledger.workflows.release.pod_ends import Word, word_of
+from gpuledger.workflows.release.pod_ends import EndReport, end_report_of
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import enter_shares
 
@@ -38,24 +38,24 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ReportedEnds:
     """What the nodes said of pods that have ended, when the world was read."""
 
-    world: World
+    snapshot: ClusterSnapshot
 
-    def word(self, node_name: str, pod_uid: str) -> Word:
+    def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return what is known of a pod that had a share on a node."""
-        report = self.world.nodes.get(node_name)
-        return word_of(report.ends if report else None, pod_uid)
+        report = self.snapshot.nodes.get(node_name)
+        return end_report_of(report.ends if report else None, pod_uid)
 
 
-class Mender:
+class Repairer:
     """Carries out the actions of findings, over the ledger that they were found in."""
 
     def __init__(
         self,
         store: KubeStore,
-        world: World,
+        snapshot: ClusterSnapshot,
         read_request: Callable[[Json], PodRequest | None],
         read_facts: Callable[[Json], PodFacts],
         release: ReleaseTimes,
@@ -64,7 +64,7 @@ class Mender:
         self._store = store
         self._read_facts = read_facts
         self._ledger = Ledger()
-        for seen in world.cards:
+        for seen in snapshot.cards:
             self._ledger.load(seen.stored)
         self._journal = Journal(ledger=self._ledger, store=store, clock=clock)
         self._releaser = PodReleaser(
@@ -73,23 +73,23 @@ class Mender:
             store=store,
             counts=Counts(),
             read_request=read_request,
-            departures=Departures(ends=_Said(world), times=release, clock=clock),
+            departures=Departures(ends=_ReportedEnds(snapshot), times=release, clock=clock),
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),
         )
 
-    async def mend(self, found: Sequence[Finding]) -> list[Finding]:
+    async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         """Mend the findings that have an action; return those of them that were mended."""
-        mended: list[Finding] = []
+        repaired: list[AuditFinding] = []
         for start in range(0, len(found), AT_ONCE):
             batch = found[start : start + AT_ONCE]
-            mended += await self._judge([finding for finding in batch if isinstance(finding.action, Judge)])
+            repaired += await self._judge([finding for finding in batch if isinstance(finding.action, Judge)])
             outcomes = await asyncio.gather(*(self._carry_out(finding) for finding in batch))
-            mended += [finding for finding, done in zip(batch, outcomes, strict=True) if done]
-        return mended
+            repaired += [finding for finding, done in zip(batch, outcomes, strict=True) if done]
+        return repaired
 
-    async def _judge(self, found: Sequence[Finding]) -> list[Finding]:
+    async def _judge(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         """Let the releaser judge pods, as the operator does; return the findings whose holder is not as it was."""
         before = {finding.key: self._holder(finding) for finding in found}
         for finding in found:
@@ -103,11 +103,11 @@ class Mender:
             await self._releaser.worker.stop()
         return [finding for finding in found if self._holder(finding) != before[finding.key]]
 
-    def _holder(self, finding: Finding) -> Holder | None:
+    def _holder(self, finding: AuditFinding) -> Holder | None:
         entry = self._ledger.entry(finding.card)
         return entry.holders.get(finding.pod.uid) if entry and finding.pod else None
 
-    async def _carry_out(self, finding: Finding) -> bool:
+    async def _carry_out(self, finding: AuditFinding) -> bool:
         """Carry out an action other than judging; tell whether that mended it."""
         try:
             async with asyncio.timeout(TIMEOUT_S):

@@ -74,18 +74,18 @@ class Vocabulary:
     """Annotation on pods: none of these cards."""
 
     @property
-    def own_words(self) -> tuple[str, ...]:
+    def request_names(self) -> tuple[str, ...]:
         """Return the names, other than the count, that ask for cards."""
         return tuple(name for name in (self.memory, self.memory_percentage, self.cores, *self.refused) if name)
 
     @property
     def resources(self) -> tuple[str, ...]:
         """Return all names."""
-        return tuple(name for name in (self.count, *self.own_words, self.priority) if name)
+        return tuple(name for name in (self.count, *self.request_names, self.priority) if name)
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterWords:
+class NodeRegister:
     """A node annotation in which a device plugin lists its cards."""
 
     annotation: str
@@ -101,7 +101,7 @@ class RegisterWords:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentWords:
+class AssignmentAnnotations:
     """How HAMi's device plugin for a kind of card is told which cards a pod has: two annotations, a word in them."""
 
     to_allocate: str = "hami.io/vgpu-devices-to-allocate"
@@ -116,15 +116,15 @@ MOST_CONTAINERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Dialects:
     """All vocabularies that are understood, and the registers of nodes.
 
     Of two vocabularies that share a count, the first explains a count alone.
     """
 
     vocabularies: tuple[Vocabulary, ...]
-    registers: tuple[RegisterWords, ...] = ()
-    assignments: Mapping[tuple[str, str], AssignmentWords] = field(default_factory=dict, compare=False)
+    registers: tuple[NodeRegister, ...] = ()
+    assignments: Mapping[tuple[str, str], AssignmentAnnotations] = field(default_factory=dict, compare=False)
     """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
     node_label: tuple[str, str] | None = None
     """Key and value of the label without which a node's cards are not ours."""
@@ -136,20 +136,20 @@ class Words:
     def __post_init__(self) -> None:
         found: dict[str, tuple[Vocabulary, ...]] = {}
         for vocabulary in self.vocabularies:
-            for name in (vocabulary.count, *vocabulary.own_words):
+            for name in (vocabulary.count, *vocabulary.request_names):
                 if name:
                     found[name] = (*found.get(name, ()), vocabulary)
         object.__setattr__(self, "by_name", found)
 
-    def assignment(self, card: Card) -> AssignmentWords:
+    def assignment(self, card: Card) -> AssignmentAnnotations:
         """Return how HAMi's device plugin is told of a card."""
         found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
-        return found or AssignmentWords()
+        return found or AssignmentAnnotations()
 
     def hami_annotations(self) -> tuple[str, ...]:
         """Return the annotations in which HAMi notes which cards a pod has."""
-        every = (AssignmentWords(), *self.assignments.values())
-        return tuple(dict.fromkeys(words.allocated for words in every))
+        every = (AssignmentAnnotations(), *self.assignments.values())
+        return tuple(dict.fromkeys(each.allocated for each in every))
 
     @property
     def volcano_memory_unit_mib(self) -> int:
@@ -192,7 +192,7 @@ VOLCANO_CLASSIC = Vocabulary(name="volcano-classic", count="volcano.sh/gpu-numbe
 """The words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
 
 
-def in_use(words: Words, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
+def in_use(dialects: Dialects, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
     """Return the vocabularies of which a container uses a word, in their order."""
-    used = {each.name for name in asked for each in words.by_name.get(name, ())}
-    return tuple(each for each in words.vocabularies if each.name in used)
+    used = {each.name for name in asked for each in dialects.by_name.get(name, ())}
+    return tuple(each for each in dialects.vocabularies if each.name in used)

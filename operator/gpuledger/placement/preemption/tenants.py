@@ -20,7 +20,7 @@ Place = tuple[int, int, int, int, bool]
 
 
 @dataclass(slots=True)
-class Kind:
+class TenantKind:
     """Tenants that come to the same for everybody else, those first that leave first."""
 
     places: tuple[Place, ...]
@@ -32,7 +32,7 @@ class Kind:
     blocked: int = 0
     """Budgets that allow no eviction: one violation for each tenant."""
     counted: tuple[int, ...] = ()
-    """Positions, in `Tenancy.limits`, of the budgets that allow some evictions and less than all."""
+    """Positions, in `NodeTenants.limits`, of the budgets that allow some evictions and less than all."""
 
     @property
     def shared(self) -> bool:
@@ -50,7 +50,7 @@ class Kind:
 
 
 @dataclass(slots=True)
-class LetCard:
+class OccupiedCard:
     """A card and who is on it, after those that leave anyway have left."""
 
     card: Card
@@ -59,18 +59,18 @@ class LetCard:
     """Somebody is there who stays."""
     shut: bool
     """Somebody who stays has the card alone."""
-    kinds: list[tuple[Kind, Numbers, bool]] = field(default_factory=list)
+    kinds: list[tuple[TenantKind, Numbers, bool]] = field(default_factory=list)
     """The kinds on it, the cheapest first; what each of their tenants takes of it, and whether alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
+class NodeTenants:
     """A node's cards and all its tenants that do not leave anyway."""
 
-    cards: list[LetCard]
+    cards: list[OccupiedCard]
     tenants: list[Tenant]
     """By number: those of a kind follow each other."""
-    kind_of: list[Kind]
+    kind_of: list[TenantKind]
     """The kind of each."""
     limits: tuple[int, ...]
     """Evictions that each budget allows which is counted."""
@@ -90,44 +90,44 @@ class Tenancy:
         return [self.tenants[number] for number in self.numbers(bits)]
 
 
-def tenancy_of(
+def find_tenants(
     node: NodeRoom, entries: Sequence[CardEntry], tenants: Mapping[str, Tenant], allowed: Mapping[str, int]
-) -> Tenancy:
+) -> NodeTenants:
     """Return who could be asked to leave on a node. Of `tenants`, only those on its cards are looked at."""
     entry_of = {entry.card.uuid: entry for entry in entries}
     places: dict[str, list[Place]] = {}
     leaving: set[str] = set()
     cards = [
-        _let_card(position, room, entry_of[room.card.uuid], tenants, places, leaving)
+        _occupied_card(position, room, entry_of[room.card.uuid], tenants, places, leaving)
         for position, room in enumerate(node.rooms)
     ]
     kinds = _kinds(places, tenants)
     limits = _note_budgets(kinds, allowed)
     kinds.sort(key=_cheapest_first)
     everybody: list[Tenant] = []
-    kind_of: list[Kind] = []
+    kind_of: list[TenantKind] = []
     for kind in kinds:
         kind.first = len(everybody)
         everybody += kind.tenants
         kind_of += [kind] * len(kind.tenants)
         for position, memory_mib, cores, number, alone in kind.places:
             cards[position].kinds.append((kind, (memory_mib, cores, number), alone))
-    return Tenancy(cards, everybody, kind_of, limits, frozenset(leaving))
+    return NodeTenants(cards, everybody, kind_of, limits, frozenset(leaving))
 
 
-def _cheapest_first(kind: Kind) -> tuple[int, int, int, str]:
+def _cheapest_first(kind: TenantKind) -> tuple[int, int, int, str]:
     """Sort key: of those that cost as much, the largest first; the UID leaves nothing to chance."""
     return kind.blocked, kind.priority, -sum(place[1] for place in kind.places), kind.tenants[0].uid
 
 
-def _let_card(
+def _occupied_card(
     position: int,
     room: Room,
     entry: CardEntry,
     tenants: Mapping[str, Tenant],
     places: dict[str, list[Place]],
     leaving: set[str],
-) -> LetCard:
+) -> OccupiedCard:
     """Return a card without its kinds; note in `places` who is on it, and in `leaving` who leaves it anyway."""
     memory_mib, cores, number = room.free.memory_mib, room.free.cores, room.free.number
     fixed = shut = False
@@ -143,18 +143,18 @@ def _let_card(
         else:
             place = (position, taken.memory_mib, taken.cores, taken.number, share.exclusive)
             places.setdefault(uid, []).append(place)
-    return LetCard(room.card, (memory_mib, cores, number), fixed, shut)
+    return OccupiedCard(room.card, (memory_mib, cores, number), fixed, shut)
 
 
-def _kinds(places: Mapping[str, list[Place]], tenants: Mapping[str, Tenant]) -> list[Kind]:
+def _kinds(places: Mapping[str, list[Place]], tenants: Mapping[str, Tenant]) -> list[TenantKind]:
     """Return the kinds of tenants on a node."""
-    kinds: dict[tuple[tuple[Place, ...], int, tuple[str, ...]], Kind] = {}
+    kinds: dict[tuple[tuple[Place, ...], int, tuple[str, ...]], TenantKind] = {}
     for uid, its_places in places.items():
         tenant, where = tenants[uid], tuple(its_places)
         key = (where, tenant.priority, tenant.budgets)
         kind = kinds.get(key)
         if kind is None:
-            kinds[key] = Kind(where, tenant.priority, tenant.budgets, [tenant])
+            kinds[key] = TenantKind(where, tenant.priority, tenant.budgets, [tenant])
         else:
             kind.tenants.append(tenant)
     for kind in kinds.values():
@@ -163,7 +163,7 @@ def _kinds(places: Mapping[str, list[Place]], tenants: Mapping[str, Tenant]) -> 
     return list(kinds.values())
 
 
-def _note_budgets(kinds: Sequence[Kind], allowed: Mapping[str, int]) -> tuple[int, ...]:
+def _note_budgets(kinds: Sequence[TenantKind], allowed: Mapping[str, int]) -> tuple[int, ...]:
     """Note what each kind has to do with budgets that can be violated here; return the limits of those to be counted.
 
     A budget that allows to evict all that it covers here can be left out. One that allows nothing costs the same for

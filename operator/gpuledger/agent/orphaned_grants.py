@@ -14,7 +14,7 @@ from gpuledger.formats.objects.pod import is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import Grant
 
 
-class DepartedPods:
+class OrphanedGrants:
     """Looks for them, again and again."""
 
     def __init__(self, node_name: str, grants: Callable[[], Iterable[Grant]], lister: PodLister, pods: Pods) -> None:

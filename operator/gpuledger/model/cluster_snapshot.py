@@ -14,7 +14,7 @@ from gpuledger.model.stored_card import StoredCard
 
 
 @dataclass(frozen=True, slots=True)
-class ToldCard:
+class AnnotatedCard:
     """What a pod's annotation says that one container has of one card. Users can write it."""
 
     container: str
@@ -28,7 +28,7 @@ class OldDevices:
     """What another system's annotation says of a pod's cards: the cards themselves, or their numbers on the node."""
 
     annotation: str
-    cards: tuple[ToldCard, ...] = ()
+    cards: tuple[AnnotatedCard, ...] = ()
     indexes: tuple[int, ...] = ()
 
 
@@ -44,7 +44,7 @@ class PodFacts:
     """None if it asks for no card, or if that can't be read."""
     bad_request: str = ""
     """Why what it asks for can't be read."""
-    told: tuple[ToldCard, ...] | None = None
+    annotated: tuple[AnnotatedCard, ...] | None = None
     """What its annotation says; None if it has none, or one that can't be read."""
     bad_annotation: str = ""
     """Why its annotation can't be read."""
@@ -85,7 +85,7 @@ class SeenCard:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterSnapshot:
     """Cards, nodes and pods, read in this order: whatever a card shows has happened before its pod was read."""
 
     cards: tuple[SeenCard, ...]

@@ -26,7 +26,7 @@ LONGEST_S = 6.0
 LOOK_INTERVAL_S = 0.3
 
 
-async def let_in(node_name: str, store: Pods) -> None:
+async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
     """Return when the kubelet has taken up every pod that is bound to this node, or after LONGEST_S."""
     try:
         async with asyncio.timeout(LONGEST_S):

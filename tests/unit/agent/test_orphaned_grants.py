@@ -6,13 +6,13 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.grants import a_grant
-from gpuledger.agent.departed_pods import DepartedPods
+from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.model.errors import Unreachable
 
 
 @pytest.fixture
-def departed(node: AgentNode) -> DepartedPods:
-    return DepartedPods(NODE, node.grants.all, node, node.api.store)
+def orphaned_grants(node: AgentNode) -> OrphanedGrants:
+    return OrphanedGrants(NODE, node.grants.all, node, node.api.store)
 
 
 async def running(node: AgentNode, name: str, card: int) -> None:
@@ -21,63 +21,69 @@ async def running(node: AgentNode, name: str, card: int) -> None:
     await node.start(pod, "main")
 
 
-async def test_a_pod_that_is_deleted_is_gone_at_the_second_look(node: AgentNode, departed: DepartedPods) -> None:
+async def test_a_pod_that_is_deleted_is_gone_at_the_second_look(
+    node: AgentNode, orphaned_grants: OrphanedGrants
+) -> None:
     await running(node, "a", 0)
     await running(node, "b", 1)
-    assert await departed.find() == frozenset()
+    assert await orphaned_grants.find() == frozenset()
     node.kubelet.forget("uid-a")
     node.api.delete_pod("a")
-    assert await departed.find() == frozenset()
-    assert await departed.find() == {"uid-a"}
+    assert await orphaned_grants.find() == frozenset()
+    assert await orphaned_grants.find() == {"uid-a"}
 
 
 async def test_a_pod_whose_name_has_come_to_another_is_gone_though_the_kubelet_shows_the_name(
-    node: AgentNode, departed: DepartedPods
+    node: AgentNode, orphaned_grants: OrphanedGrants
 ) -> None:
     """What it was given had to stay at first: its container still ran when the other one started."""
     await running(node, "a", 0)
     node.grants.write(replace(a_grant("slot-9-old"), pod_uid="uid-old"))
-    assert await departed.find() == frozenset()
-    assert await departed.find() == {"uid-old"}
+    assert await orphaned_grants.find() == frozenset()
+    assert await orphaned_grants.find() == {"uid-old"}
 
 
 async def test_a_kubelet_that_starts_while_the_api_server_is_away_makes_nobody_go(
-    node: AgentNode, departed: DepartedPods
+    node: AgentNode, orphaned_grants: OrphanedGrants
 ) -> None:
     await running(node, "a", 0)
     node.kubelet.forget("uid-a")
     for _ in range(3):
-        assert await departed.find() == frozenset()
+        assert await orphaned_grants.find() == frozenset()
 
 
-async def test_a_pod_that_has_ended_is_gone_before_it_is_deleted(node: AgentNode, departed: DepartedPods) -> None:
+async def test_a_pod_that_has_ended_is_gone_before_it_is_deleted(
+    node: AgentNode, orphaned_grants: OrphanedGrants
+) -> None:
     await running(node, "a", 0)
     pod = node.api.pods["default", "a"]
     node.api.put_pod(pod | {"status": pod["status"] | {"phase": "Succeeded"}})
     node.kubelet.forget("uid-a")
-    await departed.find()
-    assert await departed.find() == {"uid-a"}
+    await orphaned_grants.find()
+    assert await orphaned_grants.find() == {"uid-a"}
 
 
-async def test_nobody_is_asked_without_a_reason(node: AgentNode, departed: DepartedPods) -> None:
+async def test_nobody_is_asked_without_a_reason(node: AgentNode, orphaned_grants: OrphanedGrants) -> None:
     node.list_fails = Unreachable("nobody should ask")
-    assert await departed.find() == frozenset()
+    assert await orphaned_grants.find() == frozenset()
     node.list_fails = None
     await running(node, "a", 0)
     node.api.calls.clear()
     for _ in range(3):
-        assert await departed.find() == frozenset()
+        assert await orphaned_grants.find() == frozenset()
     assert node.api.calls == []
 
 
-async def test_an_answer_that_does_not_come_counts_for_nothing(node: AgentNode, departed: DepartedPods) -> None:
+async def test_an_answer_that_does_not_come_counts_for_nothing(
+    node: AgentNode, orphaned_grants: OrphanedGrants
+) -> None:
     await running(node, "a", 0)
     node.kubelet.forget("uid-a")
     node.api.delete_pod("a")
-    await departed.find()
+    await orphaned_grants.find()
     node.list_fails = Unreachable("the kubelet starts")
     with pytest.raises(Unreachable):
-        await departed.find()
+        await orphaned_grants.find()
     node.list_fails = None
-    assert await departed.find() == frozenset()
-    assert await departed.find() == {"uid-a"}
+    assert await orphaned_grants.find() == frozenset()
+    assert await orphaned_grants.find() == {"uid-a"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.farewell import LAST_BINDINGS_S, LONGEST_S, let_in
+from gpuledger.agent.graceful_shutdown import LAST_BINDINGS_S, LONGEST_S, wait_for_bound_pods
 from gpuledger.agent.supervisor import STOP_GRACE_S
 from gpuledger.model.errors import Unreachable
 
@@ -42,7 +42,7 @@ STARTED = bound(startTime="2030-01-01T00:00:00Z")
 async def seconds_of(node: Node) -> float:
     clock = asyncio.get_running_loop()
     begin_s = clock.time()
-    await let_in(NODE, node)
+    await wait_for_bound_pods(NODE, node)
     return clock.time() - begin_s
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent import node_ways
+from gpuledger.agent import node_capabilities
 from gpuledger.agent.delivery.isolation import Isolation
-from gpuledger.agent.node_ways import NodeWaysReader
+from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
 from gpuledger.formats.runtime.cdi import grant_file
 
 SPEC = 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {{name: "0", containerEdits: {{env: ["FROM={}"]}}}}\n'
@@ -21,7 +21,7 @@ class Machine:
         self.etc, self.run, self.hami, self.mps, self.proc = (
             root / name for name in ("etc", "run", "hami", "mps", "proc")
         )
-        self.reader = NodeWaysReader(
+        self.reader = NodeCapabilitiesReader(
             Isolation.NONE, [self.etc, self.run], str(self.hami), str(self.mps), "nvidia.com/priority", self.proc
         )
 
@@ -40,9 +40,9 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_a_node_without_anything_has_nothing(machine: Machine) -> None:
-    ways = machine.reader()
-    assert (ways.installed.hami_core_directory, ways.installed.mps_directory) == ("", "")
-    assert dict(ways.vendor.devices) == {}
+    capabilities = machine.reader()
+    assert (capabilities.installed.hami_core_directory, capabilities.installed.mps_directory) == ("", "")
+    assert dict(capabilities.vendor.devices) == {}
 
 
 def test_devices_are_found_and_the_later_directory_counts(machine: Machine) -> None:
@@ -57,13 +57,13 @@ def test_devices_are_found_and_the_later_directory_counts(machine: Machine) -> N
 def test_files_are_parsed_only_when_they_have_changed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.describe(machine.etc)
     parsed: list[Path] = []
-    real = node_ways._specs
+    real = node_capabilities._specs
 
     def counted(file: Path) -> Any:
         parsed.append(file)
         return real(file)
 
-    monkeypatch.setattr(node_ways, "_specs", counted)
+    monkeypatch.setattr(node_capabilities, "_specs", counted)
     for _ in range(5):
         machine.reader()
     assert len(parsed) == 1

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuledger.formats.dialects.words import Words
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BadInput, DoesNotFit
+from gpuledger.model.cluster_snapshot import PodFacts
+from gpuledger.model.errors import BadInput, ShareRefused
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.model.world import PodFacts
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.node_rules import (
@@ -38,7 +38,7 @@ HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
 
 
-class Status(StrEnum):
+class PodStatus(StrEnum):
     """What became of a pod."""
 
     PLACED = "placed"
@@ -50,11 +50,11 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """Where a pod is placed, or why it is not: reason and sentence -> nodes for which it holds."""
 
     pod: str
-    status: Status
+    status: PodStatus
     node_name: str = ""
     shares: tuple[Share, ...] = ()
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class _Node:
     given: Given
 
 
-class Situation:
+class ObjectCluster:
     """Nodes with cards, and the pods on them."""
 
-    def __init__(self, words: Words, policy: Policy) -> None:
-        self._words = words
+    def __init__(self, dialects: Dialects, policy: Policy) -> None:
+        self._dialects = dialects
         self._ledger = Ledger()
         self._chooser = Chooser(self._ledger, policy)
         self._nodes: dict[str, _Node] = {}
@@ -145,14 +145,14 @@ class Situation:
 
         Policies learn from what it asks for of cards.
         """
-        request = pod_facts(pod.content, self._words).request
+        request = pod_facts(pod.content, self._dialects).request
         if request is not None:
             self._learn_of_bound(request)
         self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content))
 
     # Pods.
 
-    def take(self, given: Given) -> Outcome | None:
+    def take(self, given: Given) -> PodOutcome | None:
         """Let a bound pod have the cards that it says, and place any other.
 
         Return None if it has ended, is bound and asks for no card, or can't be read.
@@ -163,8 +163,8 @@ class Situation:
             self.problems.append(Problem(given.file, given.name, str(error)))
             return None
 
-    def _take(self, given: Given) -> Outcome | None:
-        facts = pod_facts(given.content, self._words)
+    def _take(self, given: Given) -> PodOutcome | None:
+        facts = pod_facts(given.content, self._dialects)
         if facts.pod.uid in self._seen:
             raise BadInput("a pod of this name was given before")
         self._seen.add(facts.pod.uid)
@@ -176,7 +176,7 @@ class Situation:
             if facts.node_name:
                 self.count_host(given)
                 return None
-            return Outcome(str(facts.pod), Status.NO_GPU)
+            return PodOutcome(str(facts.pod), PodStatus.NO_GPU)
         if facts.node_name:
             return self._hold(facts, facts.request)
         return self._place(facts, facts.request, pod_rules(given.content))
@@ -186,18 +186,18 @@ class Situation:
         self._chooser.arrived(request)
         self._chooser.taken_over()
 
-    def _hold(self, facts: PodFacts, request: PodRequest) -> Outcome:
+    def _hold(self, facts: PodFacts, request: PodRequest) -> PodOutcome:
         self._learn_of_bound(request)
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
         shares = missing_shares(facts, (), _Cards(self._ledger))
         try:
             self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
-        except DoesNotFit as error:
+        except ShareRefused as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
-        return Outcome(str(facts.pod), Status.BOUND, facts.node_name, shares)
+        return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
 
-    def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> Outcome:
+    def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
         reasons: Counter[tuple[str, str]] = Counter()
         possible = []
         for name, node in self._nodes.items():
@@ -214,18 +214,18 @@ class Situation:
         choice = self._chooser.choose(request, possible, 1)
         if not choice.placements:
             reasons.update(_reason(refusal) for refusal in choice.refusals.values())
-            return Outcome(str(facts.pod), Status.NO_ROOM, reasons=reasons)
+            return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         [placement] = choice.placements
         self._ledger.hold(facts.pod.uid, placement, PINNED)
-        return Outcome(str(facts.pod), Status.PLACED, placement.node_name, placement.shares)
+        return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
 
     # Inside.
 
     def _facts(self, given: Given) -> NodeFacts:
         """Return what matters of a node; one that says nothing of its device plugin counts as if that answered."""
-        facts = node_facts(given.content, self._words)
+        facts = node_facts(given.content, self._dialects)
         allocatable = (given.content.get("status") or {}).get("allocatable") or {}
-        counts = {*self._words.counts(), *(words.count for words, _ in facts.registers)}
+        counts = {*self._dialects.counts(), *(register.count for register, _ in facts.registers)}
         if facts.offer is not None or not facts.registers or counts & {*allocatable}:
             return facts
         self._taken_as_served.append(f"{given.file}: {given.name}")
@@ -233,13 +233,13 @@ class Situation:
 
     def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
         """Return what would matter of a node if the device plugins answered that have listed its cards."""
-        served = {words.count for words, _ in facts.registers}
-        if any(words.dialect is Dialect.NATIVE for words, _ in facts.registers):
-            served |= {*self._words.counts(of=NVIDIA)}
+        served = {register.count for register, _ in facts.registers}
+        if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
+            served |= {*self._dialects.counts(of=NVIDIA)}
         offered = dict.fromkeys(served, "1")
         status = given.content.get("status") or {}
         status = {**status, "allocatable": {**(status.get("allocatable") or {}), **offered}}
-        return node_facts({**given.content, "status": status}, self._words)
+        return node_facts({**given.content, "status": status}, self._dialects)
 
     def _register(self, facts: NodeFacts, stored: Sequence[StoredCard]) -> None:
         for card in stored:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.agent.container_starts import NodeWays
+from gpuledger.agent.container_starts import NodeCapabilities
 from gpuledger.agent.delivery.isolation import Installed, Isolation
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
@@ -19,7 +19,7 @@ MPS_PID_FILE = "pipe/nvidia-cuda-mps-control.pid"
 """Written by MPS' control daemon below its CUDA_MPS_PIPE_DIRECTORY."""
 
 
-class NodeWaysReader:
+class NodeCapabilitiesReader:
     """Looks at the node whenever a container starts; parses files only when they have changed."""
 
     def __init__(
@@ -37,9 +37,9 @@ class NodeWaysReader:
         self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
         self._vendor = VendorDevices()
 
-    def __call__(self) -> NodeWays:
+    def __call__(self) -> NodeCapabilities:
         """Return what there is now."""
-        return NodeWays(self._isolation, self._installed(), self._vendor_devices(), self._priority_resource)
+        return NodeCapabilities(self._isolation, self._installed(), self._vendor_devices(), self._priority_resource)
 
     def _installed(self) -> Installed:
         hami_core = Path(self._hami_core_directory)

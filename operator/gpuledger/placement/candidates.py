@@ -1,4 +1,4 @@
-"""The ways to give a pod its cards on one node that a price can tell apart."""
+"""The candidates for a pod on one node, sets of cards that differ in price."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gpuledger.placement.work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What counts of a pod for its placement. Pods with equal asks go to the same node."""
+class Footprint:
+    """What counts of a pod for its placement. Pods with equal footprints go to the same node."""
 
     shape: Shape
     host: HostAmounts
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Candidate:
     """Cards for every container of a pod, on one node."""
 
     node: NodeRoom
     assignment: Assignment
 
 
-def differing_ways(shape: Shape, node: NodeRoom, work: Work | None = None) -> Sequence[Way] | Refusal:
-    """Return ways of which each leaves something else behind, or why the pod does not fit.
+def differing_candidates(shape: Shape, node: NodeRoom, work: Work | None = None) -> Sequence[Candidate] | Refusal:
+    """Return candidates of which each leaves something else behind, or why the pod does not fit.
 
     A pod of one container with one card has as many as there are different rooms. Any other pod has one, the tightest:
     its combinations are too many to be priced, and mostly it asks for whole cards, which are all the same. Where rooms
@@ -43,12 +43,12 @@ def differing_ways(shape: Shape, node: NodeRoom, work: Work | None = None) -> Se
     if len(shape) == 1 and shape[0].cards == 1 and not shape[0].one_numa_node:
         rooms = _differing_rooms(shape[0], node) if takes_pods(node, shape) else ()
         if rooms:
-            return [Way(node, ((room.card.uuid,),)) for room in rooms]
+            return [Candidate(node, ((room.card.uuid,),)) for room in rooms]
         refusal = refuse_alone(shape[0], node)
         if refusal:
             return refusal
     found = choose_cards(shape, node, Preference.BINPACK, work)
-    return found if isinstance(found, Refusal) else (Way(node, found),)
+    return found if isinstance(found, Refusal) else (Candidate(node, found),)
 
 
 def _differing_rooms(demand: Demand, node: NodeRoom) -> Sequence[Room]:
