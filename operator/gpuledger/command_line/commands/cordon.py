@@ -20,7 +20,7 @@ Json = dict[str, Any]
 NO_REASON = "cordoned by hand"
 
 
-@click.command(short_help="Let cards or a node take no new pods.")
+@click.command(short_help="Keep new pods off cards or a node.")
 @click.argument(
     "names",
     nargs=-1,
@@ -28,18 +28,18 @@ NO_REASON = "cordoned by hand"
     metavar="[card/UUID | node/NAME]...",
     shell_complete=completed_names("card", "node"),
 )
-@click.option("--reason", default=NO_REASON, show_default=True, help="What the card then shows.")
+@click.option("--reason", default=NO_REASON, show_default=True, help="Reason that the card shows.")
 @access_options
 def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context: str | None, no_color: bool) -> None:
-    """Let cards take no new pods, or all cards of a node; who holds them stays.
+    """Keep new pods off cards, or off all cards of a node; pods that hold them stay.
 
-    Writes the annotation gpuledger.dev/cordoned, for which your account needs `patch` on gpuallocations. Ends with 0,
-    or with 2 after an error; said twice, it changes nothing.
+    Writes the annotation gpuledger.dev/cordoned, for which your account needs `patch` on gpuallocations. Exit status:
+    0, or 2 after an error; a second run changes nothing.
     """
     _change(names, reason, kubeconfig, context)
 
 
-@click.command(short_help="Let them take new pods again.")
+@click.command(short_help="Let cordoned cards take new pods again.")
 @click.argument(
     "names",
     nargs=-1,
@@ -49,7 +49,7 @@ def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context:
 )
 @access_options
 def uncordon(names: tuple[str, ...], kubeconfig: str | None, context: str | None, no_color: bool) -> None:
-    """Let cordoned cards take new pods again. Ends as `cordon` does."""
+    """Let cordoned cards take new pods again. Exit status as for `cordon`."""
     _change(names, None, kubeconfig, context)
 
 

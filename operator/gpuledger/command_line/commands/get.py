@@ -38,10 +38,9 @@ Json = dict[str, Any]
 def get(
     name: str, namespace: str | None, output: str, kubeconfig: str | None, context: str | None, no_color: bool
 ) -> None:
-    """Show a pod's cards and what its containers were told, or who holds a card.
+    """Show a pod's cards and each container's part of them, or the pods that hold a card.
 
-    The beginning of a UUID is enough where no other card has it. Ends with 0, or with 2 after an error: also if there
-    is no such pod or card.
+    A unique prefix of a UUID is enough. Exit status: 0, or 2 after an error or if there is no such pod or card.
     """
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         kind, _, rest = name.partition("/")
@@ -129,7 +128,7 @@ def pod_lines(pod: Json, page: Page) -> list[str]:
     if pod["told"]:
         titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
         told = [(each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]]
-        lines += ["", "What its containers were told:", *table(page, titles, told)]
+        lines += ["", "In the pod's annotation, by container:", *table(page, titles, told)]
     if pod["toldProblem"]:
         lines += ["", page.paint(pod["toldProblem"], "yellow")]
     return lines

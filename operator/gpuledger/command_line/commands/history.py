@@ -37,7 +37,7 @@ STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": 
 )
 @namespace_option
 @click.option("--kind", type=click.Choice([kind.value for kind in Happening]), help="Only records of this kind.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The last so many records.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records to show.")
 @operator_option
 @output_option("table", "wide", "json", "yaml")
 @access_options
@@ -52,9 +52,9 @@ def history(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Show what happened to a pod, a card, a node, or in all: newest last.
+    """Show what happened to a pod, a card, a node or all of them, newest last.
 
-    Asks the operator, which remembers what it has seen since it started. Ends with 0, or with 2 after an error.
+    Asks the operator, which has records since it started. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
         of_pod = name is not None and name.startswith("po")

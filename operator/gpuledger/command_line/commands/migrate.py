@@ -35,9 +35,9 @@ NARROWEST = 140
 def migrate(
     context: click.Context, settings_file: Path | None, kubeconfig: Path | None, dry_run: bool, output: str
 ) -> None:
-    """Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.
+    """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
-    Users can write these annotations: look at what --dry-run shows first. Ends with 1 if something needs a person.
+    Users can write these annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act.
     """
     settings = read_settings(settings_file)
     names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
