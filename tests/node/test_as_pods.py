@@ -342,7 +342,9 @@ def test_an_agent_without_the_kubelets_directory_serves_nothing(
         except ControlPlaneError as error:
             return str(error)
 
-    cluster.wait(lambda: "the kubelet does not listen" in answer(), "the agent says why it is not ready", timeout_s=120)
+    cluster.wait(
+        lambda: "the kubelet is not connected" in answer(), "the agent says why it is not ready", timeout_s=120
+    )
 
 
 def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(

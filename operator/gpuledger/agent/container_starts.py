@@ -106,7 +106,7 @@ class ContainerStarts:
                         return await self._prepare(resource, slots, asked_for)
                     except (NotYet, Unreachable, OSError) as error:
                         why = str(error)
-                        logger.info("a start is tried again: %s", why)
+                        logger.info("a container start is retried: %s", why)
                     await asyncio.sleep(backoff.next_s())
         except TimeoutError as error:
             raise NotYet(f"{why}; tried for {PATIENCE_S:g} s") from error
@@ -128,7 +128,7 @@ class ContainerStarts:
                 try:
                     await self._deliver(await self._owners.find(resource, slots), resource, slots)
                 except (GpuledgerError, OSError) as error:
-                    logger.info("slots that somebody has are left as they are: %s", error)
+                    logger.info("the files of slots in use stay as they are: %s", error)
 
     async def _prepare(self, resource: str, slots: frozenset[str], asked_for: str | None) -> None:
         """Have the cards ready; `asked_for` is what Allocate had answered when the start was asked for."""
@@ -136,7 +136,7 @@ class ContainerStarts:
         await self._deliver(owner, resource, slots)
         if self._owners.answered(resource, slots) != asked_for:
             # Who asked is gone, and its kubelet has forgotten our answer: it would start the container without.
-            raise StartRefused("the slots have come to another container since this start was asked for")
+            raise StartRefused("the kubelet has given the slots to another container since it requested this start")
         pod = pod_identity(owner.pod)
 
         def is_over(grant: Grant) -> bool:

@@ -126,7 +126,7 @@ class EndedPods:
             try:
                 sight = await self._look({uid: each.containers for uid, each in sought.items()})
             except OSError as error:  # as for want of a file descriptor: then nothing is known of any pod
-                logger.warning("what is left of pods that have ended can't be seen, trying again: %s", error)
+                logger.warning("the processes of ended pods can't be listed, retrying: %s", error)
                 return False
             self._conclude(sought, sight)
         self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
@@ -152,7 +152,9 @@ class EndedPods:
             return
         self._said.pop(uid, None)
         self._said[uid] = runs
-        logger.info("pod with UID %s: %s", uid, "something of it still runs" if runs else "nothing of it is left")
+        logger.info(
+            "pod with UID %s: %s", uid, "some of its processes still run" if runs else "none of its processes are left"
+        )
         ended = [each for each, still in self._said.items() if not still]
         for each in ended[: max(0, len(self._said) - MAX_NAMED)]:
             del self._said[each]

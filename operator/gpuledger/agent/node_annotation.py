@@ -93,11 +93,11 @@ class NodeAnnotation:
         try:
             await self._nodes.annotate_own_node(self._node_name, self._annotation, wanted)
         except ApiError as error:
-            logger.warning("node %s does not show %s: %s", self._node_name, self._annotation, error)
+            logger.warning("node %s: annotation %s can't be written: %s", self._node_name, self._annotation, error)
             return
         finally:
             self._tried_s = asyncio.get_running_loop().time()
         if events == self._events:  # else the watch knows better, or will in a moment
             self._shown = wanted
         self.writes += 1
-        logger.info("node %s: %s is written down", self._node_name, self._annotation)
+        logger.info("node %s: annotation %s is written", self._node_name, self._annotation)

@@ -142,7 +142,7 @@ class Agent:
         """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
         await self._has_cards.wait()
         if not await self._sees_processes():
-            logger.warning("without hostPID, what is left of pods that were deleted by force is not known")
+            logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
         self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants()})
@@ -157,7 +157,7 @@ class Agent:
             try:
                 pods = await self._store.pods_of_node(self._plan.node_name)
             except ApiError as error:
-                logger.info("whether this pod has hostPID is asked again: %s", error)
+                logger.info("whether this pod has hostPID can't be read yet, retrying: %s", error)
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
             own = (pod for pod in pods if pod["metadata"]["uid"] == self._plan.own_pod_uid)
@@ -167,9 +167,11 @@ class Agent:
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Take in what the driver shows now."""
         if snapshot is None:
-            logger.error("the driver is gone: no container can start")
+            logger.error("the NVIDIA driver is not available: no container can start")
             self._driver_up = False
-            self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
+            self.cards = tuple(
+                replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
+            )
             self._slots.withdraw()
         else:
             self._driver_up = True
@@ -219,7 +221,7 @@ class Agent:
         try:
             gone = await self._departed.find()
         except ApiError as error:
-            logger.info("pods that are gone are looked for later: %s", error)
+            logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
             return
         self._starts.forget(lambda grant: grant.pod_uid in gone)
 
@@ -242,7 +244,7 @@ class Agent:
         try:
             await self._store.create_event(event)
         except ApiError as error:
-            logger.warning("node %s could not be told: %s", self._plan.node_name, error)
+            logger.warning("node %s: the Event could not be created: %s", self._plan.node_name, error)
 
     # Health.
 
@@ -261,7 +263,7 @@ class Agent:
         if not self._known.is_set() or self._connected():
             self._connected_s = now_s
         elif now_s - self._connected_s > KUBELET_SILENCE_S:
-            problems.append(f"the kubelet has not listened for {KUBELET_SILENCE_S:g} s")
+            problems.append(f"the kubelet has not been connected for {KUBELET_SILENCE_S:g} s")
         return problems
 
     def _not_ready(self) -> list[str]:
@@ -269,9 +271,9 @@ class Agent:
         if not self._known.is_set():
             problems.append("the cards are not known yet")
         if not self._connected():
-            problems.append("the kubelet does not listen")
+            problems.append("the kubelet is not connected")
         if not self._register.written:
-            problems.append("the node does not show its cards")
+            problems.append("the node's annotation does not list its cards yet")
         if self._has_cards.is_set() and not self._ended.speaks:
             problems.append("which pods have ended is not known yet")
         return problems

@@ -76,7 +76,7 @@ class Supervisor:
                 pause_s = STEADY_PAUSE_S
             else:
                 pause_s = backoff.next_s()
-            logger.error("the agent's serving process has ended with status %d; the next one in %g s", status, pause_s)
+            logger.error("the agent's serving process exited with status %d; restarting it in %g s", status, pause_s)
             self._pause(pause_s)
         return 0
 
@@ -135,7 +135,9 @@ class Supervisor:
                 if not stopping:
                     heard_s, starved_s = time.monotonic(), waited_for_cpu_s(self._child)
                     deadline_s = heard_s + self._silence_s
-        logger.error("the serving process %s: it is killed", "does not stop" if stopping else "has fallen silent")
+        logger.error(
+            "the serving process %s; killing it", "does not stop" if stopping else "has stopped sending heartbeats"
+        )
         self._signal(signal.SIGKILL)
 
     def _is_starved(self, waited_s: float, heard_s: float) -> bool:

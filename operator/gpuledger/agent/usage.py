@@ -94,7 +94,7 @@ class Usage:
             try:
                 self._pods = {**await self._containers()}
             except ApiError as error:
-                logger.info("whose container %s is can't be asked: %s", container, error)
+                logger.info("the pod of container %s can't be looked up: %s", container, error)
                 return ""
             if container not in self._pods:  # or its kubelet has not told yet
                 self._of_no_pod[container] = now_s

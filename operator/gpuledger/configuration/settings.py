@@ -198,7 +198,7 @@ class Settings:
         known = {option.name: option for option in fields(self)}
         for name in values:
             if name not in known:
-                raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
+                raise ValueError(f"settings: unknown option {name!r}; options are {', '.join(sorted(known))}")
         result = replace(self, **{name: checked(known[name], value) for name, value in values.items()})
         result._check()
         return result

@@ -51,4 +51,4 @@ class Events:
             pass
         except ApiError as error:
             about = event["involvedObject"]
-            logger.warning("%s %s could not be told: %s", about["kind"].lower(), about["name"], error)
+            logger.warning("%s %s: the Event could not be created: %s", about["kind"].lower(), about["name"], error)

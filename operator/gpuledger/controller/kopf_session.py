@@ -99,7 +99,7 @@ class SteadyAnswers:
         return True
 
     async def _failed(self, error: Exception) -> bool:
-        logger.warning("an answer to Kopf can't be read: %r; asking again", error)
+        logger.warning("a response to Kopf can't be read: %r; retrying", error)
         await asyncio.sleep(PAUSE_S)
         return False
 
@@ -137,7 +137,7 @@ class _Watched(_Content):
         """Yield whole lines, one at a time."""
         async for line in whole_lines(self._content.iter_chunked(size), f"watch of {self._kind}"):
             if not _is_survived(line):
-                logger.warning("watch of %s: %s; watching again", self._kind, line[:300].decode(errors="replace"))
+                logger.warning("watch of %s: %s; restarting it", self._kind, line[:300].decode(errors="replace"))
                 await asyncio.sleep(PAUSE_S)
                 return
             yield line + b"\n"

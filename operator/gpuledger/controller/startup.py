@@ -107,7 +107,7 @@ async def _find_out_who_preempts(operator: Operator) -> None:
     workflows = operator.workflows
     version = await KubeReads(operator.client).server_version()
     workflows.who_preempts.know(version)
-    who = "kube-scheduler, which asks" if workflows.who_preempts.scheduler else "the operator itself"
+    who = "kube-scheduler, which calls the extender" if workflows.who_preempts.scheduler else "the operator itself"
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
@@ -117,7 +117,7 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
             await step()
             return
         except (Unreachable, Conflict) as error:  # no answer, or a list that has expired between two of its pages
-            logger.warning("the ledger can't be read yet, trying again: %s", error)
+            logger.warning("the ledger can't be read yet, retrying: %s", error)
             await asyncio.sleep(START_PAUSE_S)
 
 

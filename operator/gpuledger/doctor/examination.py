@@ -121,6 +121,6 @@ def _place(finding: Finding) -> tuple[bool, int]:
 
 def _not_checked(unread: dict[Unread, list[str]]) -> Iterator[Finding]:
     for each, checks in unread.items():
-        named = f"not checked: {', '.join(checks)}" if checks else "not read; checks that are left out need it, too"
+        named = f"not checked: {', '.join(checks)}" if checks else "not read; the skipped checks need it, too"
         text = f"{named}. {each.why}"
         yield Finding.of(Kind.NOT_CHECKED, each.what, text, f"needs {each.needs}")

@@ -69,7 +69,7 @@ class Access:
     denied: tuple[Permission, ...]
 
 
-_NOT_ASKED = Unread("", "it was not asked for", "")
+_NOT_ASKED = Unread("", "it was not requested", "")
 
 
 @dataclass(frozen=True, slots=True)

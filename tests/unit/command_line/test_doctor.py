@@ -96,7 +96,7 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
     ("option", "text", "told"),
     [
         ("--settings", "no_such_option: 1", "no_such_option"),
-        ("--scheduler-config", "kind: Pod", "file.yaml is no KubeSchedulerConfiguration"),
+        ("--scheduler-config", "kind: Pod", "file.yaml is not a KubeSchedulerConfiguration"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_no_finding(tmp_path: Path, option: str, text: str, told: str) -> None:

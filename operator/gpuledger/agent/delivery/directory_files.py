@@ -76,7 +76,7 @@ class DirectoryFiles:
             try:
                 grant = read_grant(record.read_bytes())
             except (OSError, BadInput) as error:
-                logger.warning("%s is left alone: %s", record, error)
+                logger.warning("%s is not ours and stays: %s", record, error)
                 continue
             if grant.name == record.parent.name:
                 found.append(grant)

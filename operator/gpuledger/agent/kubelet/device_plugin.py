@@ -73,7 +73,7 @@ class DevicePlugin(services.DevicePluginServicer):
         try:
             await self._start(self.resource, frozenset(request.devices_ids))
         except GpuledgerError as error:
-            logger.warning("a container is not started: %s", error)
+            logger.warning("a container start is refused: %s", error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return messages.PreStartContainerResponse()
 

@@ -91,7 +91,7 @@ class SlotOwners:
         uids, names = {entry.pod_uid for entry in own}, _names(own)
         if len(uids) == 1 and not names:
             raise StartRefused(
-                f"the pod with UID {own[0].pod_uid} was given its GPUs by another device plugin: delete it, so that it "
+                f"the pod with UID {own[0].pod_uid} got its GPUs from another device plugin: delete it, so that it "
                 "is created anew"
             )
         last = self.answered(resource, slots)
@@ -108,7 +108,7 @@ class SlotOwners:
         if owner.noted:
             lost |= {entry.pod_uid for entry in self._noted(resource, slots) or ()} != {identity.uid}
         if lost:
-            raise NotYet(f"the slots of pod {identity} have come to another one")
+            raise NotYet(f"the kubelet has given the slots of pod {identity} to another pod")
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""

@@ -114,7 +114,7 @@ def _log(found: Examination) -> None:
         level = logging.ERROR if finding.kind.severity is Severity.ERROR else logging.WARNING
         logger.log(level, "%s", log_line(finding))
     if not found.findings:
-        logger.info("what the operator needs is there")
+        logger.info("everything that the operator needs is there")
 
 
 def _yaml_of(file: Path) -> dict[str, Any]:
@@ -123,9 +123,9 @@ def _yaml_of(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{file} is no YAML: {error}") from error
+        raise BadInput(f"{file} is not YAML: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != "KubeSchedulerConfiguration":
-        raise BadInput(f"{file} is no KubeSchedulerConfiguration")
+        raise BadInput(f"{file} is not a KubeSchedulerConfiguration")
     return content
 
 

@@ -105,10 +105,10 @@ def card_lines(card: Json, page: Page) -> list[str]:
         *_facts(card, page),
     ]
     lines += _pods_table("held by", card["holders"], page)
-    lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], page)
+    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], page)
     lines += _pods_table("found on it, without room", card["conflictsWith"], page)
     if not card["holders"]:
-        lines += ["", "Nobody holds it."]
+        lines += ["", "No pod holds it."]
     return lines
 
 

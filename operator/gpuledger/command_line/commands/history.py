@@ -71,7 +71,7 @@ def question(named: str | None, namespace: str, kind: str | None, limit: int) ->
         return asked
     what, _, name = named.partition("/")
     if not name or what not in ("pod", "po", "pods", "card", "cards", "node", "no", "nodes"):
-        raise BadInput(f"{named!r} is none of pod/NAME, card/UUID and node/NAME")
+        raise BadInput(f"{named!r} is neither pod/NAME, card/UUID nor node/NAME")
     if what.startswith("po"):
         return asked | {"namespace": namespace, "pod": name}
     return asked | {"card" if what.startswith("card") else "node": name}
@@ -81,7 +81,7 @@ def history_lines(found: Json, page: Page, now: datetime, wide: bool = False) ->
     """Return the records, newest last; with `wide`, the cards and what else there was."""
     records = found["records"]
     if not records:
-        return [f"Nothing is recorded of that; the operator keeps {found['kept']} records since it has started."]
+        return [f"No record matches; the operator has kept {found['kept']} records since it started."]
     columns = [
         Column("TIME"),
         Column("WHAT"),

@@ -70,7 +70,7 @@ def _text_of(file: str) -> str:
         with click.open_file(file, encoding="utf-8") as opened:
             return str(opened.read())
     except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is no text: {error}") from None
+        raise BadInput(f"{file} is not text: {error}") from None
 
 
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:

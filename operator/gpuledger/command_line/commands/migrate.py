@@ -78,9 +78,9 @@ def as_lines(steps: Sequence[Step], dry_run: bool, page: Page) -> Iterator[str]:
 
 def _summary(steps: Sequence[Step], done: str) -> str:
     if not steps:
-        return "Nothing to move over: every bound pod has its shares in the ledger."
+        return "Nothing to migrate: every bound pod has its shares in the ledger."
     blocked = sum(bool(step.why) for step in steps)
-    return f"{len(steps) - blocked} shares {done}, {blocked} need a person."
+    return f"{len(steps) - blocked} shares {done}, {blocked} need a decision."
 
 
 def _as_json(step: Step) -> Json:

@@ -38,7 +38,7 @@ def webhook_config(
 
     ca_bundle = ca_file.read() if ca_file else b""
     if ca_file and b"-----BEGIN CERTIFICATE-----" not in ca_bundle:
-        raise click.ClickException(f"{ca_file.name} has no certificate in PEM")
+        raise click.ClickException(f"{ca_file.name} has no PEM certificate")
     if url and not url.startswith("https://"):
         raise click.UsageError("--url must begin with https://")
     kinds = frozenset(("validating", "mutating") if kind == "all" else (kind,))

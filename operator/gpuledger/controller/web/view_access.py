@@ -94,7 +94,7 @@ class LocalAccess:
         """Refuse names that are not this machine's own: a website can have its name point here."""
         name = _parts(f"//{request.headers.get(hdrs.HOST, '')}")[0]
         if not is_loopback(name):
-            raise refusal(web.HTTPForbidden, "this address is reached as localhost alone")
+            raise refusal(web.HTTPForbidden, "this address only accepts requests to localhost")
 
 
 class TokenAccess:
@@ -120,11 +120,13 @@ class TokenAccess:
         try:
             allowed = await self._verdict(key, token)
         except Denied as error:
-            raise refusal(web.HTTPServiceUnavailable, f"the operator may not ask who you are: {error}") from error
+            raise refusal(
+                web.HTTPServiceUnavailable, f"the operator is not allowed to verify your token: {error}"
+            ) from error
         except ApiError as error:
-            raise refusal(web.HTTPServiceUnavailable, "the API server can't be asked who you are") from error
+            raise refusal(web.HTTPServiceUnavailable, "the API server could not verify your token") from error
         if allowed is None:
-            raise refusal(web.HTTPUnauthorized, "this token is nobody's, or not valid any longer")
+            raise refusal(web.HTTPUnauthorized, "this token is unknown or has expired")
         if not allowed:
             raise refusal(web.HTTPForbidden, f"this account may not list {PLURAL}.{GROUP}")
 
@@ -164,7 +166,7 @@ def guard(access: Access, is_public: Callable[[str], bool]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not _from_here(request):
-            raise refusal(web.HTTPForbidden, "requests that another website causes are not answered")
+            raise refusal(web.HTTPForbidden, "requests from another website are refused")
         if not (access.asks_for_token and is_public(request.path)):
             await access.check(request)
         return await handler(request)

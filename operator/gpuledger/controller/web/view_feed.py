@@ -200,7 +200,7 @@ class Feed:
             try:
                 await self.refresh()
             except Exception:
-                logger.exception("the page can't be brought up to date")
+                logger.exception("the page's data can't be updated")
                 await asyncio.sleep(FAULT_PAUSE_S)
             await asyncio.sleep(INTERVAL_S + TIMER_S)
 

@@ -46,7 +46,9 @@ def check_inventory(facts: Facts) -> Iterator[Finding]:
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
             yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
         elif not found.registers and (sign := _sign_of_gpus(node, found)):
-            text = f"it has GPUs ({sign}), and no register of cards: it has neither our agent nor another's annotation"
+            text = (
+                f"it has GPUs ({sign}), but no register of cards: neither our agent's annotation nor another system's"
+            )
             yield Finding.of(Kind.NODE_NOT_SHARED, f"node {name}", text, NODE=name)
 
 
@@ -55,7 +57,7 @@ def _agent_problems(
 ) -> Iterator[Finding]:
     where = f"node {name}"
     if not pods:
-        text = f"it has the label {AGENT_LABEL}=true, and no pod of the node agent"
+        text = f"it has the label {AGENT_LABEL}=true, but no pod of the node agent"
         yield Finding.of(Kind.AGENT_ABSENT, where, text, NODE=name)
     elif not any(is_ready(pod) for pod in pods):
         pod = pods[0]
@@ -63,7 +65,7 @@ def _agent_problems(
         text = f"pod {name_of(pod)}: {why_not_ready(pod, last_words)}{more}"
         yield Finding.of(Kind.AGENT_NOT_READY, where, text, POD=name_of(pod), NODE=name)
     elif not found.registers:
-        yield Finding.of(Kind.NODE_WITHOUT_CARDS, where, "its agent is Ready, and has listed no cards", NODE=name)
+        yield Finding.of(Kind.NODE_WITHOUT_CARDS, where, "its agent is Ready, but has listed no cards", NODE=name)
 
 
 def check_registers(facts: Facts) -> Iterator[Finding]:
@@ -125,7 +127,7 @@ def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
                 text = f"it offers {', '.join(others)}, and none of {words.count}, which is the name in the settings"
                 yield Finding.of(Kind.NODE_NAMES, where, text, NODE=found.name)
             elif found.offer is None:
-                text = f"it lists cards in {words.annotation}, and its allocatable {words.count} is 0 or absent"
+                text = f"it lists cards in {words.annotation}, but its allocatable {words.count} is 0 or absent"
                 yield Finding.of(Kind.PLUGIN_SILENT, where, text, NODE=found.name)
 
 
@@ -171,9 +173,7 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
         if len(cards) < 2 or any(card.links for card in cards):
             continue
         hami = found.registers[0][0].dialect is Dialect.HAMI
-        mend = (
-            "" if hami else "Choose another node_policy and card_policy, or leave it: the cards count as equally far."
-        )
+        mend = "" if hami else "Choose another node_policy and card_policy, or ignore this: all links count as equal."
         text = f"its {len(cards)} cards have no scores, so topology can't tell them apart"
         yield Finding.of(Kind.NO_SCORES, f"node {found.name}", text, mend, NODE=found.name)
 

@@ -31,7 +31,7 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
         wanted = [each for each in wanted if _key(each) in stored or not each["kind"].startswith("Mutating")]
     chosen = [each for each in wanted if name_of(each) != WITH_AGENTS]
     if not webhooks and not any(_key(each) in stored for each in chosen):
-        yield Finding.of(Kind.POLICIES_ABSENT, "API server", "none of the admission policies is there, and no webhook")
+        yield Finding.of(Kind.POLICIES_ABSENT, "API server", "there are no admission policies, and no webhook")
         chosen = []
     elif not any(_key(each) in stored for each in chosen):
         chosen = []  # the webhook stands in for them
@@ -79,7 +79,9 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
     fills_in = any(kind.startswith("Mutating") for kind, _ in stored) or "MutatingWebhookConfiguration" in webhooks
     if known(facts.version) < MUTATING_FROM and not fills_in and (webhooks or ours & stored.keys()):
         major, minor = known(facts.version)
-        text = f"Kubernetes {major}.{minor} has no mutating policies, and no mutating webhook of ours is configured"
+        text = (
+            f"Kubernetes {major}.{minor} has no mutating policies, and gpuledger's mutating webhook is not configured"
+        )
         yield Finding.of(Kind.NO_DEFAULTS, "API server", text)
 
 
@@ -90,7 +92,7 @@ def check_webhook(facts: Facts) -> Iterator[Finding]:
     for found in known(facts.webhooks):
         where = f"{found['kind']} {name_of(found)}"
         if not release.webhook_port:
-            text = "pods with GPUs are sent to a webhook, and in the settings webhook_port is 0"
+            text = "pods with GPUs are sent to a webhook, but webhook_port is 0 in the settings"
             yield Finding.of(Kind.WEBHOOK_UNSERVED, where, text)
         conditions = [each.get("matchConditions") for each in found.get("webhooks") or ()]
         if problem := _other_names(

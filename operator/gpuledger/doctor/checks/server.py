@@ -35,7 +35,7 @@ def check_preemption(facts: Facts) -> Iterator[Finding]:
     """Yield whether evicting is left to a kube-scheduler that does not do it."""
     version, release = known(facts.version), known(facts.release)
     if release.preemption == "native" and version < ASKS_EXTENDERS:
-        text = f"preemption is native, and it is Kubernetes {_spelled(version)}: nobody is evicted for want of cards"
+        text = f"preemption is native, but it is Kubernetes {_spelled(version)}: no pod is evicted for cards"
         yield Finding.of(Kind.NOBODY_PREEMPTS, "settings", text)
 
 
