@@ -99,8 +99,8 @@ class Chooser:
             return Choice(placements, {}, known.ranking())
         if known.unseen:
             raise TooMuch(
-                f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
-                f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
+                f"the search for {len(request.shape)} containers takes long: {known.looked_at} nodes were "
+                f"looked at so far, {known.unseen} are left; it continues at the next request"
             )
         refused = known.refused
         try:  # quickly, for there can be thousands

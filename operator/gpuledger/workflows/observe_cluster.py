@@ -334,7 +334,7 @@ class ClusterObserver:
             except WentBack:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
-                logger.warning("comparing with the API server failed, trying again: %r", error)
+                logger.warning("the comparison with the API server failed, retrying: %r", error)
                 needed.set()
 
     async def _resync_allocations(self) -> None:

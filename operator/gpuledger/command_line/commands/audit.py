@@ -136,12 +136,12 @@ def _table(rows: list[tuple[Finding, bool]], show_mended: bool, page: Page) -> l
     if show_mended:
         for shown, (_, mended) in zip(body, rows, strict=True):
             shown.append((("yes", "green") if mended else ("no", "red"),))
-    return ruled(page, [columns[p] for p in used] + [Column("MENDED")] * show_mended, body)
+    return ruled(page, [columns[p] for p in used] + [Column("FIXED")] * show_mended, body)
 
 
 def _summary(report: Report) -> str:
     if not report.mended and not report.left:
         return "Ledger, pods and nodes agree."
-    parts = [f"{len(report.mended)} mended"] if report.mended else []
+    parts = [f"{len(report.mended)} fixed"] if report.mended else []
     parts += [f"{len(report.left)} left"] if report.left else []
     return f"{len(report.mended) + len(report.left)} found: {', '.join(parts)}."

@@ -251,7 +251,7 @@ class CardStatus(_Part):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     phase: CardPhase = Field(
-        description="Pending: just found, its holders are still being looked up. Ready: takes pods. Unhealthy: the "
+        description="Pending: just found, the operator still looks up its holders. Ready: takes pods. Unhealthy: the "
         "node says that it is broken. Unavailable: its node no longer offers it. Cordoned: a person has set the "
         "annotation gpuledger.dev/cordoned. Unaccounted: somebody may use the card whose share is not in the ledger. "
         "Only a Ready card takes new pods."

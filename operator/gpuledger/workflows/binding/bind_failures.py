@@ -105,4 +105,4 @@ class BindFailures:
     def check(self, pod: Pod) -> None:
         """Raise BindFailed if a pod is put off."""
         if self.put_off_s(pod.uid):
-            raise BindFailed(f"pod {pod} could not be bound several times in a row; it is tried again after a pause")
+            raise BindFailed(f"binding pod {pod} failed several times in a row; the operator retries after a pause")

@@ -93,7 +93,7 @@ class BindPermission:
             async with asyncio.timeout(ASKED_AGAIN_S):
                 while not self._is_asked():
                     if not self._is_expected or self.is_unanswered:
-                        raise NobodyAsks("kube-scheduler does not wait for the pod's Binding any more")
+                        raise NobodyAsks("kube-scheduler no longer waits for the pod's Binding")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:

@@ -50,7 +50,7 @@ MAX_POD_BYTES = 1_000_000
 """Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
 its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
 
-TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: put what is long in it into a ConfigMap"
+TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: move its long fields into a ConfigMap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class PodPlacer:
         if placement is not None:
             return placement.node_name
         self._releaser.recheck(pod.uid)
-        raise DoesNotFit(f"shares that an earlier attempt has left to pod {pod} are being given back")
+        raise DoesNotFit(f"shares of an earlier attempt to bind pod {pod} are still being released")
 
     def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
         if self.is_binding(pod.uid):
@@ -273,7 +273,7 @@ class PodPlacer:
         if self.is_binding(pod.uid):
             raise DoesNotFit(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
-        raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
+        raise DoesNotFit(f"pod {pod} still has shares on node {node_name}, which no longer takes it")
 
     def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
         self._counts.refusals.labels(refusal.reason).inc()
@@ -299,8 +299,8 @@ class PodPlacer:
             self._counts.binds.labels("late").inc()
             why = "the API server is slow to answer"
             if self._turns.is_waiting(arguments.uid):
-                why = "the node's device plugin has another pod to find first"
-            raise BindFailed(f"{why}; the pod is not bound yet, and it goes on when it is asked again")
+                why = "the node's device plugin has to find another pod first"
+            raise BindFailed(f"{why}; the pod is not bound yet, and the next request continues")
         try:
             bind.task.result()
         except GpuledgerError as error:
@@ -356,7 +356,7 @@ class PodPlacer:
         pod, request = pod_identity(found), self._request(found)
         seen, node_name = SeenPod(pod, resource_version(found), request), bound_node(found)
         if pod.uid != arguments.uid:
-            raise BindFailed(f"pod {pod} is another one by now")
+            raise BindFailed(f"pod {pod} has been replaced by another of the same name")
         if node_name:
             if node_name == arguments.node_name:
                 return seen, None

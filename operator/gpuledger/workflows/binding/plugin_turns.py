@@ -135,7 +135,7 @@ class PluginTurns:
     def _check_still_so(self, placement: Placement, dialect: Dialect) -> None:
         """Raise BindFailed if, while the pod waited, the node has changed plugins or lost one of its cards."""
         if self.dialect(placement.node_name) is not dialect:
-            raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
+            raise BindFailed(f"the device plugin of node {placement.node_name} has changed since the pod was placed")
         self.check_cards(placement)
 
     def check_cards(self, placement: Placement) -> None:
@@ -148,7 +148,7 @@ class PluginTurns:
             entry = self._ledger.entry(share.uuid)
             is_there = entry is not None and entry.reported and entry.card.node_name == placement.node_name
             if entry is None or not is_there or not entry.takes_pods:
-                raise BindFailed(f"card {share.uuid} of node {placement.node_name} takes no new pods any more")
+                raise BindFailed(f"card {share.uuid} of node {placement.node_name} no longer takes new pods")
             if self._ledger.strangers.is_closed(entry):
                 raise BindFailed(f"card {share.uuid} may be in use by a pod that is not in the ledger")
 

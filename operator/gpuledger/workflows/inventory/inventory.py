@@ -31,7 +31,7 @@ Json = dict[str, Any]
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
-UNACCOUNTED = "somebody may use it whose share is not in the ledger: `gpuledger audit` and `explain` say who"
+UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger audit` and `explain` name it"
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
 
 
@@ -171,7 +171,7 @@ class InventoryKeeper:
         try:
             inventory = read_registers(facts)
         except BadInput as error:  # what was known of the node stays as it is
-            self._tell(facts.name, (f"{error}; its cards stay as they were known",))
+            self._tell(facts.name, (f"{error}; its cards stay as they are in the ledger",))
             return
         given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
@@ -195,7 +195,9 @@ class InventoryKeeper:
             owner = self._other_owner(card)
             if owner:
                 self._left_out.setdefault(card.uuid, set()).add(node_name)
-                problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
+                problems.append(
+                    f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is ignored here"
+                )
             else:
                 entry = self._ledger.entry(card.uuid)
                 alike = entry is not None and entry.card == card and not card.fault  # which is not compared
@@ -293,7 +295,7 @@ class InventoryKeeper:
         entry = self._ledger.entry(card.uuid)
         for holder in entry.holders.values() if entry else ():
             if card.healthy:
-                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, its node reports")
+                self._teller.tell_pod(holder.pod, False, "GPUHealthy", f"{where} works again, as its node reports")
             else:
                 self._teller.tell_pod(holder.pod, True, "GPUUnhealthy", f"{where}: {_fault(card)}")
 
@@ -321,7 +323,7 @@ class InventoryKeeper:
         if node_name not in self._facts:
             return CardPhase.UNAVAILABLE, "its node is gone"
         if not entry.reported:
-            return CardPhase.UNAVAILABLE, "its node does not report it any more"
+            return CardPhase.UNAVAILABLE, "its node no longer reports it"
         if self._ledger.offer(node_name) is None:
             return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
         problem = self._starts.problem(node_name)

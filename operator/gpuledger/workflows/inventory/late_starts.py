@@ -163,7 +163,7 @@ class LateStarts:
             return
         self.observe_bound(found, bound_before=False)
         if pod_uid in self._waiting and is_long(found):
-            self._excuse(waiting, "its kubelet may be unable to write its status, for it is too long")
+            self._excuse(waiting, "its status may be too long for the kubelet to write")
             return
         await self._conclude(pod_uid)
 
@@ -176,13 +176,13 @@ class LateStarts:
         if self._waiting.get(pod_uid) is not waiting:
             return
         if other is not None:
-            self._excuse(waiting, f"pod {other} does, which came to the same node later")
+            self._excuse(waiting, f"pod {other}, which was bound to the same node later, has started")
             return
         self._note_late(pod_uid)
         waiting.timer = self._timer(pod_uid, self._timeout_s)
 
     def _excuse(self, waiting: _Waiting, why: str) -> None:
-        logger.warning("pod %s does not start, and says nothing about its node: %s", waiting.pod, why)
+        logger.warning("pod %s does not start, but its node is not to blame: %s", waiting.pod, why)
         self._excused.add(waiting.pod.uid)
         self._drop(waiting.pod.uid)
 

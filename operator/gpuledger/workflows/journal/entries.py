@@ -204,7 +204,9 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     uid, share = entry.holder.pod.uid, entry.holder.share
     present = card.holders.get(uid)
     if present is not None and present.state is HolderState.RELEASING:
-        entry.fail(DoesNotFit(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
+        entry.fail(
+            DoesNotFit(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is still being released")
+        )
     elif present is not None and present.share == share:
         if present.attempt == entry.holder.attempt:
             entry.succeed()

@@ -375,7 +375,7 @@ class _CardWriter:
 
     def _note_pause(self, error: ApiError) -> None:
         self._pause_s = max(self._backoff.next_s(), error.retry_after_s)
-        logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
+        logger.info("card %s: retrying in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:

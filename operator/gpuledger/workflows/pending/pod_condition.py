@@ -124,7 +124,7 @@ class WaitingTeller:
         try:
             found = await self._store.pod(pod.namespace, pod.name)
             if found["metadata"]["uid"] != uid:
-                raise NotFound(f"pod {pod} is another one by now")
+                raise NotFound(f"pod {pod} has been replaced by another of the same name")
             await self._bring_up_to_date(pod, found)
         except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
             self._told.pop(uid, None)

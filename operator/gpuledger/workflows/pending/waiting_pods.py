@@ -177,7 +177,7 @@ class WaitingPods:
                 await pause(attempt, error)
                 attempt += 1
             except ApiError as error:
-                logger.info("pod %s can't be called: %s", waiting.pod, error)
+                logger.info("pod %s can't be woken: %s", waiting.pod, error)
                 return
 
     async def _wake_up(self, pod: Pod) -> None:
@@ -367,7 +367,7 @@ class WaitingPods:
             except (NotFound, Invalid):  # it is gone, or another one by now
                 self._does_not_come(earmark)
             except ApiError as error:
-                logger.error("pod %s can't be woken, though there is room for it: %s", pod, error)
+                logger.error("pod %s can't be woken, although there is room for it: %s", pod, error)
                 self._does_not_come(earmark)
             else:
                 if self._earmarks.get(pod.uid) is earmark:

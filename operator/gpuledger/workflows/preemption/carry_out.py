@@ -249,7 +249,7 @@ class PreemptionCarrier:
         claims = self._ledger.promises.claims_of(pod_uid)
         taken = [(card, claim) for card, claim in claims if not self._is_free(card, claim)]
         if self._waits_in_vain(pod_uid, taken):
-            self.give_up(pod_uid, "others have come to its cards, and do not leave")
+            self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
         if not await self._evictor.evict(pod_uid, taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
@@ -265,7 +265,7 @@ class PreemptionCarrier:
         if since_s is None:
             return False
         if self._is_in_vain(pod_uid, since_s):
-            self.give_up(pod_uid, f"kube-scheduler does not take it to node {node_name}, where its cards are reserved")
+            self.give_up(pod_uid, f"kube-scheduler does not choose node {node_name}, where its cards are reserved")
         return True
 
     def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
@@ -279,9 +279,9 @@ class PreemptionCarrier:
         if pod_uid not in self._pending:
             return "the pod is bound or gone"
         if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
-            return "a card that it was to have is gone"
+            return "a card that was promised to it is gone"
         if self._seconds_left(holders) <= 0:
-            return "those that were to leave are still there, or the pod has not come to its cards in time"
+            return "the victims have not left in time, or the pod was not bound in time"
         return ""
 
     def _why_not_these(self, cards: Sequence[Card]) -> str:
@@ -290,7 +290,7 @@ class PreemptionCarrier:
         A node whose agent is away may be back in a moment.
         """
         lost = [card.uuid for card in cards if not self._ledger.node_room(card.node_name).can_give([card.uuid])]
-        return f"no pods can come to card {lost[0]} any more" if lost else ""
+        return f"card {lost[0]} no longer takes pods" if lost else ""
 
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
         """Tell whether what is reserved for a pod is known not to be all that it asks for."""
@@ -309,7 +309,7 @@ class PreemptionCarrier:
         if pod_uid in self._pending:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
-            logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
+            logger.info("pod %s: its preemption was given up: %s", holders[0].pod, why)
             self._teller.tell_pod(holders[0].pod, True, "PreemptionGivenUp", why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
             self.trail.note(Happening.GIVEN_UP, holders[0].pod, card.node_name, shares, why)

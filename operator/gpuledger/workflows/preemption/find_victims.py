@@ -59,7 +59,9 @@ class Budgets:
             await self._read(reader, namespace)
         except ApiError as error:
             logger.warning(
-                "namespace %s: its PodDisruptionBudgets can't be read, so nobody is evicted: %s", namespace, error
+                "namespace %s: its PodDisruptionBudgets can't be read, so none of its pods is evicted: %s",
+                namespace,
+                error,
             )
             self.unreadable[namespace] = f"{namespace}/* (these can't be read)"
 

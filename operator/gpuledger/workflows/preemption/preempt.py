@@ -203,7 +203,7 @@ class Preemption:
                 self._hard_wanted = False
                 await self._decide(self._undecided(hard=True))
         except Exception:
-            logger.exception("no victims were found for pods of several containers, which is a defect of this program")
+            logger.exception("searching victims for pods of several containers failed, which is a bug in gpuledger")
         finally:
             self._deciding_hard = None
 
@@ -297,16 +297,16 @@ class Preemption:
         try:
             await self._claim(pod, found, [victim.uid for victim in found.pods], found.pods)
         except GpuledgerError as error:
-            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             await asyncio.sleep(CLAIM_PAUSE_S)
             self._want(pod.uid)
             return
         except Exception:
-            logger.exception("pod %s: no room is claimed for it, which is a defect of this program", pod)
+            logger.exception("pod %s: claiming room for it failed, which is a bug in gpuledger", pod)
             self._rest(pod.uid)
             return
         await self._carrier.nominator.name(pod, found.placement.node_name)  # before anybody leaves
-        names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
+        names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
         self._teller.tell_pod(pod, False, "Preempting", sentence)
@@ -380,7 +380,7 @@ class Preemption:
         try:
             await self._claim(pod, found, (), [*found.pods, *self._known(victims)])
         except GpuledgerError as error:
-            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             return {}
         self._counts.preemptions.labels("begun").inc()
         self._carrier.look(pod.uid)

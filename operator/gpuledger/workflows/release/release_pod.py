@@ -214,7 +214,7 @@ class PodReleaser:
                     await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
                 return
             except GpuledgerError as error:
-                logger.warning("pod %s: giving its shares back is tried again: %s", pod, error)
+                logger.warning("pod %s: releasing its shares failed, retrying: %s", pod, error)
                 await pause(attempt, error)
                 attempt += 1
 
@@ -313,7 +313,7 @@ class PodReleaser:
         for _, holder in holders:
             uuid = holder.share.uuid
             if uuid not in kept:
-                logger.warning("pod %s is bound without its share of card %s: it is given back", holder.pod, uuid)
+                logger.warning("pod %s is bound without its share of card %s, which is released", holder.pod, uuid)
                 await self._journal.remove(uuid, pod_uid, holder)
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))

@@ -235,13 +235,15 @@ class Adopter:
     async def _take_in(self, facts: PodFacts) -> None:
         problem = await self._problem(facts)
         if not problem:
-            logger.info("pod %s was bound to node %s without its shares: they are entered", facts.pod, facts.node_name)
+            logger.info(
+                "pod %s was bound to node %s without its shares; the operator enters them", facts.pod, facts.node_name
+            )
             self._unknown.pop(facts.pod.uid, None)
             return
         unknown = _Unknown(facts.pod, facts.node_name, problem)
         if self._unknown.get(facts.pod.uid) != unknown:
             logger.warning(
-                "pod %s is bound to node %s, and its shares are not in the ledger: %s; `gpuledger audit` says more",
+                "pod %s is bound to node %s, but its shares are not in the ledger: %s; see `gpuledger audit`",
                 facts.pod,
                 facts.node_name,
                 problem,
@@ -257,7 +259,7 @@ class Adopter:
         if not self._adopt_pods and not on_list:
             return "adopt_pods is off"
         if not facts.taken_up:
-            return "its kubelet has not taken it up, and no scheduler has bound it"
+            return "its kubelet has not accepted it, and no scheduler has bound it"
         try:
             shares = missing_shares(facts, self._held(facts), self._cards)
         except BadInput as error:

@@ -38,7 +38,7 @@ ROUNDS = 4
 """How often it is looked for what mending itself brings up: once a pod's cards are entered its other ones are spare,
 and once a card is empty it can be deleted. There are no longer chains; the last round finds nothing to do."""
 
-NOT_ENTERED = "it could not be entered now; the log says why, and `gpuledger audit` what is left"
+NOT_ENTERED = "it could not be entered now; see the log for the reason, and `gpuledger audit` for what is left"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Mender:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._releaser.worker.idle()
         except TimeoutError:
-            logger.warning("some shares were not judged within %.0f s; audit again later", TIMEOUT_S)
+            logger.warning("some shares could not be checked within %.0f s; run the audit again later", TIMEOUT_S)
             await self._releaser.worker.stop()
         return [finding for finding in found if self._holder(finding) != before[finding.key]]
 
@@ -125,10 +125,12 @@ class Mender:
                             await self._store.delete_allocation(stored.card.object_name, stored.resource_version)
                         return True
         except GpuledgerError as error:
-            logger.warning("%s of %s is not mended: %s", finding.kind, finding.pod or finding.card, error)
+            logger.warning("%s of %s is not repaired: %s", finding.kind, finding.pod or finding.card, error)
         except TimeoutError:
             subject = finding.pod or finding.card
-            logger.warning("%s of %s is not mended within %.0f s; audit again", finding.kind, subject, TIMEOUT_S)
+            logger.warning(
+                "%s of %s is not repaired within %.0f s; run the audit again", finding.kind, subject, TIMEOUT_S
+            )
         return False
 
     async def _adopt(self, adoption: Adopt) -> bool:

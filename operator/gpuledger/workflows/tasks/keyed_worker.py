@@ -76,7 +76,7 @@ class KeyedWorker:
                     backoff.reset()
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                     pause_s = backoff.next_s()
-                    logger.warning("%s: trying again in %.1f s after %r", key, pause_s, error)
+                    logger.warning("%s: retrying in %.1f s after %r", key, pause_s, error)
                     self._marked.add(key)
                     await asyncio.sleep(pause_s)
         finally:
