@@ -280,7 +280,7 @@ class Agent:
 
     def _metrics(self) -> Iterable[Metric]:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
-        yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
+        yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
@@ -292,7 +292,7 @@ class Agent:
         processes = [(values, float(use.processes)) for values, use in uses]
         yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
-        yield counter("container_starts", "Starts of containers, by outcome.", starts, ["outcome"])
+        yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
         writes = float(self._register.writes + self._ends.writes)
         yield counter("node_writes", "Writes of this node's annotations.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])

@@ -34,7 +34,7 @@ class HolderState(StrEnum):
     ALLOCATED = "allocated"
     """The pod is bound, or about to be."""
     RELEASING = "releasing"
-    """Being taken back: the pod is gone and may still run, until a deadline, or its bind was given up."""
+    """Being taken back: the pod is gone and may still run, until a deadline, or its bind failed."""
 
 
 @dataclass(frozen=True, slots=True)
