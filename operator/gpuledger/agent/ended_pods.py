@@ -65,7 +65,7 @@ class EndedPods:
         """Whether what it says is complete: all pods were shown once, and those in doubt looked for."""
 
     def remember(self, node: Json, granted: Iterable[str]) -> None:
-        """Take in what this node said before this agent started, and the UIDs of the pods that had cards then."""
+        """Observe what this node said before this agent started, and the UIDs of the pods that had cards then."""
         with suppress(BadInput):
             self._said = dict(read_ends(node) or {})
             self._living = {uid: frozenset(ids) for uid, ids in read_containers(node).items()}
@@ -73,7 +73,7 @@ class EndedPods:
             self._living.setdefault(uid, frozenset())
 
     def observe(self, pod: Json, gone: bool) -> None:
-        """Take in a pod of this node."""
+        """Observe a pod of this node."""
         if self._resources.isdisjoint(resources_asked(pod)):
             return
         uid = pod["metadata"]["uid"]

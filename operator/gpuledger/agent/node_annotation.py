@@ -57,7 +57,7 @@ class NodeAnnotation:
         self._look.set()
 
     def observe(self, node: dict[str, Any], gone: bool) -> None:
-        """Take in the node as it is."""
+        """Observe the node as it is."""
         annotations = node["metadata"].get("annotations") or {}
         self._seen = not gone  # a node that was deleted comes back with its kubelet
         self._shown = annotations.get(self._annotation)

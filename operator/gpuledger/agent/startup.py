@@ -165,7 +165,7 @@ class Agent:
         return True
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
-        """Take in what the driver shows now."""
+        """Observe what the driver shows now."""
         if snapshot is None:
             logger.error("the NVIDIA driver is not available: no container can start")
             self._driver_up = False

@@ -61,7 +61,7 @@ class Usage:
         self.uses: tuple[Use, ...] = ()
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
-        """Take in the processes on all cards."""
+        """Observe the processes on all cards."""
         memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
         number: Counter[tuple[str, str]] = Counter()
         for process in processes:

@@ -123,7 +123,7 @@ class Helper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # What it has started itself, to log in for example, can live on and hold the pipe: nobody waits for that.
+        # What it has started itself, to log in for example, can live on and hold the pipe: no one waits for that.
         if self._listener:
             self._listener.join(END_TIMEOUT_S)
         if self._process.stdout and not (self._lock.locked() or (self._listener and self._listener.is_alive())):

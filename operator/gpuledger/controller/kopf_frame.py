@@ -124,7 +124,7 @@ class KopfFrame:
         return "read" if (await self._built()).workflows.observer.synced else "not read yet"
 
     async def node(self, event: kopf.RawEvent, **_: Any) -> None:
-        """Take in a Node."""
+        """Observe a Node."""
         operator = await self._built()
         operator.workflows.observer.node(dict(event["object"]), gone=event["type"] == "DELETED")
 

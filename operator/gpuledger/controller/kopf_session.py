@@ -56,7 +56,7 @@ class SteadyAnswers:
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Send a request until it succeeds. Raises what aiohttp raises without an answer: Kopf asks again then."""
         while True:
-            if authorization := await self._client.authorization():  # anew each time: tokens end
+            if authorization := await self._client.authorization():  # each time: tokens expire
                 request.headers["Authorization"] = authorization
             response = await send(request)
             if response.status >= HTTPStatus.BAD_REQUEST:
@@ -69,7 +69,7 @@ class SteadyAnswers:
                 return response
 
     async def _wait(self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse) -> None:
-        """Pause after a refusal, and begin anew with what is too old."""
+        """Pause after a refusal, and begin again with what is too old."""
         asked_s = response.headers.get("Retry-After", "")
         logger.info("%s %s: %d; asking again", request.method, request.url.path_qs, response.status)
         response.release()
@@ -144,7 +144,7 @@ class _Watched(_Content):
 
 
 def _is_survived(line: bytes) -> bool:
-    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists anew."""
+    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists again."""
     try:
         event = orjson.loads(line)
         is_error, found = event["type"] == "ERROR", dict(event["object"])

@@ -86,7 +86,7 @@ async def _keep_in_sync(operator: Operator) -> None:
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
-    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
+    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
@@ -159,7 +159,7 @@ async def _follow_lease(operator: Operator) -> None:
 async def _give_room(operator: Operator) -> None:
     """Give room to those who wait as soon as there is some: something has changed, or a hold has come to its end.
 
-    A new hold is a change, too: the next end is then looked up anew. In a cluster at rest nothing runs.
+    A new hold is a change, too: the next end is then looked up again. In a cluster at rest nothing runs.
     """
     workflows = operator.workflows
     while True:

@@ -62,7 +62,7 @@ class Strangers:
         return self._of_node.get(self._nodes.get(pod_uid, ""), {}).get(pod_uid)
 
     def note(self, stranger: Stranger) -> bool:
-        """Take in a pod that may be one; return whether it lacks shares. What it holds already closes no card."""
+        """Observe a pod that may be one; return whether it lacks shares. What it holds already closes no card."""
         uid = stranger.pod.uid
         if not self.lacks(stranger):
             self.forget(uid)
@@ -75,7 +75,7 @@ class Strangers:
         return True
 
     def forget(self, pod_uid: str) -> Pod | None:
-        """Take in that a pod uses no card any more, or has all its shares; return it if it was a stranger."""
+        """Note that a pod uses no card any more, or has all its shares; return it if it was a stranger."""
         node_name = self._nodes.pop(pod_uid, None)
         if node_name is None:
             return None
@@ -87,7 +87,7 @@ class Strangers:
         return pod
 
     def all_seen(self) -> None:
-        """Take in that all bound pods were looked at: a card that was closed before, and is not any more, opens."""
+        """Note that all bound pods were looked at: a card that was closed before, and is not any more, opens."""
         if not self.listed:
             self.listed = True
             for node_name in list(self._cards.node_names()):

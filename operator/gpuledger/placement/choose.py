@@ -65,19 +65,19 @@ class Chooser:
         return self._dropped_evaluations + sum(known.evaluations for known in self._sets.values())
 
     def arrived(self, request: PodRequest) -> None:
-        """Take in that a new pod has come, before it is asked for."""
+        """Note that a new pod has come, before it is asked for."""
         self._mix.arrived(Ask(request.shape, request.host))
 
     def given_out(self, cards: float) -> None:
-        """Take in that a pod has got cards, or parts of cards."""
+        """Note that a pod has got cards, or parts of cards."""
         self._mix.given_out(cards)
 
     def given_back(self, cards: float) -> None:
-        """Take in that a pod has ended that had cards."""
+        """Note that a pod has ended that had cards."""
         self._mix.given_back(cards)
 
     def taken_over(self) -> None:
-        """Take in that the ledger has had holders before it was looked at here."""
+        """Note that the ledger has had holders before it was looked at here."""
         self._mix.taken_over()
 
     def choose(
@@ -182,7 +182,7 @@ class Chooser:
                 yield self._placement(request, name, assignment)
 
     def look_further(self) -> bool:
-        """Look at some nodes for an ask that is new, in a moment that nobody waits for; tell whether there are any."""
+        """Look at some nodes for an ask that is new, in a moment that no one waits for; tell whether there are any."""
         known = next((known for known in reversed(self._sets.values()) if known.unseen), None)
         if known is not None:
             known.question()

@@ -25,7 +25,7 @@ from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace
 
 TRACE_ORDER = 0
-"""The seed that leaves the pods in the order in which they came. Others deal the same times out to them anew."""
+"""The seed that leaves the pods in the order in which they came. Other seeds deal the same times out again."""
 
 BEFORE_PERCENT = 1
 """Pods that are older than all but this many are there at the start: a trace begins with pods that run already."""

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @contextmanager
 def apart(kind: str, found: Json, counts: Counts) -> Iterator[None]:
-    """Take in one object: if that fails, it is logged with its name, counted, and left out.
+    """Process one object: if that fails, it is logged with its name, counted, and left out.
 
     Raises WentBack: then nothing that is remembered can be trusted.
     """

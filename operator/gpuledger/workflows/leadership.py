@@ -29,7 +29,7 @@ class Leadership:
         return self._active.is_set()
 
     def observe(self, lease: Mapping[str, Any], gone: bool) -> None:
-        """Take in the Lease."""
+        """Observe the Lease."""
         active = not gone and holder_host(lease) == self._host
         if active != self.is_active():
             logger.info("this operator is %s now", "active" if active else "passive")

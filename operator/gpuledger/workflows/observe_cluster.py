@@ -57,7 +57,7 @@ class _ShownMeanwhile:
         self._keys: set[str] | None = None  # None while no list is read
 
     def note(self, key: str) -> None:
-        """Take in that the watch has shown something."""
+        """Note that the watch has shown something."""
         if self._keys is not None:
             self._keys.add(key)
 
@@ -78,7 +78,7 @@ class _NodeVersions:
         self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
 
     def is_news(self, node: Json) -> bool:
-        """Take in a version of a Node; tell whether it is not older than what was shown before."""
+        """Observe a version of a Node; tell whether it is not older than what was shown before."""
         name, version = node["metadata"]["name"], _version(node)
         if version < self._newest.get(name, 0):
             return False
@@ -151,7 +151,7 @@ class ClusterObserver:
         """Called after each comparison with full lists."""
 
     def node(self, node: Json, gone: bool) -> None:
-        """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
+        """Observe a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
         if not self.cards_read:
             return
         self._nodes_shown.note(node["metadata"]["name"])
@@ -172,7 +172,7 @@ class ClusterObserver:
         self._ends.forget(name)
 
     def allocation(self, allocation: Json, gone: bool) -> None:
-        """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
+        """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
         with apart("allocation", allocation, self._counts):
             self._take_card(stored_card(allocation), gone)
 
@@ -199,7 +199,7 @@ class ClusterObserver:
         self._adopter.notice(entry)
 
     def pod(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod; of another scheduler's only that it may use cards is our business."""
+        """Observe a bound pod; of another scheduler's only that it may use cards is our business."""
         self._pods_shown.note(pod["metadata"]["uid"])
         if scheduler_of(pod) in self._scheduler_names:
             self._take_pod(pod, gone)
@@ -215,7 +215,7 @@ class ClusterObserver:
                     tracker.observe_bound(pod, bound_before=not self.synced)
 
     def any_pod(self, pod: Json, gone: bool) -> None:
-        """Take in a pod, whether it waits or has a node: one that has does not wait any more."""
+        """Observe a pod, whether it waits or has a node: one that has does not wait any more."""
         if bound_node(pod):
             self.pending_pod(pod, gone=True)
             self.pod(pod, gone)
@@ -223,7 +223,7 @@ class ClusterObserver:
             self.pending_pod(pod, gone)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
-        """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
+        """Observe a pod without a node; `gone` says that it has one now, or was deleted."""
         with apart("pod", pod, self._counts):
             self._take_pending_pod(pod, gone)
 
@@ -351,7 +351,7 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
-        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises WentBack."""
+        """Observe all nodes, and forget others that the watch does not show meanwhile. Raises WentBack."""
         missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
@@ -367,7 +367,7 @@ class ClusterObserver:
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:
-        """Take in all bound pods, and forget others. What the watch shows meanwhile is newer."""
+        """Observe all bound pods, and forget others. What the watch shows meanwhile is newer."""
         unlisted = [set(tracker.known_bound()) for tracker in self._bound_trackers]
         with self._pods_shown.since_now() as shown:
             async for page in self._reader.bound_pods(self._scheduler_names):

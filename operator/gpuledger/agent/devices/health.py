@@ -67,7 +67,7 @@ class CardHealth:
         return replace(snapshot, devices=tuple(devices))
 
     def driver_gone(self) -> None:
-        """Forget all faults: a driver that comes back has set up every card anew, and each is probed then."""
+        """Forget all faults: a driver that comes back has set up every card again, and each is probed then."""
         self._faults.clear()
 
     def next_return_s(self) -> float | None:

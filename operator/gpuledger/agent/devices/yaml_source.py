@@ -12,7 +12,7 @@
         number: 4                   # slots; the node's configuration if absent
         healthy: false              # or `fault`, with the reason
 
-The file is read anew when it changes, also while cards are in use. A version that can't be used changes nothing.
+The file is read again when it changes, also while cards are in use. A version that can't be used changes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Device plugins on their sockets, and their registration with the kubelet, again whenever it needs one.
 
-A kubelet that starts removes every socket from its directory and knows no plugin. So the server is made anew when its
+A kubelet that starts removes every socket from its directory and knows no plugin. So the server is rebuilt when its
 own socket is gone, when the kubelet's socket is another one, or when the kubelet no longer listens.
 """
 

@@ -38,7 +38,7 @@ class NodePods:
     """Namespace and name, also of those without slots."""
     rows: tuple[ContainerSlots, ...]
     twice: frozenset[tuple[str, str]] = frozenset()
-    """Names that two pods have: one ends while the other, created anew, begins. Nothing here tells them apart."""
+    """Names that two pods have: one ends while the recreated one begins. Nothing here tells them apart."""
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
         """Return whose slots these are, None if no container has exactly them, or it can't be told of which pod."""
@@ -81,7 +81,7 @@ class PodResources:
 
 
 def _hear_out(read: asyncio.Task[NodePods]) -> None:
-    """Take note of an error that nobody waits for any more: asyncio would complain."""
+    """Take note of an error that no one waits for any more: asyncio would complain."""
     if not read.cancelled():
         read.exception()
 

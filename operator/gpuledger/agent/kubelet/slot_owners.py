@@ -142,7 +142,7 @@ class SlotOwners:
                 raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
             if pod["metadata"]["uid"] == uid:
                 return pod
-        # An init container's slots that nobody else has, or a pod that was created anew under the same name.
+        # An init container's slots that nobody else has, or a pod that was recreated under the same name.
         for pod in await self._pods.pods_of_node(self._node_name):
             identity = pod_identity(pod)
             if identity.uid == uid:
@@ -168,7 +168,7 @@ class SlotOwners:
             pod: Json = await self._pods.pod(row.namespace, row.pod)
         except NotFound as error:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
-        # Of a pod that was created anew under this name, the kubelet says first that it has taken it up, and then lists
+        # Of a pod that was recreated under this name, the kubelet says first that it has taken it up, and then lists
         # it, too: only a row that still stands after that is of the pod that the API server shows.
         if not has_started(pod) or is_finished(pod) or (await self._lister.list()).owner(resource, slots) != row:
             raise NotYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")

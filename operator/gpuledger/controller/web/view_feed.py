@@ -36,7 +36,7 @@ KEPT_S = 60.0
 """How long encoded nodes stay after the last look: some 5 kB for eight cards."""
 
 GONE_KNOWN = 1_000
-"""Nodes that are gone, kept for clients that are behind; whoever is further behind gets everything anew."""
+"""Nodes that are gone, kept for clients that are behind; a client further behind gets everything."""
 
 CHUNK_BYTES = 64 * 1024
 

@@ -60,7 +60,7 @@ class Mix:
         self._fixed = True
 
     def arrived(self, ask: Ask) -> None:
-        """Take in a new pod."""
+        """Observe a new pod."""
         self.arrivals += 1
         self._given_out *= self._fading
         self._given_back *= self._fading
@@ -79,15 +79,15 @@ class Mix:
         return self.arrivals + max(1, min(self.arrivals, every))
 
     def given_out(self, cards: float) -> None:
-        """Take in that a pod has got cards, or parts of cards."""
+        """Note that a pod has got cards, or parts of cards."""
         self._given_out += cards
 
     def given_back(self, cards: float) -> None:
-        """Take in that a pod has ended that had cards."""
+        """Note that a pod has ended that had cards."""
         self._given_back += cards
 
     def taken_over(self) -> None:
-        """Take in that pods come and go since before this began to count."""
+        """Note that pods come and go since before this began to count."""
         self._given_out = self._given_back = CARDS_BEFORE
 
     @property

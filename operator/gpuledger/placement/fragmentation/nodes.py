@@ -58,7 +58,7 @@ class NodeTable:
         """Node -> number of the ledger's change that was the last to be taken in here."""
 
     def sync(self) -> None:
-        """Take in what has changed in the ledger."""
+        """Apply what has changed in the ledger."""
         names, changes = list(self._ledger.touched_since(self._seen)), self._ledger.changes
         for name in names:
             self._take(self._ledger.node_room(name), changes)
@@ -122,7 +122,7 @@ class CardSums:
         self._sums: Floats = np.zeros((0, width), dtype=np.float32)
 
     def sync(self) -> None:
-        """Take in what has changed of the nodes."""
+        """Apply what has changed of the nodes."""
         changed = self._nodes.changed_since(self._seen)
         self._seen = self._nodes.seen
         self._sums = _grown(self._sums, self._nodes.size)

@@ -60,7 +60,7 @@ class Slots:
         self._sums = CardSums(nodes, self._on_card, len(pods))
 
     def sync(self) -> None:
-        """Take in what has changed of the nodes, which are synced already."""
+        """Apply what has changed of the nodes, which are synced already."""
         self._sums.sync()
 
     def of(self, nodes: Ints | NDArray[np.intp]) -> Floats:

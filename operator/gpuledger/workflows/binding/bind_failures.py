@@ -52,15 +52,15 @@ class BindFailures:
         return set(self._failures)
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that a pod was bound, or is gone."""
+        """Note that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
 
     def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
-        """Take in which nodes kube-scheduler was offered for a pod."""
+        """Note which nodes kube-scheduler was offered for a pod."""
         self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
 
     def bind_begins(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has come as far as Bind with what it was offered."""
+        """Note that kube-scheduler has come as far as Bind with what it was offered."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.offered = ()
@@ -77,13 +77,13 @@ class BindFailures:
         return failures.nodes
 
     def start_over(self, pod_uid: str) -> None:
-        """Take in that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.nodes = Latest(NODES_KEPT)
 
     def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
-        """Take in why a bind has failed. What says nothing of the pod, or of the node, does not count."""
+        """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
         if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, NobodyAsks)):

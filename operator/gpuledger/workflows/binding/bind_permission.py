@@ -54,7 +54,7 @@ class BindPermission:
             question.is_over = True
 
     def expect_question(self, is_expected: bool) -> None:
-        """Take in whether kube-scheduler would still take the node; if not, whoever waits for a question fails."""
+        """Note whether kube-scheduler would still take the node; if not, whoever waits for a question fails."""
         self._is_expected = is_expected
         self._news.set()
 

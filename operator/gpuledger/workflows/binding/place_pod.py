@@ -180,7 +180,7 @@ class PodPlacer:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
+        """Note that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):

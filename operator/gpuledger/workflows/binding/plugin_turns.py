@@ -4,7 +4,7 @@ The kubelet does not say for which pod it asks a device plugin. HAMi's and Volca
 only while several pods answer to it. So a pod is bound when no other one that its node's plugin could mistake it for is
 still to be found. HAMi's takes any pod of the node that waits, unless the node's lock names one: one pod at a time,
 under that lock. Volcano's compares the number of cards: pods with different numbers never wait for each other. Our own
-node agent asks the kubelet, and nobody waits.
+node agent asks the kubelet, and no one waits.
 
 A turn ends when the plugin has marked the pod, when the pod is gone, or after `timeout_s`: then the next pod is bound,
 whatever has become of the plugin.
@@ -157,9 +157,9 @@ class PluginTurns:
         return uid in self._waiting
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod: perhaps its plugin has found it.
+        """Observe a bound pod: perhaps its plugin has found it.
 
-        Users can write what is looked at here. So nobody waits for a pod without cards, or twice for the same one.
+        Users can write what is looked at here. So no one waits for a pod without cards, or twice for the same one.
         """
         uid = pod["metadata"]["uid"]
         if is_finished(pod) or not bound_node(pod):
@@ -183,7 +183,7 @@ class PluginTurns:
         return set(self._over)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod has ended or is gone: its turn is over."""
+        """Note that a pod has ended or is gone: its turn is over."""
         self._over.discard(pod_uid)
         self._close(pod_uid)
 
@@ -256,7 +256,7 @@ class PluginTurns:
         if mine and bound_node(found) == node_name and unmatched(found, dialect) is not None:
             self._end_in_time(pod, key)
             return
-        if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it anew
+        if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it again
             await self._lock.give_back(node_name, pod)
         self._close(pod.uid, key)
 
@@ -302,7 +302,7 @@ class HamiLock:
             if lock != seen:
                 seen, since_s = lock, self._clock.now_s()
             try:
-                # One of the same pod is set anew, too: it may be of an attempt long ago, and look void to others.
+                # One of the same pod is set again, too: it may be of an attempt long ago, and look void to others.
                 # A clock that is ahead must not keep a lock alive: what was waited for is measured here as well.
                 waited_s = self._clock.now_s() - since_s
                 if lock is None or lock.is_of(pod) or await self._is_void(lock, waited_s):

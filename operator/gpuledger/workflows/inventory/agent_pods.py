@@ -37,7 +37,7 @@ class AgentPods:
         return pods is not None and not any(pods.values())
 
     def observe(self, pod: Json, gone: bool) -> None:
-        """Take in an agent's pod."""
+        """Observe an agent's pod."""
         uid, node_name = pod["metadata"]["uid"], bound_node(pod)
         if gone:
             self._forget(uid)

@@ -68,7 +68,7 @@ class InventoryKeeper:
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
     def observe(self, facts: NodeFacts) -> None:
-        """Take in a Node. Equal facts cost a comparison and nothing else."""
+        """Observe a Node. Equal facts cost a comparison and nothing else."""
         self._counts.node_events.inc()
         before = self._facts.get(facts.name)
         if facts == before:
@@ -96,7 +96,7 @@ class InventoryKeeper:
             self._offer_to_others(uuid)
 
     def reconsider(self, node_name: str) -> None:
-        """Take in that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
+        """Note that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
         facts = self._facts.get(node_name)
         if facts is not None:
             self._open_or_close(facts)
@@ -108,7 +108,7 @@ class InventoryKeeper:
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
-        """Take in that a card was written: what somebody else has changed of it is put right.
+        """Note that a card was written: what somebody else has changed of it is put right.
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
@@ -126,7 +126,7 @@ class InventoryKeeper:
             self._patience.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
-        """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew.
+        """Note that a card's object is gone, whoever has deleted it: the node that has the card gets it again.
 
         At once; if that goes on, later and later, as in `notice`.
         """
@@ -148,7 +148,7 @@ class InventoryKeeper:
             self.recheck(node_name)
 
     def all_seen(self) -> None:
-        """Take in that every Node was shown once: who was not is gone."""
+        """Note that every Node was shown once: who was not is gone."""
         if not self._all_seen:
             self._all_seen = True
             self._gone_early.clear()

@@ -83,7 +83,7 @@ class LateStarts:
         return f"its kubelet has not started pod {first.pod} for {self._timeout_s:g} s"
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
+        """Observe a bound pod. One that was `bound_before` we looked has the less time left, or none."""
         uid = pod["metadata"]["uid"]
         if has_started(pod):
             self._started(uid)
@@ -100,12 +100,12 @@ class LateStarts:
                 self._note_late(uid)
 
     def cards_read(self) -> None:
-        """Take in that the ledger knows who holds what: pods can have been seen before."""
+        """Note that the ledger knows who holds what: pods can have been seen before."""
         for uid in [uid for uid, waiting in self._waiting.items() if waiting.is_over]:
             self._note_late(uid)
 
     def forget_bound(self, pod_uid: str, last: Json | None = None) -> None:
-        """Take in that a pod is gone, or of no interest any more."""
+        """Note that a pod is gone, or of no interest any more."""
         self._excused.discard(pod_uid)
         self._drop(pod_uid)
 
@@ -122,7 +122,7 @@ class LateStarts:
             self.on_change(waiting.node_name)
 
     def _started(self, pod_uid: str) -> None:
-        """Take in that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
+        """Note that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return

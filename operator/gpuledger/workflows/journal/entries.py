@@ -77,7 +77,7 @@ class Remove(Entry):
 
     pod_uid: str = field(kw_only=True)
     only: Holder | None = field(default=None, kw_only=True)
-    """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it anew."""
+    """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it again."""
 
     def unanswered(self, error: GpuledgerError) -> None:
         """Have the waiter look at the pod again."""
@@ -241,7 +241,7 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
-    that was removed and made anew since.
+    that was removed and recreated since.
     """
     if not card.open:
         return _opening_patch(card, entries)

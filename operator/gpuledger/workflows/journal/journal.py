@@ -248,7 +248,7 @@ class _CardWriter:
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = gather_s
         self._stale = False
-        """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
+        """The last write was refused, or had no answer: what memory knows of the card has to be read again."""
 
     async def run(self) -> None:
         """Work until nothing waits. Each write takes along what has gathered by the time of its turn."""

@@ -65,7 +65,7 @@ class WaitingTeller:
         self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active, self._namespace_of)
 
     def observe(self, record: Record) -> None:
-        """Take in what has happened to a pod: a refusal comes only with another reason than the last one."""
+        """Observe what has happened to a pod: a refusal comes only with another reason than the last one."""
         if not self._after_s:
             return
         uid = record.pod.uid
@@ -79,12 +79,12 @@ class WaitingTeller:
                 self.worker.mark(uid)
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod without a node: an earlier operator may have told it."""
+        """Observe a pod without a node: an earlier operator may have told it."""
         if self._after_s and condition_of(pod, ALLOCATED) is not None:
             self._told.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone. If it was told that it waits, that is put right."""
+        """Note that a pod is bound or gone. If it was told that it waits, that is put right."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
         if pod_uid in self._told:

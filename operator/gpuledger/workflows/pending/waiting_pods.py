@@ -139,7 +139,7 @@ class WaitingPods:
             self.on_newcomer()
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more. Its hold is the caller's business."""
+        """Note that a pod waits no more. Its hold is the caller's business."""
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
 
@@ -193,13 +193,13 @@ class WaitingPods:
             self._earmark(waiting)
 
     def there(self, pod_uid: str) -> bool:
-        """Take in that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
+        """Note that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
         was_gone = pod_uid in self._gone
         self._gone.drop(pod_uid)
         return was_gone
 
     def gone(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone, for good."""
+        """Note that a pod is bound or gone, for good."""
         self.forget(pod_uid)
         self._gone.note(pod_uid, None)
 

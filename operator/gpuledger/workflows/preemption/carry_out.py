@@ -108,18 +108,18 @@ class PreemptionCarrier:
     # What others tell.
 
     def waits(self, pod_uid: str) -> None:
-        """Take in that a pod has no node."""
+        """Note that a pod has no node."""
         self._pending.add(pod_uid)
 
     def waits_no_more(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone: what it is promised elsewhere is free again."""
+        """Note that a pod is bound or gone: what it is promised elsewhere is free again."""
         self._pending.discard(pod_uid)
         self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
     def asked(self, pod_uid: str, node_names: Container[str]) -> None:
-        """Take in that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
+        """Note that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
 
         It leaves that out where others have taken the CPU, for example. Being called again would not change that.
         """
@@ -131,7 +131,7 @@ class PreemptionCarrier:
             self.look(pod_uid)
 
     def found_no_node(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
+        """Note that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
         was_known = pod_uid in self._not_taken
         self.asked(pod_uid, ())
         if pod_uid in self._not_taken and not was_known:

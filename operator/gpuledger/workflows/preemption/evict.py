@@ -45,7 +45,7 @@ class Evictor:
         self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that nobody leaves for a pod any more."""
+        """Note that nobody leaves for a pod any more."""
         self._evicted.pop(pod_uid, None)
 
     async def evict(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]]) -> bool:

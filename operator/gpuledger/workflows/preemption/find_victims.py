@@ -53,7 +53,7 @@ class Budgets:
     """Namespace -> the name of a budget that allows nothing, and stands for those that could not be read."""
 
     async def read(self, reader: KubeStore, namespace: str) -> None:
-        """Take in the budgets of a namespace. Where they can't be read, all its pods are protected."""
+        """Read the budgets of a namespace. Where they can't be read, all its pods are protected."""
         self.namespaces.add(namespace)
         try:
             await self._read(reader, namespace)

@@ -112,14 +112,14 @@ class Preemption:
         self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
         self._tasks: set[asyncio.Task[None]] = set()
         self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
-        self._hard_wanted = False  # it is to begin anew when it comes to its end
+        self._hard_wanted = False  # it is to begin again when it comes to its end
         self.wanted = asyncio.Event()
         """Set when somebody may need others to leave."""
 
     # What the watches and the scheduler show.
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod without a node."""
+        """Observe a pod without a node."""
         uid = pod["metadata"]["uid"]
         self._carrier.waits(uid)
         self._carrier.nominator.shows(pod)
@@ -128,7 +128,7 @@ class Preemption:
             self._want(uid)
 
     def newcomer(self) -> None:
-        """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
+        """Note that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
         self._want_if_anybody_may()
 
@@ -136,7 +136,7 @@ class Preemption:
         return self._ledger.changes + self._newcomers, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
+        """Note that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
 
         It can ask for one of which was seen already that it waits no more: of that nothing is kept.
         """
@@ -156,7 +156,7 @@ class Preemption:
             self.wanted.set()
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more: it is bound or gone."""
+        """Note that a pod waits no more: it is bound or gone."""
         for known in (self._asked_s, self._looked_at, self._forbidden):
             known.pop(pod_uid, None)
         self._may.discard(pod_uid)
@@ -173,7 +173,7 @@ class Preemption:
         self._want_if_anybody_may()
 
     def notice(self, card: CardEntry) -> None:
-        """Take in a card as it is stored now."""
+        """Observe a card as it is stored now."""
         self._carrier.notice(card)
 
     def room_has_changed(self) -> None:

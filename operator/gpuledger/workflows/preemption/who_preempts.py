@@ -22,6 +22,6 @@ class WhoPreempts:
         return cls(operator=preemption == "own", scheduler=preemption == "native")
 
     def know(self, version: tuple[int, int]) -> None:
-        """Take in the API server's version, major and minor."""
+        """Observe the API server's version, major and minor."""
         self.scheduler = version >= ASKS_EXTENDERS
         self.operator = not self.scheduler

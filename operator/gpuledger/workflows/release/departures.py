@@ -68,7 +68,7 @@ class Departures:
         return list(self._until_s)
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that the shares have ended, or stay."""
+        """Note that the shares have ended, or stay."""
         self._until_s.pop(pod_uid, None)
 
     def wait_s(self, pod_uid: str, held: Held) -> float:

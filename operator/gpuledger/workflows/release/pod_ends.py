@@ -50,7 +50,7 @@ class PodEnds:
         """Called with the name of a node of which another word may be known now."""
 
     def observe(self, node: Json) -> None:
-        """Take in a Node as it is now."""
+        """Observe a Node as it is now."""
         name = node["metadata"]["name"]
         before = self._said.get(name)
         try:
@@ -66,7 +66,7 @@ class PodEnds:
             self.on_news(name)
 
     def forget(self, node_name: str) -> None:
-        """Take in that a node is gone."""
+        """Note that a node is gone."""
         if self._said.pop(node_name, None) is not None:
             self.on_news(node_name)
 
@@ -77,6 +77,6 @@ class PodEnds:
         return Word.AGENT_AWAY if is_away else word
 
     def agent_has_changed(self, node_name: str) -> None:
-        """Take in that a node's agent has become Ready, or is not any more."""
+        """Note that a node's agent has become Ready, or is not any more."""
         if node_name in self._said:
             self.on_news(node_name)

@@ -110,7 +110,7 @@ class PodReleaser:
     # What the watches show.
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod: once it is finished, its shares are released."""
+        """Observe a bound pod: once it is finished, its shares are released."""
         self._counts.pods_examined.inc()
         uid = pod["metadata"]["uid"]
         holders = self._ledger.holders_of(uid)
@@ -129,7 +129,7 @@ class PodReleaser:
         return set(self._ledger.pod_uids()) | self._bound.keys()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod is gone. A hint only: the API server is asked before anything is released."""
+        """Note that a pod is gone. A hint only: the API server is asked before anything is released."""
         if last is not None:
             self._counts.pods_examined.inc()
             if has_ended(last):  # it may be the first to say so
@@ -137,7 +137,7 @@ class PodReleaser:
         self.recheck(pod_uid)
 
     def word_of_node(self, node_name: str) -> None:
-        """Take in that another word may be known of pods of a node whose shares are to end."""
+        """Note that another word may be known of pods of a node whose shares are to end."""
         for uid in self._departures.pods():
             if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
                 self.recheck(uid)
