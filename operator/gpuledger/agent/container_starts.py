@@ -84,7 +84,7 @@ class ContainerStarts:
     async def start(self, resource: str, slots: frozenset[str]) -> None:
         """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
 
-        Raises StartRefused, or NotYet and ApiError if it could not be told for PATIENCE_S.
+        Raises StartRefused, or NotYet and ApiError if the cards stay unknown for PATIENCE_S.
         """
         outcome = "refused"
         try:
@@ -118,7 +118,7 @@ class ContainerStarts:
             self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
 
     async def rebuild(self, resources: Collection[str]) -> None:
-        """Have the files of all containers that the kubelet knows, as far as they can be told."""
+        """Have the files of all containers that the kubelet knows, as far as they can be determined."""
         for resource in resources:
             names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
             for entry in self._owners.entries(resource) or ():
@@ -158,7 +158,7 @@ class ContainerStarts:
                 refused.append(error)
         if not cards:
             raise refused[0]
-        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nobody comes between
+        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nothing comes between
         for container, found in cards.items():
             self._write(owner.pod, container, owner.names[container], resource, slots, found)
 

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 LOOK_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 5.0
-"""Between two looks at a pod of which something is left; nobody looks while there is none."""
+"""Between two looks at a pod of which something is left; the agent does not look while there is none."""
 
 RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
@@ -49,7 +49,7 @@ class _Sought:
 
 
 class EndedPods:
-    """Looks after the pods that ask for cards of this node, from when the API server shows that they have ended."""
+    """Follows the pods that request cards of this node, from when the API server shows that they have ended."""
 
     def __init__(self, resources: Collection[str], look: Look, say: Callable[[str], None]) -> None:
         self._resources = frozenset(resources)
@@ -89,7 +89,7 @@ class EndedPods:
         return frozenset(self._doubtful)
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Return what takes in which pods there are: others that were known have ended unseen."""
+        """Return the callback for the list of pods: others that were known have ended unseen."""
         before = set(self._living)
 
         def listed(uids: set[str]) -> None:
@@ -144,7 +144,7 @@ class EndedPods:
                 self._settle(uid, False)
                 del self._doubtful[uid]
             elif each.containers or not self._said.get(uid):
-                self._said.pop(uid, None)  # nobody can tell, or not any more
+                self._said.pop(uid, None)  # unknown, or no longer known
                 del self._doubtful[uid]
 
     def _settle(self, uid: str, runs: bool) -> None:

@@ -1,7 +1,7 @@
-"""The agent's last seconds: whoever was sent here in time is still let in.
+"""The agent's last seconds: the kubelet still accepts pods that were bound in time.
 
 A pod for which the kubelet gets no slots from its plugin has failed for good. From the moment that the agent's own pod
-is being deleted, as in an upgrade, the operator sends nobody here; those that it has sent before, the kubelet takes up
+is being deleted, as in an upgrade, the operator sends no pod here; those that it has sent before, the kubelet takes up
 within moments. So the plugin goes on serving until it has.
 """
 

@@ -48,7 +48,7 @@ def _answer(problems: list[str]) -> web.Response:
 
 
 class AgentMetrics(Collector):
-    """What an agent counts, read when somebody asks."""
+    """An agent's metrics, read at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read

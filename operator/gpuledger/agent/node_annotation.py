@@ -30,7 +30,7 @@ class Nodes(Protocol):
 class NodeAnnotation:
     """Keeps an annotation equal to what the agent wants.
 
-    The node is watched, so that a removed or edited annotation is put back; somebody who keeps at it is answered later
+    The node is watched, so that a removed or edited annotation is put back; a client that keeps at it is answered later
     and later, up to LONGEST_PAUSE_S.
     """
 
@@ -78,7 +78,7 @@ class NodeAnnotation:
         """Return when to write, None if there is nothing to write."""
         if not self._seen or self._wanted is None or self._shown == self._wanted:
             return None
-        # What is new is written at once: a card that is broken must not wait because somebody fights.
+        # What is new is written at once: a card that is broken must not wait because another client fights.
         return self._tried_s + self._pause_s if self._tried == self._wanted else 0.0
 
     async def _write(self) -> None:

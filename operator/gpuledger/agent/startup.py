@@ -1,4 +1,4 @@
-"""Builds the agent's parts and runs them, on the node whose cards it looks after."""
+"""Builds the agent's parts and runs them, on the node whose cards it serves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small parent process that ends the agent when it hangs, and starts it again.
 
-The kubelet asks a device plugin with no deadline, in the loop that looks after all its pods: a plugin that hangs with
+The kubelet asks a device plugin with no deadline, in the loop that handles all its pods: a plugin that hangs with
 its socket open would stop the node, the probes of its own container included. When the plugin's process ends, its
 socket closes, and the kubelet goes on. So the serving child writes a byte to a pipe now and then, and the parent,
 which does nothing else, kills a child that has fallen silent.
@@ -58,7 +58,7 @@ class Supervisor:
         self._stop_asked = False
         self._child = 0
         self._status: int | None = None  # of the child, when it has ended
-        # A signal handler may do little: it writes a byte that whoever waits sees.
+        # A signal handler may do little: it writes a byte that the waiting loop sees.
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
@@ -161,7 +161,7 @@ class Supervisor:
         return self._status
 
     def _reap(self) -> None:
-        """Take note of who has ended: the child, and whoever else was left to process 1 of a container."""
+        """Reap what has ended: the child, and other processes left to process 1 of a container."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -197,7 +197,7 @@ def _become_child(parent: int) -> None:
 
 
 def waited_for_cpu_s(pid: int) -> float:
-    """Return for how long the main thread of a process was ready to run and had no CPU, in all; 0 if nobody knows.
+    """Return for how long the main thread of a process was ready to run and had no CPU, in all; 0 if unknown.
 
     Source: the second number of /proc/PID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst of Linux).
     """

@@ -24,7 +24,7 @@ ASK_AGAIN_S = 300.0
 """After this, it is asked again whose a container is that was in no pod."""
 
 TELL_AGAIN_S = 3600.0
-"""Who uses a card without a share, pauses and begins again is told again after this: a pod could do it all day."""
+"""A pod that uses a card without a share, pauses and begins again is reported again after this at the earliest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Usage:
         given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}
         uses = []
         for uuid, uid in sorted(number):
-            # Processes of the node itself, such as a monitor or MPS' server, belong to whoever runs the node.
+            # Processes of the node itself, such as a monitor or MPS' server, belong to the node's administrator.
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
             uses.append(Use(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
@@ -96,7 +96,7 @@ class Usage:
             except ApiError as error:
                 logger.info("the pod of container %s can't be looked up: %s", container, error)
                 return ""
-            if container not in self._pods:  # or its kubelet has not told yet
+            if container not in self._pods:  # or its kubelet has not reported it yet
                 self._of_no_pod[container] = now_s
         return self._pods.get(container, "")
 

@@ -47,7 +47,7 @@ class Events:
         try:
             async with self._places:
                 await self._store.create_event(event)
-        except Conflict:  # it has been told
+        except Conflict:  # the Event exists already
             pass
         except ApiError as error:
             about = event["involvedObject"]

@@ -30,7 +30,7 @@ class SchedulerHealth:
 
     async def _problem(self) -> str:
         try:
-            # It signs its certificate itself; nobody else can listen on a port of this pod's loopback address.
+            # It signs its certificate itself; no other program can listen on a port of this pod's loopback address.
             limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
             async with aiohttp.request("GET", self._url, ssl=False, timeout=limit) as answer:
                 return "" if answer.ok else f"/livez says {answer.status}: {await answer.text()}"

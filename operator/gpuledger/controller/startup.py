@@ -82,7 +82,7 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
 
-    What is watched is read after the lists of these watches: else what changes in between would be seen by nobody.
+    What is watched is read after the lists of these watches: else what changes in between would go unseen.
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
@@ -150,7 +150,7 @@ async def _follow_agents(operator: Operator) -> None:
 
 async def _follow_lease(operator: Operator) -> None:
     path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
-    # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
+    # Its holder renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
     observe = operator.workflows.leadership.observe
     await follow(operator.client, path, selector, observe, lambda: lambda _: None, silence_s)
@@ -174,11 +174,11 @@ async def _give_room(operator: Operator) -> None:
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()
-                await rest(begin_s, operator.clock)  # whoever asks meanwhile goes first
+                await rest(begin_s, operator.clock)  # requests that come meanwhile go first
 
 
 async def _preempt(operator: Operator) -> None:
-    """Look for victims when somebody may need some. In a cluster at rest nothing runs, and in a busy one others do."""
+    """Look for victims when a pod may need some. In a cluster at rest nothing runs, and in a busy one others do."""
     workflows = operator.workflows
     took_s = 0.0
     while True:

@@ -29,7 +29,7 @@ SILENCE_S = 320.0
 
 
 EVENTS_AT_ONCE = 32
-"""Events that are taken in before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
+"""Events that are processed before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
 
 
 class Api(Protocol):

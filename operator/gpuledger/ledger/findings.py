@@ -78,7 +78,7 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Enter shares that a bound pod was told of; list those that do not fit as conflicts. Done only on request."""
+    """Enter shares that a bound pod's annotation names; list those without room as conflicts. Done only on request."""
 
     pod: Pod
     node_name: str
@@ -87,7 +87,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCard:
-    """Delete a card that nobody holds, if it is still as it was read."""
+    """Delete a card that no pod holds, if it is still as it was read."""
 
     stored: StoredCard
 

@@ -1,4 +1,4 @@
-"""Cards that somebody may use whose share is not in the ledger: they take no new share until that is cleared up.
+"""Cards that a pod may use without a share in the ledger: they take no new share until that is cleared up.
 
 There are two kinds. A *stranger* is a bound pod that another system's device plugin has given cards, or is about to;
 of which of its node's cards these are, all that is known is what this plugin was told. On a node of our own agent it
@@ -131,9 +131,9 @@ class Strangers:
         return found
 
     def cards_of(self, pod_uid: str, node_name: str) -> Collection[str] | None:
-        """Return the cards of its node that a pod may have got without the ledger, by UUID; None if nobody can tell.
+        """Return the cards of its node that a pod may have got without the ledger, by UUID; None if that is unknown.
 
-        Nobody can while the node's plugin does not answer, nor on a node of our own agent.
+        It is unknown while the node's plugin does not answer, and on a node of our own agent.
         """
         stranger, offer = self.find(pod_uid), self._cards.offer(node_name)
         if offer is None or offer.dialect is Dialect.NATIVE:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from gpuledger.model.amounts import Amounts
 
 ALL_CORES = 100
-"""Percent: a request for all cores of a card means that nobody else may be on it."""
+"""Percent: a request for all cores of a card means that no other pod may be on it."""
 
 
 class CardPhase(StrEnum):
@@ -21,11 +21,11 @@ class CardPhase(StrEnum):
     CORDONED = "Cordoned"
     """A person wants no new pods on the card. Holders stay."""
     UNACCOUNTED = "Unaccounted"
-    """Somebody may use the card whose share is not in the ledger. Holders stay, nobody new comes."""
+    """A pod may use the card without a share in the ledger. Holders stay, no new pod comes."""
     UNHEALTHY = "Unhealthy"
-    """The node reports a fault. Holders stay, nobody new comes."""
+    """The node reports a fault. Holders stay, no new pod comes."""
     UNAVAILABLE = "Unavailable"
-    """The node, its agent or the card is gone. Holders stay, nobody new comes."""
+    """The node, its agent or the card is gone. Holders stay, no new pod comes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class NotYet(GpuledgerError):  # noqa: N818
 
 
 class WentBack(GpuledgerError):  # noqa: N818
-    """An object that is older than it was. Whoever goes on from memory would write what never happened."""
+    """An object that is older than it was. An operator that went on from memory would write what never happened."""
 
 
 class ApiError(GpuledgerError):

@@ -46,7 +46,7 @@ class Pod:
     name: str
     priority: int = 0
     grace_s: int = DEFAULT_GRACE_S
-    """How long it may take to end once it is told to, at most LONGEST_GRACE_KEPT_S."""
+    """How long it may take to end once it is deleted, at most LONGEST_GRACE_KEPT_S."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -111,7 +111,7 @@ class Chooser:
     def look_around(self, request: PodRequest, node_names: Collection[str]) -> Iterator[Callable[[], None] | None]:
         """Look at the nodes that `choose` has to know for this request, some at each step.
 
-        Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
+        The caller can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
         that yields a function is over once that was called: it takes long, and a thread may call it.
         """
         for preference in self._pricers.missing(self._policy.wished(request)):

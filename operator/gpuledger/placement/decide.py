@@ -128,7 +128,7 @@ class Decider:
         ]
 
     def _priced(self, pricer: Pricer | None, ways: Sequence[Way]) -> tuple[list[Effect], list[float]]:
-        """Return what the ways do and what they cost; nothing if nobody prices them."""
+        """Return what the ways do and what they cost; nothing if they have no prices."""
         effects = [pricer.effect(self._ask, way) for way in ways] if pricer else []
         return effects, self._costs(pricer, effects) if pricer else []
 

@@ -62,7 +62,7 @@ class DirectoryFiles:
     def remove_unused(self, names: Collection[str]) -> None:
         """Remove directories without a record that can be read, except under these names.
 
-        An agent that died in the middle has left them, or a power loss: nobody would ever find their owner.
+        An agent that died in the middle has left them, or a power loss: their owner could never be found.
         """
         given = {grant.name for grant in self.all()}
         for path in self._directory.glob("*/share"):

@@ -37,7 +37,7 @@ def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
 
 
 def _vendor_names(card: GrantedCard) -> list[str]:
-    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, as it was told to."""
+    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, by its configuration."""
     return [card.uuid] if card.mode == "mig" else [card.uuid, str(card.index)]
 
 

@@ -31,7 +31,7 @@ class GrantFiles:
         """Read what an earlier agent has left. Files that are not ours, or can't be read, stay untouched."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for file in self._directory.glob(f"{FILE_PREFIX}*{UNFINISHED}"):
-            with contextlib.suppress(OSError):  # on a read-only disk it stays, and harms nobody
+            with contextlib.suppress(OSError):  # on a read-only disk it stays, and does no harm
                 file.unlink()
         for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}")):
             try:

@@ -65,7 +65,7 @@ HAMI_LOCK_DIRECTORY = "vgpulock"
 def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installed: Installed) -> Choice:
     """Return how these cards are kept apart from others' shares.
 
-    A pod's wish is followed where it can harm nobody: it is alone on its cards, or the node enforces nothing and has
+    A pod's wish counts where it can harm no other pod: it is alone on its cards, or the node enforces nothing and has
     what the wish needs. Users can write wishes at any time.
     """
     own = Isolation.MIG if all(card.mode == Isolation.MIG for card in cards) else of_node

@@ -25,7 +25,7 @@ VERSION = "v1beta1"
 LOOK_INTERVAL_S = 1.0
 REGISTER_TIMEOUT_S = 5.0
 LISTEN_GRACE_S = 5.0
-"""How long a kubelet that was told of us may take to listen."""
+"""How long a kubelet may take to connect after our registration."""
 
 CHANNEL_OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.default_authority", "localhost"),  # Go's servers refuse the path of a socket as the name of a host

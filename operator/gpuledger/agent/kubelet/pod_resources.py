@@ -41,7 +41,7 @@ class NodePods:
     """Names that two pods have: one ends while the recreated one begins. Nothing here tells them apart."""
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
-        """Return whose slots these are, None if no container has exactly them, or it can't be told of which pod."""
+        """Return whose slots these are, None if no container has exactly them, or the pod can't be determined."""
         row = next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
         return None if row is None or (row.namespace, row.pod) in self.twice else row
 
@@ -58,7 +58,7 @@ class PodResources:
     async def list(self) -> NodePods:
         """Return what the kubelet knows at some moment after this call. Raises Unreachable.
 
-        Whoever asks while a read is on its way waits for the next one, together with all others who do.
+        A caller that asks while a read is on its way waits for the next one, together with all others.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._read_after(self._last))

@@ -84,7 +84,7 @@ class SlotOwners:
     async def find(self, resource: str, slots: frozenset[str]) -> Owner:
         """Return the owner of the slots of a container that is about to start.
 
-        Raises NotYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
+        Raises NotYet if it is not known yet, StartRefused if it can't be known, ApiError.
         """
         row = (await self._lister.list()).owner(resource, slots)
         own = self._noted(resource, slots) or []
@@ -101,7 +101,7 @@ class SlotOwners:
         return Owner(await self._live_pod(row, own[0].pod_uid), names)
 
     def confirm(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
-        """Raise NotYet if the slots have come to somebody else since their owner was found."""
+        """Raise NotYet if the slots have come to another pod since their owner was found."""
         identity = pod_identity(owner.pod)
         last = self.answered(resource, slots)
         lost = last is not None and last not in owner.names.values()
@@ -142,7 +142,7 @@ class SlotOwners:
                 raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
             if pod["metadata"]["uid"] == uid:
                 return pod
-        # An init container's slots that nobody else has, or a pod that was recreated under the same name.
+        # An init container's slots that no other container has, or a pod that was recreated under the same name.
         for pod in await self._pods.pods_of_node(self._node_name):
             identity = pod_identity(pod)
             if identity.uid == uid:

@@ -59,7 +59,7 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
         for done in change_cordons(cluster, names, reason):
             try:
                 click.echo(told(done), err=done["error"] is not None)
-            except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
+            except BrokenPipeError:  # the reader is gone; that is no reason to leave the other cards as they are
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
     sys.exit(2 if failed else 0)
@@ -69,7 +69,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
     """Cordon cards for a reason, or take that back with None; yield for each card what was done.
 
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
-    the reading; a write that fails is told in what is yielded, and the next card has its turn.
+    the reading; a write that fails is reported in what is yielded, and the next card has its turn.
     """
     for allocation in _meant(all_cards(cluster), list(names)):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)

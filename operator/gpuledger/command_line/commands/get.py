@@ -68,7 +68,7 @@ def card_json(cluster: ClusterAccess, name: str) -> Json:
 
 
 def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
-    """Return a pod's shares as the ledger has them, and what its containers were told. Raises BadInput and ApiError."""
+    """Return a pod's shares as the ledger has them, and what its annotation names. Raises BadInput and ApiError."""
     try:
         pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
     except NotFound:

@@ -1,4 +1,4 @@
-"""Metrics, read from the ledger and from the counters of the workflows when somebody asks for them.
+"""Metrics, read from the ledger and from the counters of the workflows at each scrape.
 
 The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices.
 """

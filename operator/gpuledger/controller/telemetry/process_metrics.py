@@ -1,4 +1,4 @@
-"""What the operator counts about itself, read when somebody asks: the workflows' counters, and who waits."""
+"""The operator's metrics of itself, read at each scrape: the workflows' counters, and the waiting pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NumberOf = Callable[[], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is asked for and is not in the workflows' counters. None: nobody knows."""
+    """What is asked for and is not in the workflows' counters. None: unknown."""
 
     is_active: Callable[[], bool]
     is_synced: Callable[[], bool] | None = None

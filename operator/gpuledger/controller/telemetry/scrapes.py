@@ -1,4 +1,4 @@
-"""The text of the metrics, for whoever reaches the port: made once for all who ask at the same time, and for a few."""
+"""The text of the metrics, for every client of the port: made once for all who ask at the same time, and for a few."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Who may see the page's data, and what every answer says to browsers.
 
-On a loopback address whoever reaches the port may read: `kubectl port-forward` has asked the API server before. A
+On a loopback address every client of the port may read: `kubectl port-forward` has asked the API server before. A
 browser on that machine reaches it, too, for any website that it shows; so requests that such a site causes are refused.
 On any other address, a request needs a token whose owner may list GPUAllocations.
 """
@@ -35,7 +35,7 @@ REVIEWS_AT_ONCE = 8
 """Strangers can make up tokens; the API server is asked about so many of them at a time, and others wait."""
 
 REVIEWS_WAITING = 100
-"""How many others; the rest is told to come later."""
+"""How many others; the rest has to retry later."""
 
 TOKEN_LIMIT_BYTES = 16 * 1024
 
@@ -98,14 +98,14 @@ class LocalAccess:
 
 
 class TokenAccess:
-    """Whoever may list GPUAllocations, by the API server's word."""
+    """Admits accounts that may list GPUAllocations, as the API server decides."""
 
     asks_for_token = True
 
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
         self._known: Latest[bytes, tuple[float, bool | None]] = Latest(TOKENS_KNOWN)
-        """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if nobody's."""
+        """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if unknown."""
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._asking: dict[bytes, asyncio.Task[bool | None]] = {}
         """Hash of a token -> the question about it that is under way."""

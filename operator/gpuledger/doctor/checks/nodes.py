@@ -106,7 +106,7 @@ def _card_problems(
 
 
 def check_unaccounted(facts: Facts) -> Iterator[Finding]:
-    """Yield the cards that are closed because somebody may use them without the ledger."""
+    """Yield the cards that are closed because pods may use them without the ledger."""
     closed = sorted(name for name, phase in known(facts.cards).items() if phase == CardPhase.UNACCOUNTED)
     if closed:
         text = f"{len(closed)} of {len(known(facts.cards))} take no new pods: {some_of(closed)}"

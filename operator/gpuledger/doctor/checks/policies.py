@@ -86,7 +86,7 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
 
 
 def check_webhook(facts: Facts) -> Iterator[Finding]:
-    """Yield whether the webhook that the API server is told of is served, and concerns the right pods."""
+    """Yield whether the webhook that the API server calls is served, and concerns the right pods."""
     release = known(facts.release)
     wanted = {each["kind"]: each for each in release.webhooks}
     for found in known(facts.webhooks):

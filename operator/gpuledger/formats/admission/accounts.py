@@ -124,7 +124,7 @@ def _is_foreign() -> str:
 
 
 def foreign_validations() -> list[Json]:
-    """Return the rule that nobody else steers device plugins, at creation: later on, the plugins write there too."""
+    """Return the rule that only schedulers steer device plugins, at creation: later on, the plugins write there too."""
     return [
         {
             "expression": "variables.found.size() == 0",

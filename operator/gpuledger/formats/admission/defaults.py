@@ -95,7 +95,7 @@ def _uncounted(field: str) -> str:
 
 
 def _defaults(words: Words) -> dict[str, dict[str, str]]:
-    """Return name of a resource -> the count that goes with it, and its number where nobody says it.
+    """Return name of a resource -> the count that goes with it, and its number where the container names none.
 
     A container that mixes words gets the count of any of them, and is refused by the policy on requests.
     """

@@ -73,7 +73,7 @@ def mutating_policies(words: Words, scheduler_names: Sequence[str], node_taint: 
 def validating_policies(words: Words, scheduler_names: Sequence[str], own_annotations: Sequence[str]) -> list[Json]:
     """Return what refuses requests. `own_annotations` are those that our own account patches on pods.
 
-    The annotation that is ours is protected in every namespace: nobody else has a use for it.
+    The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
     new, binds = rule("CREATE", "pods"), rule("CREATE", *BINDINGS)
     changes = rule("UPDATE", *POD_CHANGES)

@@ -108,7 +108,7 @@ def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
 
 
 def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] | None:
-    """Return whose device plugin has still to find this pod, None for nobody's; of Volcano's the number of cards, too.
+    """Return whose device plugin has still to find this pod, None if none has; of Volcano's the number of cards, too.
 
     That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
     where it is known whose plugin it is, the words of others say nothing.

@@ -61,7 +61,7 @@ def pod_request(pod: Json, words: Words) -> PodRequest | None:
 
 
 def too_many_containers(most: int) -> str:
-    """Return what a user is told whose pod has more containers with cards than that."""
+    """Return the message for a pod that has more containers with cards than that."""
     return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
 
 

@@ -85,7 +85,7 @@ class VendorRow(_Row):
         return self
 
     def assignment_words(self) -> AssignmentWords | None:
-        """Return how HAMi's device plugin for these cards is told which ones a pod has."""
+        """Return how HAMi's device plugin for these cards learns which ones a pod has."""
         words = self.assignment
         if words is None:
             return None

@@ -102,7 +102,7 @@ class RegisterWords:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentWords:
-    """How HAMi's device plugin for a kind of card is told which cards a pod has: two annotations, a word in them."""
+    """How HAMi's device plugin for a kind of card learns which cards a pod has: two annotations, a word in them."""
 
     to_allocate: str = "hami.io/vgpu-devices-to-allocate"
     allocated: str = "hami.io/vgpu-devices-allocated"
@@ -125,7 +125,7 @@ class Words:
     vocabularies: tuple[Vocabulary, ...]
     registers: tuple[RegisterWords, ...] = ()
     assignments: Mapping[tuple[str, str], AssignmentWords] = field(default_factory=dict, compare=False)
-    """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
+    """(Vendor, model) of a card -> how HAMi's plugin names it; a model that is empty stands for all."""
     node_label: tuple[str, str] | None = None
     """Key and value of the label without which a node's cards are not ours."""
     most_containers: int = MOST_CONTAINERS
@@ -142,7 +142,7 @@ class Words:
         object.__setattr__(self, "by_name", found)
 
     def assignment(self, card: Card) -> AssignmentWords:
-        """Return how HAMi's device plugin is told of a card."""
+        """Return how a card is named to HAMi's device plugin."""
         found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
         return found or AssignmentWords()
 

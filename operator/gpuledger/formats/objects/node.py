@@ -134,13 +134,13 @@ def _offer(
         return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
     if not served:
         return None
-    # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
+    # A pod's annotations name its cards in one dialect: what a plugin of another one has beside it can't be given out.
     dialect = registers[0][0].dialect
     return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect}, once)
 
 
 def _contradictions(facts: NodeFacts) -> Iterable[str]:
-    """Yield what a person should know of a node whose cards nobody will get."""
+    """Yield what an administrator should know of a node whose cards no pod will get."""
     for words, _ in facts.registers:
         # KNOWN_COUNTS are names of NVIDIA's cards: no other vendor's plugin serves these.
         others = sorted(facts.offered & {*KNOWN_COUNTS} - {words.count}) if words.vendor == NVIDIA else []

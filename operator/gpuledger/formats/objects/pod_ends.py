@@ -34,7 +34,7 @@ def ends_annotation(runs: Mapping[str, bool], containers: Mapping[str, Collectio
 
 
 def read_ends(node: Mapping[str, Any]) -> dict[str, bool] | None:
-    """Return UID of a pod -> whether anything of it runs; None if nobody answers for the node.
+    """Return UID of a pod -> whether anything of it runs; None if no agent answers for the node.
 
     Raises BadInput for an annotation that can't be read.
     """

@@ -61,7 +61,7 @@ class Grant:
 
 
 def device_name(name: str) -> str:
-    """Return the name by which a runtime is told of a device."""
+    """Return the name of a device for a container runtime."""
     return f"{KIND}={name}"
 
 

@@ -95,7 +95,7 @@ class NodeTable:
         self._make_room(number, len(node.rooms))
         left = self._left[number] = [self.remnants.now(room) for room in node.rooms]
         if node.offer is None:
-            left = []  # nobody can have them
+            left = []  # no pod can have them
         self.cards[number] = NO_CARD
         self.cards[number, : len(left)] = left
         self.cpu[number] = UNLIMITED if node.host is None else node.host.cpu_milli

@@ -18,11 +18,11 @@ Numbers = tuple[int, int, int]
 
 
 class Need(NamedTuple):
-    """What containers of one pod need of a card that nobody else has alone."""
+    """What containers of one pod need of a card that no other pod has alone."""
 
     free: Numbers
     idle: bool
-    """Nobody else may be there."""
+    """No other pod may be there."""
 
 
 def need_on(card: Card, shape: Shape, containers: Sequence[int], phases: Sequence[Sequence[int]]) -> Need | None:

@@ -280,7 +280,7 @@ def _undominated(found: Iterable[LeavingSet], work: Work) -> list[LeavingSet]:
 def _replaces(one: LeavingSet, other: LeavingSet) -> bool:
     """Tell whether one set costs no more than the other beside whoever else leaves; by itself it costs no more.
 
-    The highest priority can be that of somebody else, and then the sum of the priorities decides. So neither may be
+    The highest priority can be that of another pod, and then the sum of the priorities decides. So neither may be
     larger. The start only matters where all else is equal.
     """
     if one.shared & ~other.shared or any(mine > its for mine, its in zip(one.counts, other.counts, strict=True)):

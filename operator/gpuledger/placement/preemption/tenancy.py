@@ -56,9 +56,9 @@ class LetCard:
     card: Card
     free: Numbers
     fixed: bool
-    """Somebody is there who stays."""
+    """A pod is there that stays."""
     shut: bool
-    """Somebody who stays has the card alone."""
+    """A pod that stays has the card alone."""
     kinds: list[tuple[Kind, Numbers, bool]] = field(default_factory=list)
     """The kinds on it, the cheapest first; what each of their tenants takes of it, and whether alone."""
 

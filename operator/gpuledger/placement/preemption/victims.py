@@ -89,7 +89,7 @@ def cheapest_eviction(
     below: Cost | None = None,
     work: Work | None = None,
 ) -> Eviction | None:
-    """Return who has to leave a node for a pod of this shape: the victims that cost least; nobody, if it fits anyway.
+    """Return who has to leave a node for a pod of this shape: the victims that cost least; none, if it fits anyway.
 
     `entries` are the ledger's lines of the node's cards. `tenants`, by pod UID, are all that may be asked to leave,
     here or elsewhere, and those that leave anyway; who is not among them stays. `allowed` are the evictions that each

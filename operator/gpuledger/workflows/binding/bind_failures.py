@@ -2,7 +2,7 @@
 
 Several times in a row: they are put off. Whatever is wrong with them, others go first.
 
-On a node: they get another one next time, if another one fits. Nobody says that something fails between Filter and
+On a node: they get another one next time, if one fits. kube-scheduler does not report failures between Filter and
 Bind, such as Reserve, Permit or PreBind; it shows when kube-scheduler asks for the pod again without having asked to
 bind it. If it names the node again, the node is fit by its own rules, and has led nowhere. If it does not name it, it
 keeps the pod off the node by itself, and nothing is remembered.

@@ -1,7 +1,7 @@
 """A pod's way onto its cards: hold at Filter, journal and bind at Bind.
 
 A pod is in one of four states. *None*: nothing is known of it. *Held*: Filter chose its cards, in memory. *Binding*:
-a task enters its shares into the ledger and binds it; whoever asks again meanwhile gets the same node, or waits for the
+a task enters its shares into the ledger and binds it; a repeated request gets the same node meanwhile, or waits for the
 same task. *Entered*: the ledger has its shares. Any step can be the last before a crash: what it leaves is a share too
 many for a while, never one too few.
 """
@@ -114,7 +114,7 @@ class PodPlacer:
         self._trail = trail
 
     def is_binding(self, pod_uid: str) -> bool:
-        """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
+        """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
         return pod_uid in self._binds
 
     def held_pod(self, pod_uid: str) -> Pod | None:

@@ -1,4 +1,4 @@
-"""Over another system's device plugin: how it is told of a pod's cards, and whose turn it is.
+"""Over another system's device plugin: how it learns of a pod's cards, and which pod's turn it is.
 
 The kubelet does not say for which pod it asks a device plugin. HAMi's and Volcano's guess, and a guess can be wrong
 only while several pods answer to it. So a pod is bound when no other one that its node's plugin could mistake it for is
@@ -94,7 +94,7 @@ class PluginTurns:
         return offer.dialect
 
     def annotations(self, placement: Placement, request: PodRequest | None, dialect: Dialect) -> dict[str, str]:
-        """Return what the pod is told of its cards: in our words always, and in those of the node's plugin."""
+        """Return the annotations that name a pod's cards: ours always, and those of the node's plugin."""
         told = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         if request is None or dialect is Dialect.NATIVE:
             return told
@@ -141,7 +141,7 @@ class PluginTurns:
     def check_cards(self, placement: Placement) -> None:
         """Raise BindFailed if a card that was chosen takes no new pods any more.
 
-        It is sick, gone, in another node or cordoned by now, or somebody else may use it: the node's plugin was told of
+        It is sick, gone, in another node or cordoned by now, or another pod may use it: the node's plugin was told of
         another pod.
         """
         for share in placement.shares:
@@ -249,7 +249,7 @@ class PluginTurns:
             found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             found = {}
-        except ApiError:  # nobody knows
+        except ApiError:  # unknown
             self._end_in_time(pod, key)
             return
         mine = (found.get("metadata") or {}).get("uid") == pod.uid
@@ -329,7 +329,7 @@ class HamiLock:
                 attempt += 1
 
     async def _is_void(self, lock: NodeLock, waited_s: float) -> bool:
-        """Tell whether nobody will remove a lock: it is too old, or its pod is not on its way to the node any more.
+        """Tell whether no program will remove a lock: it is too old, or its pod is not on its way to the node any more.
 
         A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
         """

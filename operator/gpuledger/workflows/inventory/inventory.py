@@ -59,7 +59,7 @@ class InventoryKeeper:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
-        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._told: dict[str, tuple[str, ...]] = {}  # node name -> the problems that its last Events named
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
@@ -108,7 +108,7 @@ class InventoryKeeper:
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
-        """Note that a card was written: what somebody else has changed of it is put right.
+        """Note that a card was written: what another client has changed of it is corrected.
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
@@ -126,7 +126,7 @@ class InventoryKeeper:
             self._patience.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
-        """Note that a card's object is gone, whoever has deleted it: the node that has the card gets it again.
+        """Note that a card's object was deleted, by any client: the node that has the card gets it again.
 
         At once; if that goes on, later and later, as in `notice`.
         """
@@ -273,7 +273,7 @@ class InventoryKeeper:
         if entry is None or not entry.stored:
             try:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
-            except Conflict:  # it exists: memory is behind, or was told wrongly that it was gone
+            except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
             self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
@@ -335,7 +335,7 @@ class InventoryKeeper:
         if entry.cordoned:
             return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]
         strangers = self._ledger.strangers
-        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # nobody knows yet that it is over
+        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # not all pods were read yet
             return CardPhase.UNACCOUNTED, entry.reason
         if strangers.is_closed(entry):
             return CardPhase.UNACCOUNTED, UNACCOUNTED

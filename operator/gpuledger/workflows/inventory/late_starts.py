@@ -200,7 +200,7 @@ class LateStarts:
     def _note_late(self, pod_uid: str) -> None:
         """Close the pod's node, if it still waits for its kubelet."""
         waiting = self._waiting.get(pod_uid)
-        # Who holds no card is no proof: nobody knows how it came to the node.
+        # A pod that holds no card is no proof: how it came to the node is unknown.
         if waiting is None or not self._ledger.holders_of(pod_uid):
             return
         before = self.problem(waiting.node_name)

@@ -98,10 +98,10 @@ class Journal:
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
 
-        Either way the API server has the name when this returns: nobody was taking the share back at that time.
+        Either way the API server has the name when this returns: no one was taking the share back at that time.
 
         Raises DoesNotFit if the card has no room, Unreachable if there is no answer in time, or what the API server
-        says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
+        says. After an error the entry may still get in: a caller that gives up must `remove`, which waits its turn.
         """
         entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
         in_a_burst = self._comes_in_a_burst(holder.pod.uid)
@@ -115,7 +115,7 @@ class Journal:
         return Entered(entry.holder.attempt, frozenset(entry.took_over), entry.may_arrive_late)
 
     async def still_has(self, holder: Holder) -> bool:
-        """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
+        """Read the card, and tell whether this attempt's entry is there and no one has begun to take it back.
 
         Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
         Raises OlderThanKnown.
@@ -317,7 +317,7 @@ class _CardWriter:
             self._counts.failures.labels("conflict" if isinstance(error, Conflict) else "unreachable").inc()
             self._stale = True
             self._unanswered([*entries, *others], error)
-        except ApiError as error:  # who gives up a share can't be told to give up on that
+        except ApiError as error:  # a caller that gives up a share must not give up on this
             self._counts.failures.labels("error").inc()
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:

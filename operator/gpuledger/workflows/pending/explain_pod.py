@@ -209,7 +209,7 @@ class PodExplainer:
         return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
 
     def _name(self, uid: str) -> str:
-        """Return namespace/name of a pod that has, or is to have, something of a card; its UID if nobody knows."""
+        """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
         holders = self._ledger.holders_of(uid)
         pod = holders[0][1].pod if holders else self._held_pod(uid)
         if pod is None:

@@ -59,7 +59,7 @@ class WaitingTeller:
         self._clock = clock
         self._told: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when its condition is written
         self.writes = 0
         """How many conditions were written so far."""
         self.worker = KeyedWorker(self._tell, PODS_AT_ONCE, is_active, self._namespace_of)
@@ -79,23 +79,23 @@ class WaitingTeller:
                 self.worker.mark(uid)
 
     def observe_pending(self, pod: Json) -> None:
-        """Observe a pod without a node: an earlier operator may have told it."""
+        """Observe a pod without a node: an earlier operator may have written its condition."""
         if self._after_s and condition_of(pod, ALLOCATED) is not None:
             self._told.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone. If it was told that it waits, that is put right."""
+        """Note that a pod is bound or gone. If its condition says that it waits, that is corrected."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
         if pod_uid in self._told:
             self.worker.mark(pod_uid)
 
     def known_pending(self) -> set[str]:
-        """Return the UIDs of the pods that wait and are told so, or were."""
+        """Return the UIDs of the waiting pods whose condition says so, or did."""
         return self._waiting.keys() | self._told.keys()
 
     async def stop(self) -> None:
-        """Tell nobody any more."""
+        """Write no more conditions."""
         for timer in self._timers.values():
             timer.cancel()
         await self.worker.stop()

@@ -49,11 +49,11 @@ SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
 IN_VAIN_S = 10.0
-"""After this a preemption is given up: nobody leaves any more, or kube-scheduler leaves out the node. The victims that
-kube-scheduler has chosen are told after the claim is made, and the watches show later that they go."""
+"""After this a preemption is given up: no pod leaves any more, or kube-scheduler leaves out the node. The victims that
+kube-scheduler has chosen are evicted after the claim is made, and the watches show later that they go."""
 
 READY_WAIT_S = 1.0
-"""How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
+"""How long a request for a pod waits for room that no pod uses any more. Until it is reserved takes two writes."""
 
 
 class Outcome(StrEnum):
@@ -64,7 +64,7 @@ class Outcome(StrEnum):
 
 
 class PreemptionCarrier:
-    """Brings preemptions to their end, whoever has begun them."""
+    """Brings preemptions to their end, both the operator's and kube-scheduler's."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PreemptionCarrier:
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
-        self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
+        self._in_vain: dict[str, float] = {}  # pod UID -> since when no pod leaves for it any more, by the loop's clock
         self._not_taken: dict[str, float] = {}  # pod UID -> since when kube-scheduler leaves out the node of its room
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
         self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
@@ -171,7 +171,7 @@ class PreemptionCarrier:
                 self._look_again(uid, SUSPECT_DELAY_S)
 
     def give_up(self, pod_uid: str, why: str) -> None:
-        """End a pod's preemption; whoever was evicted for it stays so."""
+        """End a pod's preemption; evictions for it are not undone."""
         self._given_up.setdefault(pod_uid, why)
         self.look(pod_uid)
 
@@ -348,7 +348,7 @@ class PreemptionCarrier:
         return entry is not None and entry.open and entry.takes_now(claim)
 
     def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
-        """Tell whether a pod has waited for some time for cards that nobody is to leave."""
+        """Tell whether a pod has waited for some time for cards that no pod is to leave."""
         if all(self._could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
@@ -362,7 +362,7 @@ class PreemptionCarrier:
         return wait_s <= 0
 
     def _could_come(self, card: Card, claim: Claim) -> bool:
-        """Tell whether a claim fits once all have left who are told to, or leave anyway, or may lose what they have."""
+        """Tell whether a claim fits once all victims, and pods that leave anyway or may lose their room, have left."""
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.open:
             return True  # others judge that
@@ -377,7 +377,7 @@ class PreemptionCarrier:
         """Make the claim a holder, which the API server counts."""
         try:
             await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
-        except DoesNotFit as error:  # somebody was quicker, as another operator; the next change tells
+        except DoesNotFit as error:  # another client was quicker, such as another operator; the next change shows it
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:

@@ -149,7 +149,7 @@ class VictimFinder:
     def _question(
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:
-        """Return what is to be found out for one node, None if nobody can leave it; `leaving` go there anyway."""
+        """Return what is to be found out for one node, None if no pod can leave it; `leaving` go there anyway."""
         tenants = self._tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
@@ -187,7 +187,7 @@ class VictimFinder:
     ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
-        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays,
+        Room that is kept for others of less priority costs no pod its life. A pod that is just being bound stays,
         unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
         One that should have ended long ago stays.
         """

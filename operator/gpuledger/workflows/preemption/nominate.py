@@ -55,7 +55,7 @@ class Nominator:
         await self.keep(pod)
 
     async def keep(self, pod: Pod) -> None:
-        """Name it again, if it was named and somebody has cleared that."""
+        """Name it again, if it was named and another client has cleared that."""
         node_name = self._named.get(pod.uid)
         if node_name is not None:
             await self._write(pod, node_name)

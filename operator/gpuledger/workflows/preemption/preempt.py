@@ -69,7 +69,7 @@ _Look = tuple[int, NodeSet | None]
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSettings:
-    """Who evicts, and whether budgets keep somebody from it."""
+    """Which program evicts, and whether budgets prevent evictions."""
 
     who: WhoPreempts
     despite_budgets: bool
@@ -106,7 +106,7 @@ class Preemption:
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
-        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets that were reported to it
         self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
         self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
         self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
@@ -114,7 +114,7 @@ class Preemption:
         self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
         self._hard_wanted = False  # it is to begin again when it comes to its end
         self.wanted = asyncio.Event()
-        """Set when somebody may need others to leave."""
+        """Set when a pod may need others to leave."""
 
     # What the watches and the scheduler show.
 

@@ -10,7 +10,7 @@ ASKS_EXTENDERS = (1, 38)
 
 @dataclass(slots=True)
 class WhoPreempts:
-    """Nobody, as long as it is not known."""
+    """No program, as long as it is not known."""
 
     operator: bool = False
     scheduler: bool = False

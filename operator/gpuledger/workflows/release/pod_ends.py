@@ -23,7 +23,7 @@ class Word(Enum):
     ENDED = auto()
     """Nothing of it runs."""
     NO_AGENT = auto()
-    """Nobody will say it: its node is gone, or has no agent that does."""
+    """No agent will report it: its node is gone, or has no agent that does."""
     NOTHING_SAID = auto()
     """The node's agent answers, and has not spoken of it."""
     AGENT_AWAY = auto()

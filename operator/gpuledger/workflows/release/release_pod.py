@@ -89,7 +89,7 @@ class PodReleaser:
         self._read_request = read_request
         self._departures = departures
         self._deadlines = deadlines
-        self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
+        self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
@@ -363,7 +363,7 @@ def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodReq
     """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
 
     Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
-    which came with the one Binding that was accepted; so nobody can give up a share by editing an annotation.
+    which came with the one Binding that was accepted; so no user can give up a share by editing an annotation.
     """
     here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
     named = [share for share in here if share.uuid in annotated_cards(pod)]

@@ -2,7 +2,7 @@
 
 What such a pod has is known only from its annotation, which users can write. So its shares are entered only where a
 person asks for it, in a migration; what does not fit is listed on the card as a conflict, and never counted. Until then
-the cards that it may use take nobody new (ledger/strangers.py): from the moment on in which the pod is seen.
+the cards that it may use take no new pod (ledger/strangers.py): from the moment on in which the pod is seen.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Adopter:
             )
 
     def _ended(self, uid: str, may_run: bool) -> None:
-        """Note that a pod uses no card any more; soon, if nobody has seen its processes end."""
+        """Note that a pod uses no card any more; soon, if no agent has seen its processes end."""
         found = self._ledger.strangers.find(uid)
         if found is None or (uid in self._leaving and may_run):
             return
@@ -253,7 +253,7 @@ class Adopter:
     async def _problem(self, facts: PodFacts) -> str:
         """Enter what may be entered; return why something was not.
 
-        What a card lists as a conflict was to be entered by somebody's word, and is as soon as it fits.
+        What a card lists as a conflict was to be entered on request, and is as soon as it fits.
         """
         on_list = self._cards_that_list(facts)
         if not self._adopt_pods and not on_list:
@@ -282,7 +282,7 @@ class Adopter:
         return {e.card.uuid for e in entries if any(misfit.pod.uid == facts.pod.uid for misfit in e.misfits)}
 
     async def _show_ambiguous(self, facts: PodFacts, why: str) -> None:
-        """List the pod on each card that may be one of its own: somebody has to look at them."""
+        """List the pod on each card that may be one of its own: an administrator has to look at them."""
         amounts = Amounts(number=1)
         for card in ambiguous_cards(facts, self._cards):
             with suppress(DoesNotFit):  # a card lists only so many

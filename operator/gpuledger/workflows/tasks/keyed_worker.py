@@ -17,7 +17,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 class KeyedWorker:
     """Runs `work(key)` for marked keys: never twice at once for a key, again if it was marked meanwhile.
 
-    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. Whoever is not active does
+    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. An inactive replica does
     nothing, and leaves it to who is; marks are dropped then. With `group_of`, only so many keys of one group wait for
     their turn beside those of others: who has marked a thousand does not keep the others waiting.
     """
