@@ -1,4 +1,4 @@
-"""What an agent has to know before it starts, from the settings and what its node says of itself."""
+"""The agent's configuration, from the settings and from its Node."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
 
 @dataclass(frozen=True, slots=True)
 class NodeWays:
-    """What the node has to bring cards into containers, as it is now."""
+    """The node's current means to bring cards into containers."""
 
     isolation: Isolation
     installed: Installed
@@ -135,7 +135,7 @@ class ContainerStarts:
         owner = await self._owners.find(resource, slots)
         await self._deliver(owner, resource, slots)
         if self._owners.answered(resource, slots) != asked_for:
-            # Who asked is gone, and its kubelet has forgotten our answer: it would start the container without.
+            # The caller is gone, and its kubelet has forgotten our answer: it would start the container without.
             raise StartRefused("the kubelet has given the slots to another container since it requested this start")
         pod = pod_identity(owner.pod)
 

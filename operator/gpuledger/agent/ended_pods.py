@@ -1,6 +1,6 @@
 """Pods of this node that have ended without a word of the kubelet, and what is left of them.
 
-Whoever deletes a pod by force, and Kubernetes' own garbage collector, end it at the API server, whatever runs on the
+A forced deletion, and Kubernetes' own garbage collector, end a pod at the API server, whatever runs on the
 node. Then this agent looks for its processes, and writes into an annotation of the node what it finds. Of a pod that
 ends in good order nothing is looked for, and nothing written.
 

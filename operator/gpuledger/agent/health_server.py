@@ -17,7 +17,7 @@ Problems = Callable[[], list[str]]
 
 
 class HealthServer:
-    """/healthz for what a restart would mend, /readyz for all that the node's pods need, /metrics."""
+    """/healthz for what a restart would fix, /readyz for all that the node's pods need, /metrics."""
 
     def __init__(self, dead: Problems, not_ready: Problems, metrics: Collector) -> None:
         self._dead, self._not_ready = dead, not_ready

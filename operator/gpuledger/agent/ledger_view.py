@@ -1,4 +1,4 @@
-"""What the ledger says that a container has: read at the API server each time, for nothing else can be trusted."""
+"""A container's cards by the ledger: read from the API server each time, the only trusted source."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LONGEST_PAUSE_S = 60.0
 """Between two writes of the same text."""
 
 QUIET_S = 60.0
-"""Who leaves the annotation alone for so long, beyond the pause, does not fight."""
+"""A client that leaves the annotation alone for so long, beyond the pause, does not fight."""
 
 
 class Nodes(Protocol):

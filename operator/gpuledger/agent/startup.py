@@ -77,7 +77,7 @@ class Agent:
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
         self._driver_up = False
-        self._versions = ("", "")  # of the driver, and of CUDA, as they were told last
+        self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: Slots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here

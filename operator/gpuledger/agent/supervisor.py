@@ -118,7 +118,7 @@ class Supervisor:
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
             ready, _, _ = select.select([pipe, self._woken], [], [], left_s)
-            # Who stood still himself looks first what was written meanwhile.
+            # After a pause of its own, the supervisor first reads what was written meanwhile.
             if not left_s and (stopping or pipe not in ready):
                 since_s, starved_s = starved_s, waited_for_cpu_s(self._child)
                 if stopping or not self._is_starved(starved_s - since_s, heard_s):

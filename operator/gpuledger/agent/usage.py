@@ -1,4 +1,4 @@
-"""Who really uses the cards: the processes that the driver shows, compared with what containers were given.
+"""Checks the actual use of cards: the driver's processes, compared with the containers' grants.
 
 A process is looked up by its control group, which its container can't choose. One that uses a card of which its pod
 holds no share is a finding, once the ledger has said so, too.
@@ -29,7 +29,7 @@ TELL_AGAIN_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one pod uses of one card."""
+    """One pod's use of one card."""
 
     uuid: str
     pod_uid: str

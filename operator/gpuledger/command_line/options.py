@@ -1,4 +1,4 @@
-"""What several commands share: options, the settings, and how they end."""
+"""Parts that several commands share: options, the settings, and exit statuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ kubeconfig_option = click.option(
     envvar="KUBECONFIG",
     help="Kubeconfig file; without it, the pod's service account.",
 )
-"""Of what runs in pods, and of what a person's own cluster must not get by an oversight: simulated nodes."""
+"""For programs that run in pods, and for simulated nodes, which a user's own cluster must not get by mistake."""
 
 own_kubeconfig_option = click.option(
     "--kubeconfig",
@@ -55,7 +55,7 @@ own_kubeconfig_option = click.option(
     default=_own_kubeconfig,
     help="Kubeconfig file; without it, ~/.kube/config, or in a pod its service account.",
 )
-"""Of what people run."""
+"""For commands that people run."""
 
 
 def read_settings(file: Path | None) -> Settings:
@@ -120,7 +120,7 @@ def ended_by_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-# What people ask for: `kubectl gpuledger`.
+# Commands for people: `kubectl gpuledger`.
 
 
 class Failed(click.ClickException):

@@ -1,4 +1,4 @@
-"""Which commands there are, in the sections of the help: what people ask for stands apart from what a cluster runs."""
+"""All commands, in the sections of the help: commands for people apart from those that a cluster runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECTIONS = {
         "webhook-config": "Print the admission webhook's configurations, for clusters without the policies.",
     },
 }
-"""Title -> command -> what it does, in short: so that help imports none of them."""
+"""Title -> command -> short description, so that help imports no command."""
 
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 

@@ -15,7 +15,7 @@ POLICIES = ("binpack", "spread", "topology", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""
 
 METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
-"""Whose names metrics can have beside our own: docs/metrics.md."""
+"""Systems whose metric names are available beside our own: docs/metrics.md."""
 
 
 def option(default: Any, text: str, *, choices: tuple[str, ...] = (), least: int = 0, most: int | None = None) -> Any:

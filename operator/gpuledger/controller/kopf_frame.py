@@ -139,7 +139,7 @@ class KopfFrame:
             self._end(parts.exception())
 
     def _end(self, why: BaseException | None) -> None:
-        """Have Kopf end as if the process had been told to: its own way out, whichever command has started it."""
+        """Have Kopf end as if by a signal: its own way out, whichever command has started it."""
         self.failure = why
         # Not at once: Kopf may not listen for signals yet.
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)

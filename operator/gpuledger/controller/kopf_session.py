@@ -3,7 +3,7 @@
 A list that is refused with 404, 410 or 422, an error in a watch other than 410, a line or a page that is no JSON: each
 ends Kopf, and with it the operator; an API server in trouble would end all operators at once. And Kopf reads pages and
 lines in one piece, however long. That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
-only that the content of an answer is replaced is in nobody's documents.
+only that the content of an answer is replaced is not documented.
 tests/unit/controller/test_kopf_session.py runs Kopf over it, and says what a next release has to keep.
 """
 

@@ -1,4 +1,4 @@
-"""What can be found wrong with a cluster: each kind with its severity, its meaning, and what mends it."""
+"""The kinds of findings about a cluster, each with its severity, its meaning, and what mends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """Pods do not get cards, or the ledger is not kept as it should be."""
@@ -20,7 +20,7 @@ E, W = Severity.ERROR, Severity.WARNING
 
 
 class Kind(StrEnum):
-    """What can be found, in the order in which it is shown. The ids are stable: scripts may rely on them."""
+    """The kinds of findings, in the order in which they are shown. The ids are stable: scripts may rely on them."""
 
     severity: Severity
     meaning: str
@@ -121,7 +121,7 @@ class Kind(StrEnum):
         "mutatingwebhookconfiguration,validatingwebhookconfiguration gpuledger",
     )
 
-    # What accounts may do.
+    # Permissions of accounts.
     OPERATOR_PERMISSION = (
         "operator-permission",
         E,
@@ -355,12 +355,12 @@ class Finding:
     where: str
     """The object, as "node NAME" or "KIND NAME"."""
     text: str
-    """What is wrong with it, for a person."""
+    """The problem, in words."""
     mend: str
 
     @classmethod
     def of(cls, kind: Kind, where: str, text: str, mend: str = "", **names: str) -> Finding:
-        """Return a finding. `names` take the places of the words in capitals of what mends it."""
+        """Return a finding. `names` replace the words in capitals in the remedy."""
         mend = mend or kind.mend
         for word, name in names.items():
             mend = mend.replace(word, name)

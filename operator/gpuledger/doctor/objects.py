@@ -1,4 +1,4 @@
-"""What checks look for in Kubernetes' objects."""
+"""Reading Kubernetes' objects for the checks."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class Reading:
     async def _crd(self) -> Json | Unread | None:
         what, needs = "the CRD", f"`get` on customresourcedefinitions {PLURAL}.{GROUP}"
         found = await _or_none(what, needs, lambda: self._client.request("GET", CRD))
-        if isinstance(found, Unread):  # whether there is one can be told by everybody
+        if isinstance(found, Unread):  # every account can see whether there is one
             try:
                 await self._client.request("GET", f"/apis/{API_VERSION}")
             except NotFound:

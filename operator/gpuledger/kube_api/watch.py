@@ -61,7 +61,7 @@ async def follow(
     """Show every object, and every change of one, until cancelled.
 
     `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
-    list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen can be told
+    list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen is known
     from what came meanwhile.
     """
     version, pause_s = "", PAUSE_S

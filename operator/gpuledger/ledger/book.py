@@ -151,7 +151,7 @@ class Ledger:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""
         return (node_name for _, node_name in self.touches.since(change))
 
-    # What the API server stores.
+    # The API server's content.
 
     def load(self, stored: StoredCard) -> bool:
         """Take over a card as it is stored; return False if something newer is known already."""

@@ -27,7 +27,7 @@ def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | N
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is left on a card. `free` can be negative, when the card has shrunk."""
+    """The room on a card. `free` can be negative, when the card has shrunk."""
 
     card: Card
     free: Amounts
@@ -51,7 +51,7 @@ class NodeRoom:
     hangs: bool = False
     """Its kubelet does not start the pods that it has."""
     host: HostAmounts | None = None
-    """What is free of its CPU and memory, as far as is known."""
+    """Its free CPU and memory, as far as they are known."""
     cordoned: frozenset[str] = frozenset()
     """UUIDs of the healthy cards on which a person wants no new pods."""
     unaccounted: frozenset[str] = frozenset()

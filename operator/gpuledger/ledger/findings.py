@@ -1,4 +1,4 @@
-"""What an audit can find: each kind of difference with its remedy, and what is done to mend one."""
+"""The kinds of differences that an audit finds, each with its remedy, and the actions of --fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DETAIL_LENGTH = 500
 
 
 class Kind(StrEnum):
-    """What can differ, in the order in which it is shown. `remedy` says what mends it."""
+    """What can differ, in the order in which it is shown. `remedy` says how to fix it."""
 
     remedy: str
 
@@ -105,7 +105,7 @@ Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. `action` is what mends it, None where a person decides."""
+    """One difference. `action` is what repairs it, None where a person decides."""
 
     kind: Kind
     node: str = ""
@@ -117,7 +117,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What the finding is about: another read that shows the same has a finding with the same key."""
+        """The subject of the finding: another read that shows the same has a finding with the same key."""
         return (self.kind, self.node, self.card, self.pod.uid if self.pod else "")
 
     @property

@@ -21,7 +21,7 @@ from gpuledger.model.stranger import Stranger
 
 
 class Cards(Protocol):
-    """What else the ledger knows."""
+    """The rest of the ledger, as this part needs it."""
 
     def node_names(self) -> Collection[str]:
         """Return the nodes that have a card in the ledger."""

@@ -13,7 +13,7 @@ ALL_CORES = 100
 
 
 class CardPhase(StrEnum):
-    """What `kubectl get gpuallocations` shows of a card's state."""
+    """A card's state, as `kubectl get gpuallocations` shows it."""
 
     PENDING = "Pending"
     """Known, but its first status is not written yet: nothing is placed on it."""
@@ -30,7 +30,7 @@ class CardPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card is, apart from who holds it. `index` is its place on the node, as CUDA and NVML count."""
+    """A card, without its holders. `index` is its place on the node, as CUDA and NVML count."""
 
     uuid: str
     node_name: str

@@ -1,4 +1,4 @@
-"""Which node for a request: per kind of request the set of fitting nodes, kept up to date where something changed."""
+"""Chooses a node for a request: per kind of request the set of fitting nodes, updated where something changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENTRIES_KEPT = 100_000
 """Nodes in all of these sets together, 0.3 kB each: for 5,000 nodes 20 asks are kept, for 200 all of them."""
 
 STEPS_OF_A_LOOK = 3
-"""What it takes to compare a plain request with a node: some 30 microseconds for eight cards."""
+"""The steps of comparing a plain request with a node: some 30 microseconds for eight cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Choice:
     placements: tuple[Placement, ...]
     refusals: dict[str, Refusal]
     ranking: Ranking | None = None
-    """How the first node compared with others, if it was compared."""
+    """The comparison of the first node with others, if it was compared."""
 
 
 class Chooser:

@@ -58,7 +58,7 @@ class Decision:
     rank: NodeRank
     assignment: Assignment
     effect: Effect | None = None
-    """What the rank was made from, if it has to do with prices."""
+    """The source of the rank, if it depends on prices."""
 
 
 class Decider:

@@ -1,4 +1,4 @@
-"""What has happened so far, in numbers. The controller shows them as metrics.
+"""Counters of the workflows. The controller exposes them as metrics.
 
 They are the counters of Prometheus' client library, each declared here and nowhere else: its name, its text, and the
 values of its label that are known. Their names begin with `gpuledger_`.
@@ -49,7 +49,7 @@ class Counts:
 
 
 class JournalCounts:
-    """What the journal has done so far, in the same way. A write carries `most_entries` at most."""
+    """Counters of the journal. A write carries `most_entries` at most."""
 
     def __init__(self, most_entries: int) -> None:
         self.registry = CollectorRegistry()

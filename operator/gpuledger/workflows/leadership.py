@@ -1,4 +1,4 @@
-"""Which of several operators may write: the one whose kube-scheduler schedules."""
+"""Decides which of several operators may write: the one whose kube-scheduler holds the Lease."""
 
 from __future__ import annotations
 

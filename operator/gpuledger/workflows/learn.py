@@ -1,4 +1,4 @@
-"""What placement has to know of the past: which pods came, and how many of those that had cards have ended.
+"""The history that placement learns from: which pods came, and how many of those with cards have ended.
 
 A help for preferences only. It is learned again after a start, from the pods that are bound then.
 """

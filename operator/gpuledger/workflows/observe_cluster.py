@@ -1,6 +1,6 @@
-"""What the cluster shows, from watches or a full list, into the ledger. Every call can be repeated.
+"""Brings the cluster's state, from watches or a full list, into the ledger. Every call can be repeated.
 
-No object's content is an error of these calls: one that can't be taken in is left out by itself (`apart`).
+No object's content is an error of these calls: one that can't be processed is skipped by itself (`apart`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NEEDED_PAUSE_S = 1.0
 
 
 class _ShownMeanwhile:
-    """What a watch shows while a full list is read: it is newer than what the list says of the same."""
+    """The events of a watch while a full list is read: they are newer than the list."""
 
     def __init__(self) -> None:
         self._keys: set[str] | None = None  # None while no list is read
@@ -144,9 +144,9 @@ class ClusterObserver:
         self._cards_shown = _ShownMeanwhile()  # UUIDs
         self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
         self.cards_read = False
-        """Whether the cards have been taken in once: before, nodes say nothing."""
+        """Whether the cards have been read once: before, nodes say nothing."""
         self.synced = False
-        """Whether everything has been taken in once: before, nothing can be decided."""
+        """Whether everything has been read once: before, nothing can be decided."""
         self.on_compared = Listeners[[]]()
         """Called after each comparison with full lists."""
 
@@ -273,7 +273,7 @@ class ClusterObserver:
         self._preemption.take_over()
 
     async def _list_pending(self, take: Callable[[Json], None]) -> None:
-        """Forget who does not wait any more, and take in the others. What the watch shows meanwhile is newer."""
+        """Forget pods that no longer wait, and observe the others. What the watch shows meanwhile is newer."""
         listed, uids = self.pending_listing(), set[str]()
         with self._wait_no_more_shown.since_now() as gone:
             async for page in self._reader.pending_pods(self._scheduler_names):
@@ -304,7 +304,7 @@ class ClusterObserver:
             self._waiting.refused(pod_identity(pod), request, created_at(pod), None)
 
     async def resync(self) -> None:
-        """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
+        """Compare memory with full lists, and correct what the watches have missed. Reads only, if nothing was."""
         await self._compare(self._observe_pending)
 
     async def _compare(self, take_pending: Callable[[Json], None]) -> None:

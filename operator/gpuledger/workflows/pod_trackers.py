@@ -1,4 +1,4 @@
-"""What all that follow pods have in common: the observer passes each pod to all of them, in the order of wiring.py."""
+"""The interface of all parts that follow pods: the observer passes each pod to all, in the order of wiring.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container's runtime changes for its cards: devices and drivers, the names of the cards, the limits. Pure."""
+"""The container runtime's edits for cards: devices and drivers, names of the cards, limits. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How shares of a card are kept apart: what each way needs of the node, and what it tells a container. Pure.
+"""Isolation of the shares of a card: each mode's needs on the node, and its settings for containers. Pure.
 
 Sources: CUDA's MPS documentation (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); HAMi-core's
 environment and mounts as HAMi 2.10's device plugin sets them.
@@ -27,7 +27,7 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrantedCard:
-    """What a container has of one card, as the ledger says."""
+    """A container's part of one card, by the ledger."""
 
     uuid: str
     index: int

@@ -49,7 +49,7 @@ LOOKS_BETWEEN_OPENINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """What does not change of a physical card while NVML is open."""
+    """The constant properties of a physical card while NVML is open."""
 
     handle: Handle
     uuid: str

@@ -16,7 +16,7 @@ from gpuledger.model.errors import Unreachable
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""What the kubelet's own client takes."""
+"""Limit of the kubelet's own client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ContainerSlots:
 
 @dataclass(frozen=True, slots=True)
 class NodePods:
-    """What the kubelet says of its active pods."""
+    """The kubelet's list of its active pods."""
 
     pods: frozenset[tuple[str, str]]
     """Namespace and name, also of those without slots."""

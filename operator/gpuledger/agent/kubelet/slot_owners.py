@@ -1,4 +1,4 @@
-"""Whose slots these are: the pod, its containers, and the names under which their runtime will look for their cards.
+"""Finds the owner of slots: the pod, its containers, and the device names that their runtime will request.
 
 The kubelet tells a device plugin slots and nothing else. Two places say more. Its list of pod resources is an API, but
 leaves out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its

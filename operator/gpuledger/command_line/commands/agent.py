@@ -1,4 +1,4 @@
-"""`gpuledger agent`: what runs on a node. The parent process imports little: it only watches its child."""
+"""`gpuledger agent`: the node agent. The parent process imports little: it only watches its child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who else gives out the GPUs of our nodes: other device plugins, and other schedulers."""
+"""Checks for other programs that allocate our nodes' GPUs: device plugins, and schedulers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server fills in and refuses by itself: the policies, and the webhook that stands in for them."""
+"""Checks of the admission policies, and of the webhook that replaces them."""
 
 from __future__ import annotations
 

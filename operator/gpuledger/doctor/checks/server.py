@@ -20,7 +20,7 @@ ASKS_EXTENDERS = (1, 38)
 
 CRD = f"CustomResourceDefinition {PLURAL}.{GROUP}"
 SHOWN = 3
-"""Differences that are named; what mends one mends them all."""
+"""Number of differences to name; one remedy fixes them all."""
 
 
 def check_server_version(facts: Facts) -> Iterator[Finding]:

@@ -95,7 +95,7 @@ class _Part(BaseModel):
 
 
 class Capacity(_Part):
-    """What the card offers in all."""
+    """The amounts that the card offers in total."""
 
     memory_mib: SomeMemoryMiB = Field(description="Memory of the card, in MiB.")
     cores: Cores = Field(
@@ -105,7 +105,7 @@ class Capacity(_Part):
 
 
 class CardSpec(_Part):
-    """What the card is and where it sits, taken from the node."""
+    """The card, as its node reports it."""
 
     # One owner, as for the status: else each link of each card has an entry of its own in metadata.managedFields.
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
@@ -146,7 +146,7 @@ class CardSpec(_Part):
 
 
 class Used(_Part):
-    """What the holders take together."""
+    """The sum over the holders."""
 
     memory_mib: MemoryMiB = Field(description="Memory held, in MiB. Always the sum over the holders.")
     cores: Cores = Field(description="Compute held, in percent of the card. Always the sum over the holders.")
@@ -159,7 +159,7 @@ def unique_by(key: str) -> JsonDict:
 
 
 class ContainerShare(_Part):
-    """What one container of the pod gets of the card."""
+    """One container's part of the card."""
 
     name: DnsLabel = Field(description="Name of the container. A container has at most one share of a card.")
     memory_mib: MemoryMiB = Field(description="Memory that the container may use, in MiB.")
@@ -283,7 +283,7 @@ class GPUAllocation(_Part):
     """One GPU of the cluster, and every share of it that pods hold.
 
     The status is the ledger. A pod is entered here before it is bound to a node, and the API server refuses an entry
-    that does not fit, whoever writes it.
+    that does not fit, no matter which client writes it.
     """
 
     spec: CardSpec = Field(description="What the card is and where it is, as its node reports it. Not to be edited.")

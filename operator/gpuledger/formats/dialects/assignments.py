@@ -1,4 +1,4 @@
-"""What HAMi's and Volcano's device plugins, and their old pods, say of a pod's cards.
+"""Assignments of cards to pods in the annotations of HAMi and Volcano.
 
 HAMi: containers in order, the init containers first, each closed by `;`; in it cards, each closed by `:`; a card is
 `uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor.

@@ -17,7 +17,7 @@ LOCK_ANNOTATION = "hami.io/mutex.lock"
 
 @dataclass(frozen=True, slots=True)
 class NodeLock:
-    """Who a node is locked for, and since when; None if the text does not say."""
+    """The pod that a node is locked for, and since when; None if the text does not say."""
 
     since: datetime | None
     namespace: str = ""

@@ -1,4 +1,4 @@
-"""What containers ask for, in whichever vocabulary: the words in `resources`, and what was left out."""
+"""Containers' requests in any vocabulary: the names in `resources`, and the defaults of omitted ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_CARDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for, and what of that it did not say itself."""
+    """One container's request, and the parts of it that are defaults."""
 
     name: str
     demand: Demand

@@ -57,7 +57,7 @@ OTHER_POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a pod's annotations say of its cards."""
+    """A pod's choice of cards, from its annotations."""
 
     cards: CardFilter = ANY_NVIDIA
     one_numa_node: bool = False

@@ -15,7 +15,7 @@ from gpuledger.model.node_offer import Dialect
 
 
 class Several(StrEnum):
-    """What a container may have of each card if it asks for several."""
+    """A container's part of each card if it requests several."""
 
     SPLIT = "split"
     """Shares of each, as of one card alone."""
@@ -153,7 +153,7 @@ class Words:
 
     @property
     def volcano_memory_unit_mib(self) -> int:
-        """What 1 stands for where Volcano speaks of memory."""
+        """The unit of Volcano's memory, in MiB."""
         units = [each.memory_unit_mib for each in self.registers if each.dialect is Dialect.VOLCANO]
         return units[0] if units else 1
 

@@ -39,13 +39,13 @@ class NodeFacts:
     registers: tuple[tuple[RegisterWords, str], ...]
     """The registers that the node has, as they are: ours alone if there is one."""
     scores: str | None
-    """How well its cards reach each other, as HAMi's device plugin says it."""
+    """Scores of the links between its cards, from HAMi's device plugin."""
     offered: frozenset[str]
     """Count resources of which some amount is allocatable; the kubelet sets it to 0 when the device plugin is gone."""
     offer: NodeOffer | None
-    """What its device plugin serves; None while it does not answer."""
+    """The offer of its device plugin; None while that does not answer."""
     host: HostAmounts | None = None
-    """What it offers to pods of CPU and memory, if it says so."""
+    """Its allocatable CPU and memory, if it reports them."""
 
 
 @dataclass(frozen=True, slots=True)

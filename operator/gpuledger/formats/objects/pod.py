@@ -25,7 +25,7 @@ containers, and etcd takes 1.5 MiB. An ordinary pod has some 10 kB. A user can m
 well."""
 
 LONGEST_GRACE_S = 3_600
-"""Who may take longer to end is the last to be asked to leave, and is waited for no longer."""
+"""Pods that may take longer to end are evicted last, and no pod waits longer for them."""
 
 
 def pod_identity(pod: Json) -> Pod:

@@ -1,4 +1,4 @@
-"""What a node's agent says of pods that have ended without a word of their kubelet: whether anything of them runs.
+"""An agent's report of pods that have ended without a report of their kubelet: whether any process runs.
 
     {"6d0c...": "runs 8f2e...", "91ab...": "ended"}
 

@@ -28,7 +28,7 @@ class CheckpointEntry:
     resource: str
     slots: frozenset[str]
     answer: bytes
-    """What the plugin answered, a ContainerAllocateResponse: what the kubelet will pass to the runtime."""
+    """The plugin's answer, a ContainerAllocateResponse, which the kubelet passes to the runtime."""
 
 
 def read_checkpoint(text: bytes) -> tuple[CheckpointEntry, ...]:

@@ -1,4 +1,4 @@
-"""Which pods are to be expected: those that came lately, the later the more they count.
+"""The pods to expect: those that came lately, the later the more they count.
 
 And how many of those that get cards give them back: whether the cluster fills, or is in a steady state.
 """
@@ -92,7 +92,7 @@ class Mix:
 
     @property
     def turnover(self) -> float:
-        """What was given back lately, divided by what was given out: 0 while the cluster fills, 1 in a steady state."""
+        """Cards released lately, divided by cards given out: 0 while the cluster fills, 1 in a steady state."""
         return min(1.0, self._given_back / self._given_out) if self._given_out > 0 else 0.0
 
     def expected(self) -> Sequence[Expected]:

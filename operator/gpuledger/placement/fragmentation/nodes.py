@@ -55,7 +55,7 @@ class NodeTable:
         self.cpu: Floats = np.zeros(64, dtype=np.float32)
         self.memory: Floats = np.zeros(64, dtype=np.float32)
         self.changed: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
-        """Node -> number of the ledger's change that was the last to be taken in here."""
+        """Node -> number of the ledger's change that was the last applied here."""
 
     def sync(self) -> None:
         """Apply what has changed in the ledger."""
@@ -70,11 +70,11 @@ class NodeTable:
 
     @property
     def seen(self) -> int:
-        """Number of the ledger's last change that is taken in."""
+        """Number of the ledger's last change that is applied."""
         return self._seen
 
     def effect(self, ask: Ask, way: Way) -> Effect:
-        """Return what a way does; the table must have taken in its node as it is."""
+        """Return what a way does; the table must have its node as it is."""
         number = self._numbers[way.node.name]
         left, after = self._left[number], self.remnants.after
         changes = []

@@ -1,4 +1,4 @@
-"""How prices are kept up to date with the mix of pods and with what is idle.
+"""Keeps prices up to date with the mix of pods and with what is idle.
 
 They are rebuilt after some arrivals, in small steps between the questions of the scheduler: no one waits for them.
 """

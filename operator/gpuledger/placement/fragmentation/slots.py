@@ -33,7 +33,7 @@ MANY = 1e4
 
 
 class Worth:
-    """What slots of each kind are worth, in thousandths of a card; `turnover` says how they are counted, 0 to 1."""
+    """The worth of slots of each kind, in thousandths of a card; `turnover` says how they are counted, 0 to 1."""
 
     def __init__(self, weights: Numbers, turnover: float) -> None:
         self._weights = weights.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What must be free on one card for some containers of a pod: the rules of `placement.fit`, as numbers.
+"""The amounts that must be free on one card for some containers of a pod: the rules of `placement.fit`, as numbers.
 
 The search for victims asks this of thousands of sets of pods. So it is worked out once for a card, and what is freed
 is then only added up.
@@ -18,7 +18,7 @@ Numbers = tuple[int, int, int]
 
 
 class Need(NamedTuple):
-    """What containers of one pod need of a card that no other pod has alone."""
+    """The containers' needs on a card that no other pod has alone."""
 
     free: Numbers
     idle: bool

@@ -1,4 +1,4 @@
-"""What it costs to ask pods to leave, and in which order that compares.
+"""The cost of evicting pods, and its order.
 
 Source of the order: kube-scheduler, pickOneNodeForPreemption (pkg/scheduler/framework/preemption/preemption.go).
 """

@@ -16,7 +16,7 @@ from gpuledger.placement.preemption.card_needs import Numbers
 from gpuledger.placement.preemption.cost import LOWEST_PRIORITY, Cost, Tenant
 
 Place = tuple[int, int, int, int, bool]
-"""What a pod has of a card: the card's position, memory in MiB, cores in percent, slots, and whether it is alone."""
+"""A pod's part of a card: the card's position, memory in MiB, cores in percent, slots, and whether it is alone."""
 
 
 @dataclass(slots=True)

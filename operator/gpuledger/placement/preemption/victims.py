@@ -1,4 +1,4 @@
-"""Who has to leave a node so that a pod fits there: the cheapest victims, by kube-scheduler's order of costs.
+"""Chooses the cheapest victims on a node for a pod, by kube-scheduler's order of costs.
 
 kube-scheduler's own answer is often dearer: it lets all pods of a lower priority go and takes them back one by one,
 the most important first, and it knows nothing of cards. Here whole sets of victims are compared. Pods that leave anyway

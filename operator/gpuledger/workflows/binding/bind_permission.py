@@ -69,7 +69,7 @@ class BindPermission:
     async def sending(self) -> AsyncIterator[None]:
         """Wait until a Binding may be sent; what is done inside sends it, and finds out what has become of it.
 
-        Raises NobodyAsks if kube-scheduler no longer asks. If the outcome of an earlier Binding is unknown, it does not wait:
+        Raises NobodyAsks if the scheduler no longer asks. If an earlier Binding's outcome is unknown, it does not wait:
         that has to be found out before kube-scheduler gets an answer.
         """
         await self._until_asked()

@@ -115,7 +115,7 @@ class PodBinder:
 
         Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
         resourceVersion was read; and only as long as these cards take pods, and no other pod may use them.
-        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
+        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from none
         else, and no Binding is without an answer.
         """
         pod, version = seen.pod, seen.resource_version

@@ -1,4 +1,4 @@
-"""What can be asked of a card's writer, and the JSON patch that carries out several of them at once."""
+"""Changes of a card's status, and the JSON patch that carries out several of them at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Entry(ABC):
     @property
     @abstractmethod
     def subject(self) -> str:
-        """What the entry is about: a pod's UID, or the card itself."""
+        """The subject of the entry: a pod's UID, or the card itself."""
 
     def unanswered(self, error: GpuledgerError) -> None:
         """Note that the API server has not said what has become of a patch, of this entry or of one before it."""

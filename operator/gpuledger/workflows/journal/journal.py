@@ -67,7 +67,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """How a holder has come into the ledger."""
+    """The way in which a holder got into the ledger."""
 
     attempt: str
     took_over: frozenset[str]

@@ -1,4 +1,4 @@
-"""How it shows that the API server's data was restored from an older state, such as a backup of etcd."""
+"""Detects that the API server's data was restored from an older state, such as a backup of etcd."""
 
 from __future__ import annotations
 

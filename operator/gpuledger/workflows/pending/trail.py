@@ -1,4 +1,4 @@
-"""What this operator has done, and refused to do, since it has started: the latest of it, in memory.
+"""The latest decisions of this operator since it started, in memory.
 
 A setting has all of it written to a file as it happens, one line of JSON each.
 """

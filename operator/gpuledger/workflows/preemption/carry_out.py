@@ -57,7 +57,7 @@ READY_WAIT_S = 1.0
 
 
 class Outcome(StrEnum):
-    """What has become of a preemption."""
+    """The outcome of a preemption."""
 
     DONE = "done"
     GIVEN_UP = "given-up"
@@ -105,7 +105,7 @@ class PreemptionCarrier:
         self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
-    # What others tell.
+    # Called by other parts.
 
     def waits(self, pod_uid: str) -> None:
         """Note that a pod has no node."""

@@ -1,4 +1,4 @@
-"""Who has to leave for a pod, over all nodes that kube-scheduler would take for it.
+"""Finds a pod's victims, over all nodes that kube-scheduler would take for it.
 
 PodDisruptionBudgets are read only for the namespaces of pods that would be chosen without them: a budget makes a
 choice worse and never better, so a choice whose budgets are all known is the best there is.
@@ -88,7 +88,7 @@ class Victims:
 
     placement: Placement
     pods: tuple[Pod, ...]
-    """Who is to be evicted."""
+    """The pods to evict."""
     cost: Cost
     displaced: tuple[str, ...] = ()
     """UIDs of pods of less priority to which these places are promised; they lose them."""

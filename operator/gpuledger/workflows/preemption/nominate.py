@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What the API server had in a version of a pod."""
+    """The nomination in one version of a pod."""
 
     version: int
     node_name: str

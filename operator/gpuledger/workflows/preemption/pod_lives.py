@@ -18,7 +18,7 @@ OVERDUE_S = 30
 
 
 class PodLives:
-    """What is known of the lives of bound pods, in Unix seconds."""
+    """Start and end of bound pods, in Unix seconds."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock

@@ -116,7 +116,7 @@ class Preemption:
         self.wanted = asyncio.Event()
         """Set when a pod may need others to leave."""
 
-    # What the watches and the scheduler show.
+    # Called with what the watches and kube-scheduler show.
 
     def observe_pending(self, pod: Json) -> None:
         """Observe a pod without a node."""

@@ -1,4 +1,4 @@
-"""Who evicts pods for others. It can depend on the API server's version, which is known only when that has answered."""
+"""Decides which program evicts pods for others. It can depend on the API server's version, which is known later."""
 
 from __future__ import annotations
 

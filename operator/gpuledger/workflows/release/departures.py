@@ -29,7 +29,7 @@ DEADLINE_ROUNDING_S = 1.0
 
 
 class Ends(Protocol):
-    """Who says what is left of a pod on its node."""
+    """Reports on the processes that are left of a pod on its node."""
 
     def word(self, node_name: str, pod_uid: str) -> Word:
         """Return what is known of a pod that had a share on a node."""

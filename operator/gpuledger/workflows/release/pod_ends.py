@@ -1,4 +1,4 @@
-"""What the nodes' agents say of pods that have ended without a word of their kubelet."""
+"""The agents' reports of pods that have ended without a report of their kubelet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Word(Enum):
-    """What is known of a pod that has ended, the worst last."""
+    """The state of a pod that has ended, the worst last."""
 
     ENDED = auto()
     """Nothing of it runs."""
@@ -55,7 +55,7 @@ class PodEnds:
         before = self._said.get(name)
         try:
             said = read_ends(node)
-        except BadInput as error:  # its agent mends it
+        except BadInput as error:  # its agent corrects it
             logger.warning("node %s: %s", name, error)
             return
         if said is None:

@@ -10,7 +10,7 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
 
 And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
-agent says it, or nobody does for a long time (departures.py).
+agent reports it, or none does for a long time (departures.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ when it takes longer, taking the share back makes the bind start again, and does
 
 @dataclass(slots=True)
 class _Bound:
-    """What was seen of a bound pod."""
+    """The observed state of a bound pod."""
 
     ended: bool = False
     """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
@@ -107,7 +107,7 @@ class PodReleaser:
                 self._put_off.discard(pod_uid)
                 self.recheck(pod_uid)
 
-    # What the watches show.
+    # Called with what the watches show.
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """Observe a bound pod: once it is finished, its shares are released."""
@@ -227,7 +227,7 @@ class PodReleaser:
         if pod_uid in self._binding:
             self._put_off.add(pod_uid)
         else:
-            # Who has marked a share may know more of the pod: another operator, or this one before a restart.
+            # The operator that has marked a share may know more of the pod: another one, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
             bound = self._bound.get(pod_uid)
             may_run = marked or bound is None or not bound.ended

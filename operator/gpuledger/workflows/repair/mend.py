@@ -1,4 +1,4 @@
-"""What an audit has found, put in order. Each step is refused, or changes nothing, where the cluster has moved on."""
+"""Repairs the findings of an audit. Each step is refused, or changes nothing, where the cluster has moved on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the nodes said of pods that have ended, when the world was read."""
+    """The nodes' reports of pods that have ended, when the cluster was read."""
 
     world: World
 
@@ -80,7 +80,7 @@ class Mender:
         )
 
     async def mend(self, found: Sequence[Finding]) -> list[Finding]:
-        """Mend the findings that have an action; return those of them that were mended."""
+        """Repair the findings that have an action; return those that were repaired."""
         mended: list[Finding] = []
         for start in range(0, len(found), AT_ONCE):
             batch = found[start : start + AT_ONCE]
@@ -108,7 +108,7 @@ class Mender:
         return entry.holders.get(finding.pod.uid) if entry and finding.pod else None
 
     async def _carry_out(self, finding: Finding) -> bool:
-        """Carry out an action other than judging; tell whether that mended it."""
+        """Carry out an action other than judging; tell whether that repaired it."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 match finding.action:
