@@ -35,6 +35,6 @@ class SchedulerHealth:
             async with aiohttp.request("GET", self._url, ssl=False, timeout=limit) as answer:
                 return "" if answer.ok else f"/livez says {answer.status}: {await answer.text()}"
         except TimeoutError:
-            return f"/livez says nothing within {TIMEOUT_S:g} s"
+            return f"/livez does not answer within {TIMEOUT_S:g} s"
         except aiohttp.ClientError as error:
             return f"/livez can't be asked: {error}"

@@ -92,7 +92,7 @@ class SlotOwners:
         if len(uids) == 1 and not names:
             raise StartRefused(
                 f"the pod with UID {own[0].pod_uid} got its GPUs from another device plugin: delete it, so that it "
-                "is created anew"
+                "is recreated"
             )
         last = self.answered(resource, slots)
         if len(uids) != 1 or (last is not None and last not in names.values()):
@@ -171,7 +171,7 @@ class SlotOwners:
         # Of a pod that was recreated under this name, the kubelet says first that it has taken it up, and then lists
         # it, too: only a row that still stands after that is of the pod that the API server shows.
         if not has_started(pod) or is_finished(pod) or (await self._lister.list()).owner(resource, slots) != row:
-            raise NotYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")
+            raise NotYet(f"the kubelet has not reported yet that it has pod {row.namespace}/{row.pod}")
         if _may_start_init_container_with(pod, resource):
             raise NotYet(
                 f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "

@@ -123,7 +123,7 @@ def _facts(found: Json, page: Page, now: datetime) -> Iterable[str]:
     }
     if found["schedulerRefused"]:
         refused = plural(found["schedulerRefused"], "node")
-        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see what it says)"
+        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:

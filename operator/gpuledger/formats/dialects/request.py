@@ -182,7 +182,7 @@ class _Reader:
             cards = words.default_gpus
             if not cards:
                 raise BadInput(
-                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {words.count}"
+                    f"{self._where} asks for a share of GPUs, but not for a number of them: set {words.count}"
                 )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)

@@ -138,6 +138,6 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
             if word in POLICIES:
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
-                raise BadInput(f"annotation {name}: {word[:64]!r} is no policy; there are {', '.join(POLICIES)}")
+                raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; policies are {', '.join(POLICIES)}")
             warnings.append(f"annotation {name}: {word} has no effect; {OTHER_POLICIES[word]}")
     return "", tuple(warnings)
