@@ -29,7 +29,7 @@ def commands() -> str:
         "",
         "# Commands",
         "",
-        "`gpuledger COMMAND --help` shows the same. The first six are those of `kubectl gpuledger`, too:",
+        "`gpuledger COMMAND --help` shows the same. `kubectl gpuledger COMMAND` runs the same program:",
         "[kubectl-gpuledger.md](../kubectl-gpuledger.md).",
         "",
         *_options(main, context),

@@ -208,7 +208,7 @@ async def test_filter_sort_and_table_show_the_same_cards(page: Page) -> None:
 async def test_a_token_is_asked_for_and_kept_nowhere(page: Page) -> None:
     async with served(demo(), TokenAccess(Reviewer())) as address:
         await page.goto(address)
-        for token, answer in [("nobody", "not valid any longer"), ("stranger", "may not list gpuallocations")]:
+        for token, answer in [("nobody", "unknown or has expired"), ("stranger", "may not list gpuallocations")]:
             await page.get_by_label("Token", exact=True).fill(token)
             await page.keyboard.press("Enter")
             await expect(page.locator("#token-text")).to_contain_text(answer)

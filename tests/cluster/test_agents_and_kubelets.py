@@ -179,7 +179,7 @@ def test_the_pods_on_a_card_are_told_of_its_fault_and_of_its_end_once_each(clust
     assert cluster.cards()[uuid]["status"]["reason"] == "its node reports a fault: Xid 79"
     where = f"GPU {uuid} (index 0 of node {node.name})"
     bad = ("Warning", "GPUUnhealthy", f"{where}: its node reports a fault: Xid 79")
-    good = ("Normal", "GPUHealthy", f"{where} works again, its node reports")
+    good = ("Normal", "GPUHealthy", f"{where} works again, as its node reports")
     cluster.wait(lambda: [told(cluster, name) for name in ("first", "second")] == [[bad]] * 2, "both pods are told")
     cluster.installation.kill_operator()
     cluster.installation.start_operator()

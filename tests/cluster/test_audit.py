@@ -453,7 +453,7 @@ def test_the_table_has_whole_uuids_and_says_what_to_do(still: Cluster) -> None:
     assert table.output.endswith("2 found: 2 left.\n")
     mended = run_audit(still, "--settle-s", "0.2", "--fix")
     assert mended.code == 1
-    assert mended.output.endswith("2 found: 1 mended, 1 left.\n")
+    assert mended.output.endswith("2 found: 1 fixed, 1 left.\n")
 
 
 def test_a_consistent_cluster_has_no_finding_and_is_not_written_to(cluster: Cluster) -> None:

@@ -208,7 +208,7 @@ def test_the_agent_does_not_and_needs_the_namespaces_label(helm: Helm, user: Con
 def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, release: Release) -> None:
     settings = {"resource_memory": "example.com/mem", "node_taint": "gpu=ours:NoSchedule"}
     text = release.must("install", settings=settings)
-    assert "New pods that ask for GPUs go to gpuledger from now on, by policies" in text
+    assert "From now on, policies of the API server send new pods that request GPUs" in text
 
     def filled_in() -> Json | None:
         try:

@@ -238,7 +238,7 @@ def test_a_filter_is_refused_while_the_shares_that_a_crash_has_left_are_given_ba
     fenced.wait()
     nodes = [node["metadata"]["name"] for node in cluster.objects("nodes")]
     answer = cluster.ask("filter", {"Pod": cluster.pod("walker"), "Nodes": None, "NodeNames": nodes})
-    assert "are being given back" in answer["Error"]
+    assert "are still being released" in answer["Error"]
     fenced.release()
     cluster.settle(QUIET_S)
     cluster.extender.disarm()

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 AMOUNTS = ("memoryMiB", "cores", "number")
 CAPACITY = {"memoryMiB": 40960, "cores": 100, "number": 10}
 FOREVER = "the status says who holds this card and cannot be removed; remove the holders one by one"
-ALONE = "an exclusive holder has to be alone on the card; choose a card that nobody holds"
+ALONE = "an exclusive holder has to be alone on the card; choose a card that no pod holds"
 
 each_amount = pytest.mark.parametrize("amount", AMOUNTS)
 

@@ -498,12 +498,12 @@ def test_it_reads_and_asks_and_writes_nothing(clinic: Clinic) -> None:
 
 
 def test_of_an_agent_that_is_not_ready_the_log_is_read(clinic: Clinic) -> None:
-    log = "2030-01-01 12:00:00,000 ERROR   gpuledger.agent: all cards are out: no driver\n"
+    log = "2030-01-01 12:00:00,000 ERROR   gpuledger.agent: no card takes pods: no driver\n"
     state = {"name": "agent", "ready": False, "restartCount": 0, "image": "", "imageID": "", "state": {"running": {}}}
     with agent_not_ready(clinic), kubelet_with_log(clinic, log):
         clinic.cluster.patch(f"{OURS}/pods/agent-0/status", {"status": {"containerStatuses": [state]}})
         text = clinic.findings(status=1)["agent-not-ready"]["text"]
-    assert "its log: gpuledger.agent: all cards are out: no driver" in text
+    assert "its log: gpuledger.agent: no card takes pods: no driver" in text
 
 
 def test_what_an_account_may_not_read_is_told_and_the_rest_is_checked(clinic: Clinic) -> None:
@@ -561,7 +561,7 @@ def as_init(clinic: Clinic) -> Iterator[Callable[[int], str]]:
 
 
 def test_as_init_it_lets_the_operator_start_on_a_healthy_cluster(as_init: Callable[[int], str]) -> None:
-    assert "what the operator needs is there" in as_init(0)
+    assert "everything that the operator needs is there" in as_init(0)
 
 
 def test_as_init_it_stops_an_operator_whose_ledger_is_another_one(
@@ -579,4 +579,4 @@ def test_as_init_it_stops_an_operator_that_may_not_write(clinic: Clinic, as_init
 
 def test_as_init_it_does_not_mind_what_is_no_reason_not_to_start(clinic: Clinic, as_init: Callable[[int], str]) -> None:
     with operator_not_ready(clinic), missing_policy(clinic), agent_not_ready(clinic):
-        assert "what the operator needs is there" in as_init(0)
+        assert "everything that the operator needs is there" in as_init(0)

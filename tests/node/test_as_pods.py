@@ -102,7 +102,7 @@ def test_one_asks_the_operators_pod_why_through_ones_own_kubectl(cluster: PodClu
     told = json.loads(plugin(cluster, "explain", "pod/waits", "-o", "json"))
     short = [card["short"] for node in told["nodes"] for card in node["cards"]]
     assert (told["pod"], short) == ("waits", [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE)
-    assert "8,080 MiB less than is asked for" in plugin(cluster, "explain", "pod/waits")
+    assert "8,080 MiB less than requested" in plugin(cluster, "explain", "pod/waits")
     assert "assigned" in plugin(cluster, "history", "pod/first")
 
 
@@ -342,7 +342,9 @@ def test_an_agent_without_the_kubelets_directory_serves_nothing(
         except ControlPlaneError as error:
             return str(error)
 
-    cluster.wait(lambda: "the kubelet does not listen" in answer(), "the agent says why it is not ready", timeout_s=120)
+    cluster.wait(
+        lambda: "the kubelet is not connected" in answer(), "the agent says why it is not ready", timeout_s=120
+    )
 
 
 def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(

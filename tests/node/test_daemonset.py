@@ -253,7 +253,7 @@ def test_the_doctor_tells_of_an_agent_that_has_no_driver(installed: AgentPod) ->
     gpu.show(replace(before := gpu.state, driver_error=DRIVER_NOT_LOADED))
     try:
         installed.plane.kubectl("label", "node", installed.node.name, f"{LABEL}=true")
-        runs = "container agent runs, and says that it is not ready"
+        runs = "container agent runs, but reports that it is not ready"
         gpu.cluster.wait(lambda: runs in of_the_node(installed).get("agent-not-ready", ""), runs, timeout_s=120)
         found = of_the_node(installed)
         assert found.keys() <= {"agent-not-ready", "plugin-silent"}  # the kubelet, its runtime and its clock are fine

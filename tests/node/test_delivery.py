@@ -176,7 +176,9 @@ def test_a_slot_used_again_and_again_never_has_its_last_owners_cards_when_the_ru
     gpu = lagging
     all_slots = 10 * len(gpu.state.cards)
     gpu.create(gpu_pod("keeps-slots", {COUNT: all_slots - 1}, schedulerName="", nodeName=gpu.node.name))
-    gpu.cluster.wait(lambda: any("around" in text for text in gpu.cluster.messages("keeps-slots")), "it was refused")
+    gpu.cluster.wait(
+        lambda: any("not placed by" in text for text in gpu.cluster.messages("keeps-slots")), "it was refused"
+    )
     names, slots = set(), set()
     for n in range(REUSES):
         name, card = f"reuse-{n}", gpu.state.cards[n % len(gpu.state.cards)].uuid

@@ -26,7 +26,7 @@ def test_a_whole_number_stands_for_seconds_too() -> None:
 
 def test_a_name_that_does_not_exist_is_answered_with_those_that_do() -> None:
     with pytest.raises(
-        ValueError, match=r"no option 'scheduler'; options are adopt_pods, .*bind_timeout_s, .*scheduler_name"
+        ValueError, match=r"unknown option 'scheduler'; options are adopt_pods, .*bind_timeout_s, .*scheduler_name"
     ):
         Settings().changed({"scheduler": "mine"})
 

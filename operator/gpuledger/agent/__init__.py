@@ -1,1 +1,1 @@
-"""What runs on nodes, and what plays its part where there are no GPUs."""
+"""The node agent, and its simulation for clusters without GPUs."""

@@ -1,4 +1,4 @@
-"""What an agent has to know before it starts, from the settings and what its node says of itself."""
+"""The agent's configuration, from the settings and from its Node."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def agent_plan(
     if mode not in set(Isolation):
         raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
     if settings.delivery != "cdi" and mode in (Isolation.MPS, Isolation.HAMI_CORE):
-        raise BadInput(f"node {node_name}: {mode} can't be given to containers without CDI: set delivery to cdi")
+        raise BadInput(f"node {node_name}: {mode} needs CDI: set delivery to cdi")
     # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(

@@ -38,7 +38,7 @@ ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
 
 @dataclass(frozen=True, slots=True)
 class NodeCapabilities:
-    """What the node has to bring cards into containers, as it is now."""
+    """The node's current means to bring cards into containers."""
 
     isolation: Isolation
     installed: Installed
@@ -84,7 +84,7 @@ class ContainerStarts:
     async def start(self, resource: str, slots: frozenset[str]) -> None:
         """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
 
-        Raises StartRefused, or NotKnownYet and ApiError if it could not be told for PATIENCE_S.
+        Raises StartRefused, or NotKnownYet and ApiError if the cards stay unknown for PATIENCE_S.
         """
         outcome = "refused"
         try:
@@ -106,7 +106,7 @@ class ContainerStarts:
                         return await self._prepare(resource, slots, asked_for)
                     except (NotKnownYet, Unreachable, OSError) as error:
                         why = str(error)
-                        logger.info("a start is tried again: %s", why)
+                        logger.info("a container start is retried: %s", why)
                     await asyncio.sleep(backoff.next_s())
         except TimeoutError as error:
             raise NotKnownYet(f"{why}; tried for {PATIENCE_S:g} s") from error
@@ -118,7 +118,7 @@ class ContainerStarts:
             self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
 
     async def rebuild(self, resources: Collection[str]) -> None:
-        """Have the files of all containers that the kubelet knows, as far as they can be told."""
+        """Have the files of all containers that the kubelet knows, as far as they can be determined."""
         for resource in resources:
             names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
             for entry in self._owners.entries(resource) or ():
@@ -128,15 +128,15 @@ class ContainerStarts:
                 try:
                     await self._deliver(await self._owners.find(resource, slots), resource, slots)
                 except (GpuledgerError, OSError) as error:
-                    logger.info("slots that somebody has are left as they are: %s", error)
+                    logger.info("the files of slots in use stay as they are: %s", error)
 
     async def _prepare(self, resource: str, slots: frozenset[str], asked_for: str | None) -> None:
         """Have the cards ready; `asked_for` is what Allocate had answered when the start was asked for."""
         owner = await self._owners.find(resource, slots)
         await self._deliver(owner, resource, slots)
         if self._owners.answered(resource, slots) != asked_for:
-            # Who asked is gone, and its kubelet has forgotten our answer: it would start the container without.
-            raise StartRefused("the slots have come to another container since this start was asked for")
+            # The caller is gone, and its kubelet has forgotten our answer: it would start the container without.
+            raise StartRefused("the kubelet has given the slots to another container since it requested this start")
         pod = pod_identity(owner.pod)
 
         def is_over(grant: Grant) -> bool:
@@ -158,7 +158,7 @@ class ContainerStarts:
                 refused.append(error)
         if not cards:
             raise refused[0]
-        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nobody comes between
+        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nothing comes between
         for container, found in cards.items():
             self._write(owner.pod, container, owner.names[container], resource, slots, found)
 

@@ -1,6 +1,6 @@
 """Pods of this node that have ended without a word of the kubelet, and what is left of them.
 
-Whoever deletes a pod by force, and Kubernetes' own garbage collector, end it at the API server, whatever runs on the
+A forced deletion, and Kubernetes' own garbage collector, end a pod at the API server, whatever runs on the
 node. Then this agent looks for its processes, and writes into an annotation of the node what it finds. Of a pod that
 ends in good order nothing is looked for, and nothing written.
 
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 LOOK_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 5.0
-"""Between two looks at a pod of which something is left; nobody looks while there is none."""
+"""Between two looks at a pod of which something is left; the agent does not look while there is none."""
 
 RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
@@ -49,7 +49,7 @@ class _Sought:
 
 
 class EndedPods:
-    """Looks after the pods that ask for cards of this node, from when the API server shows that they have ended."""
+    """Follows the pods that request cards of this node, from when the API server shows that they have ended."""
 
     def __init__(self, resources: Collection[str], look: Look, say: Callable[[str], None]) -> None:
         self._resources = frozenset(resources)
@@ -65,7 +65,7 @@ class EndedPods:
         """Whether what it says is complete: all pods were shown once, and those in doubt looked for."""
 
     def remember(self, node: Json, granted: Iterable[str]) -> None:
-        """Take in what this node said before this agent started, and the UIDs of the pods that had cards then."""
+        """Observe what this node said before this agent started, and the UIDs of the pods that had cards then."""
         with suppress(BadInput):
             self._said = dict(read_ends(node) or {})
             self._living = {uid: frozenset(ids) for uid, ids in read_containers(node).items()}
@@ -73,7 +73,7 @@ class EndedPods:
             self._living.setdefault(uid, frozenset())
 
     def observe(self, pod: Json, gone: bool) -> None:
-        """Take in a pod of this node."""
+        """Observe a pod of this node."""
         if self._resources.isdisjoint(resources_asked(pod)):
             return
         uid = pod["metadata"]["uid"]
@@ -89,7 +89,7 @@ class EndedPods:
         return frozenset(self._doubtful)
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Return what takes in which pods there are: others that were known have ended unseen."""
+        """Return the callback for the list of pods: others that were known have ended unseen."""
         before = set(self._living)
 
         def listed(uids: set[str]) -> None:
@@ -126,7 +126,7 @@ class EndedPods:
             try:
                 sight = await self._look({uid: each.containers for uid, each in sought.items()})
             except OSError as error:  # as for want of a file descriptor: then nothing is known of any pod
-                logger.warning("what is left of pods that have ended can't be seen, trying again: %s", error)
+                logger.warning("the processes of ended pods can't be listed, retrying: %s", error)
                 return False
             self._conclude(sought, sight)
         self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
@@ -144,7 +144,7 @@ class EndedPods:
                 self._settle(uid, False)
                 del self._doubtful[uid]
             elif each.containers or not self._said.get(uid):
-                self._said.pop(uid, None)  # nobody can tell, or not any more
+                self._said.pop(uid, None)  # unknown, or no longer known
                 del self._doubtful[uid]
 
     def _settle(self, uid: str, runs: bool) -> None:
@@ -152,7 +152,9 @@ class EndedPods:
             return
         self._said.pop(uid, None)
         self._said[uid] = runs
-        logger.info("pod with UID %s: %s", uid, "something of it still runs" if runs else "nothing of it is left")
+        logger.info(
+            "pod with UID %s: %s", uid, "some of its processes still run" if runs else "none of its processes are left"
+        )
         ended = [each for each, still in self._said.items() if not still]
         for each in ended[: max(0, len(self._said) - MAX_NAMED)]:
             del self._said[each]

@@ -1,7 +1,7 @@
-"""The agent's last seconds: whoever was sent here in time is still let in.
+"""The agent's last seconds: the kubelet still accepts pods that were bound in time.
 
 A pod for which the kubelet gets no slots from its plugin has failed for good. From the moment that the agent's own pod
-is being deleted, as in an upgrade, the operator sends nobody here; those that it has sent before, the kubelet takes up
+is being deleted, as in an upgrade, the operator sends no pod here; those that it has sent before, the kubelet takes up
 within moments. So the plugin goes on serving until it has.
 """
 
@@ -32,12 +32,12 @@ async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
         async with asyncio.timeout(LONGEST_S):
             await asyncio.sleep(LAST_BINDINGS_S)
             while waiting := await _waiting(node_name, store):
-                logger.info("before this ends, the kubelet is to take up %d pods", waiting)
+                logger.info("the agent exits after the kubelet has accepted %d bound pods", waiting)
                 await asyncio.sleep(LOOK_INTERVAL_S)
     except TimeoutError:
-        logger.warning("the kubelet does not take up its pods; those that ask for GPUs may fail")
+        logger.warning("the kubelet has not accepted its bound pods in time; those that request GPUs may fail")
     except ApiError as error:
-        logger.warning("which pods wait for the kubelet is not known: %s", error)
+        logger.warning("the pods that wait for the kubelet can't be listed: %s", error)
 
 
 async def _waiting(node_name: str, store: Pods) -> int:

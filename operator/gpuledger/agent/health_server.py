@@ -17,7 +17,7 @@ Problems = Callable[[], list[str]]
 
 
 class HealthServer:
-    """/healthz for what a restart would mend, /readyz for all that the node's pods need, /metrics."""
+    """/healthz for what a restart would fix, /readyz for all that the node's pods need, /metrics."""
 
     def __init__(self, dead: Problems, not_ready: Problems, metrics: Collector) -> None:
         self._dead, self._not_ready = dead, not_ready
@@ -48,7 +48,7 @@ def _answer(problems: list[str]) -> web.Response:
 
 
 class AgentMetrics(Collector):
-    """What an agent counts, read when somebody asks."""
+    """An agent's metrics, read at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read

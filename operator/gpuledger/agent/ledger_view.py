@@ -1,4 +1,4 @@
-"""What the ledger says that a container has: read at the API server each time, for nothing else can be trusted."""
+"""A container's cards by the ledger: read from the API server each time, the only trusted source."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LedgerView:
         title = str(pod_identity(pod))
         if lost:
             return (
-                f"the driver of node {self._node_name} does not show {', '.join(lost)} any more, which container "
+                f"the driver of node {self._node_name} no longer lists {', '.join(lost)}, which container "
                 f"{container} of pod {title} has: delete the pod, so that it gets another card"
             )
         if found:
@@ -96,8 +96,8 @@ class LedgerView:
                 "see `gpuledger audit`"
             )
         return (
-            f"pod {title} holds no GPU of node {self._node_name} in the ledger: it came here around gpuledger's "
-            "scheduler. Set spec.schedulerName to gpuledger's, leave out spec.nodeName, and create the pod anew"
+            f"pod {title} holds no GPU of node {self._node_name} in the ledger: it was not placed by gpuledger's "
+            "scheduler. Set spec.schedulerName to gpuledger's, leave out spec.nodeName, and recreate the pod"
         )
 
 

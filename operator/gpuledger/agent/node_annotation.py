@@ -17,7 +17,7 @@ LONGEST_PAUSE_S = 60.0
 """Between two writes of the same text."""
 
 QUIET_S = 60.0
-"""Who leaves the annotation alone for so long, beyond the pause, does not fight."""
+"""A client that leaves the annotation alone for so long, beyond the pause, does not fight."""
 
 
 class Nodes(Protocol):
@@ -30,7 +30,7 @@ class Nodes(Protocol):
 class NodeAnnotation:
     """Keeps an annotation equal to what the agent wants.
 
-    The node is watched, so that a removed or edited annotation is put back; somebody who keeps at it is answered later
+    The node is watched, so that a removed or edited annotation is put back; a client that keeps at it is answered later
     and later, up to LONGEST_PAUSE_S.
     """
 
@@ -57,7 +57,7 @@ class NodeAnnotation:
         self._look.set()
 
     def observe(self, node: dict[str, Any], gone: bool) -> None:
-        """Take in the node as it is."""
+        """Observe the node as it is."""
         annotations = node["metadata"].get("annotations") or {}
         self._seen = not gone  # a node that was deleted comes back with its kubelet
         self._shown = annotations.get(self._annotation)
@@ -78,7 +78,7 @@ class NodeAnnotation:
         """Return when to write, None if there is nothing to write."""
         if not self._seen or self._wanted is None or self._shown == self._wanted:
             return None
-        # What is new is written at once: a card that is broken must not wait because somebody fights.
+        # What is new is written at once: a card that is broken must not wait because another client fights.
         return self._tried_s + self._pause_s if self._tried == self._wanted else 0.0
 
     async def _write(self) -> None:
@@ -93,11 +93,11 @@ class NodeAnnotation:
         try:
             await self._nodes.annotate_own_node(self._node_name, self._annotation, wanted)
         except ApiError as error:
-            logger.warning("node %s does not show %s: %s", self._node_name, self._annotation, error)
+            logger.warning("node %s: annotation %s can't be written: %s", self._node_name, self._annotation, error)
             return
         finally:
             self._tried_s = asyncio.get_running_loop().time()
         if events == self._events:  # else the watch knows better, or will in a moment
             self._shown = wanted
         self.writes += 1
-        logger.info("node %s: %s is written down", self._node_name, self._annotation)
+        logger.info("node %s: annotation %s is written", self._node_name, self._annotation)

@@ -1,4 +1,4 @@
-"""What the node has at this moment: devices that NVIDIA's container toolkit describes, MPS, HAMi-core."""
+"""Looks up what the node offers now: devices of NVIDIA's container toolkit, MPS, HAMi-core."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which pods are gone, so that what was made for their containers can be removed.
+"""Finds pods that are gone, so that the agent can remove their containers' files.
 
-A kubelet that has just started knows no pods until the API server has told it of them, while their containers run: what
+A kubelet that has just started knows no pods until the API server has sent them, while their containers run: what
 it does not show is not gone. So the API server has to say it, too.
 """
 
@@ -24,7 +24,7 @@ class OrphanedGrants:
     async def find(self) -> frozenset[str]:
         """Return the UIDs of pods with grants that twice the kubelet has not shown for certain, and that are gone.
 
-        Asks nobody while there are no grants, and the API server only about pods that are missing. Raises ApiError.
+        Makes no request while there are no grants, and asks the API server only about missing pods. Raises ApiError.
         """
         grants = tuple(self._grants())
         before, self._missing = self._missing, frozenset()

@@ -1,4 +1,4 @@
-"""Which pods have processes on this node, by the control groups in which the kubelet has put them.
+"""Finds the pods that have processes on this node, by the kubelet's control groups.
 
 A process that has ended and was not reaped yet holds nothing any more, unless one of its threads still hangs, as in a
 driver.
@@ -16,12 +16,12 @@ OVER = frozenset("ZXx")
 """States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
 
 ENDED = (FileNotFoundError, ProcessLookupError)
-"""What a look at a process raises that has ended meanwhile. Any other error says nothing of it."""
+"""Errors of reading a process that has ended meanwhile. Any other error says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a look at all processes has shown."""
+    """The result of one look at all processes."""
 
     pods: frozenset[str]
     """UIDs of those pods that have processes."""

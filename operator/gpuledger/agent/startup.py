@@ -1,4 +1,4 @@
-"""Builds the agent's parts and runs them, on the node whose cards it looks after."""
+"""Builds the agent's parts and runs them, on the node whose cards it serves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Agent:
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
         self._driver_up = False
-        self._versions = ("", "")  # of the driver, and of CUDA, as they were told last
+        self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
@@ -143,7 +143,7 @@ class Agent:
         """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
         await self._has_cards.wait()
         if not await self._sees_processes():
-            logger.warning("without hostPID, what is left of pods that were deleted by force is not known")
+            logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
         self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants()})
@@ -158,7 +158,7 @@ class Agent:
             try:
                 pods = await self._store.pods_of_node(self._plan.node_name)
             except ApiError as error:
-                logger.info("whether this pod has hostPID is asked again: %s", error)
+                logger.info("whether this pod has hostPID can't be read yet, retrying: %s", error)
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
             own = (pod for pod in pods if pod["metadata"]["uid"] == self._plan.own_pod_uid)
@@ -166,11 +166,13 @@ class Agent:
         return True
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
-        """Take in what the driver shows now."""
+        """Observe what the driver shows now."""
         if snapshot is None:
-            logger.error("the driver is gone: no container can start")
+            logger.error("the NVIDIA driver is not available: no container can start")
             self._driver_up = False
-            self.cards = tuple(replace(card, healthy=False, fault="the driver is gone") for card in self.cards)
+            self.cards = tuple(
+                replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
+            )
             self._slots.withdraw()
         else:
             self._driver_up = True
@@ -220,7 +222,7 @@ class Agent:
         try:
             gone = await self._orphaned_grants.find()
         except ApiError as error:
-            logger.info("pods that are gone are looked for later: %s", error)
+            logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
             return
         self._starts.forget(lambda grant: grant.pod_uid in gone)
 
@@ -243,7 +245,7 @@ class Agent:
         try:
             await self._store.create_event(event)
         except ApiError as error:
-            logger.warning("node %s could not be told: %s", self._plan.node_name, error)
+            logger.warning("node %s: the Event could not be created: %s", self._plan.node_name, error)
 
     # Health.
 
@@ -262,7 +264,7 @@ class Agent:
         if not self._known.is_set() or self._connected():
             self._connected_s = now_s
         elif now_s - self._connected_s > KUBELET_SILENCE_S:
-            problems.append(f"the kubelet has not listened for {KUBELET_SILENCE_S:g} s")
+            problems.append(f"the kubelet has not been connected for {KUBELET_SILENCE_S:g} s")
         return problems
 
     def _not_ready(self) -> list[str]:
@@ -270,16 +272,16 @@ class Agent:
         if not self._known.is_set():
             problems.append("the cards are not known yet")
         if not self._connected():
-            problems.append("the kubelet does not listen")
+            problems.append("the kubelet is not connected")
         if not self._register.written:
-            problems.append("the node does not show its cards")
+            problems.append("the node's annotation does not list its cards yet")
         if self._has_cards.is_set() and not self._ended.speaks:
             problems.append("which pods have ended is not known yet")
         return problems
 
     def _metrics(self) -> Iterable[Metric]:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
-        yield gauge("slots", "Slots that the kubelet may give out.", slots, ["vendor"])
+        yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
@@ -291,7 +293,7 @@ class Agent:
         processes = [(values, float(use.processes)) for values, use in uses]
         yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
-        yield counter("container_starts", "Starts of containers, by outcome.", starts, ["outcome"])
+        yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
         writes = float(self._register.writes + self._ends.writes)
         yield counter("node_writes", "Writes of this node's annotations.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])

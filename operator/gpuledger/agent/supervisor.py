@@ -1,6 +1,6 @@
 """A small parent process that ends the agent when it hangs, and starts it again.
 
-The kubelet asks a device plugin with no deadline, in the loop that looks after all its pods: a plugin that hangs with
+The kubelet asks a device plugin with no deadline, in the loop that handles all its pods: a plugin that hangs with
 its socket open would stop the node, the probes of its own container included. When the plugin's process ends, its
 socket closes, and the kubelet goes on. So the serving child writes a byte to a pipe now and then, and the parent,
 which does nothing else, kills a child that has fallen silent.
@@ -58,7 +58,7 @@ class Supervisor:
         self._stop_asked = False
         self._child = 0
         self._status: int | None = None  # of the child, when it has ended
-        # A signal handler may do little: it writes a byte that whoever waits sees.
+        # A signal handler may do little: it writes a byte that the waiting loop sees.
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
@@ -76,7 +76,7 @@ class Supervisor:
                 pause_s = STEADY_PAUSE_S
             else:
                 pause_s = backoff.next_s()
-            logger.error("the agent's serving process has ended with status %d; the next one in %g s", status, pause_s)
+            logger.error("the agent's serving process exited with status %d; restarting it in %g s", status, pause_s)
             self._pause(pause_s)
         return 0
 
@@ -118,7 +118,7 @@ class Supervisor:
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
             ready, _, _ = select.select([pipe, self._woken], [], [], left_s)
-            # Who stood still himself looks first what was written meanwhile.
+            # After a pause of its own, the supervisor first reads what was written meanwhile.
             if not left_s and (stopping or pipe not in ready):
                 since_s, starved_s = starved_s, waited_for_cpu_s(self._child)
                 if stopping or not self._is_starved(starved_s - since_s, heard_s):
@@ -135,7 +135,9 @@ class Supervisor:
                 if not stopping:
                     heard_s, starved_s = time.monotonic(), waited_for_cpu_s(self._child)
                     deadline_s = heard_s + self._silence_s
-        logger.error("the serving process %s: it is killed", "does not stop" if stopping else "has fallen silent")
+        logger.error(
+            "the serving process %s; killing it", "does not stop" if stopping else "has stopped sending heartbeats"
+        )
         self._signal(signal.SIGKILL)
 
     def _is_starved(self, waited_s: float, heard_s: float) -> bool:
@@ -159,7 +161,7 @@ class Supervisor:
         return self._status
 
     def _reap(self) -> None:
-        """Take note of who has ended: the child, and whoever else was left to process 1 of a container."""
+        """Reap what has ended: the child, and other processes left to process 1 of a container."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -195,7 +197,7 @@ def _become_child(parent: int) -> None:
 
 
 def waited_for_cpu_s(pid: int) -> float:
-    """Return for how long the main thread of a process was ready to run and had no CPU, in all; 0 if nobody knows.
+    """Return for how long the main thread of a process was ready to run and had no CPU, in all; 0 if unknown.
 
     Source: the second number of /proc/PID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst of Linux).
     """

@@ -1,4 +1,4 @@
-"""Who really uses the cards: the processes that the driver shows, compared with what containers were given.
+"""Checks the actual use of cards: the driver's processes, compared with the containers' grants.
 
 A process is looked up by its control group, which its container can't choose. One that uses a card of which its pod
 holds no share is a finding, once the ledger has said so, too.
@@ -24,12 +24,12 @@ ASK_AGAIN_S = 300.0
 """After this, it is asked again whose a container is that was in no pod."""
 
 REPORT_AGAIN_S = 3600.0
-"""Who uses a card without a share, pauses and begins again is told again after this: a pod could do it all day."""
+"""A pod that uses a card without a share, pauses and begins again is reported again after this at the earliest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What one pod uses of one card."""
+    """One pod's use of one card."""
 
     uuid: str
     pod_uid: str
@@ -61,7 +61,7 @@ class Usage:
         self.uses: tuple[PodUsage, ...] = ()
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
-        """Take in the processes on all cards."""
+        """Observe the processes on all cards."""
         memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
         number: Counter[tuple[str, str]] = Counter()
         for process in processes:
@@ -71,7 +71,7 @@ class Usage:
         given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}
         uses = []
         for uuid, uid in sorted(number):
-            # Processes of the node itself, such as a monitor or MPS' server, belong to whoever runs the node.
+            # Processes of the node itself, such as a monitor or MPS' server, belong to the node's administrator.
             allowed = not uid or (uid, uuid) in given or await self._may(uid, uuid)
             uses.append(PodUsage(uuid, uid, memory_mib[uuid, uid], number[uuid, uid], allowed))
         self.uses = tuple(uses)
@@ -94,9 +94,9 @@ class Usage:
             try:
                 self._pods = {**await self._containers()}
             except ApiError as error:
-                logger.info("whose container %s is can't be asked: %s", container, error)
+                logger.info("the pod of container %s can't be looked up: %s", container, error)
                 return ""
-            if container not in self._pods:  # or its kubelet has not told yet
+            if container not in self._pods:  # or its kubelet has not reported it yet
                 self._of_no_pod[container] = now_s
         return self._pods.get(container, "")
 

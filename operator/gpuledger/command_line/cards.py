@@ -57,7 +57,7 @@ def selector_of(node: str | None) -> dict[str, str]:
 
 
 def cordon_of(allocation: Json) -> str | None:
-    """Return why a person wants no new pods on a card, None if nobody said so."""
+    """Return why a person wants no new pods on a card, None if it is not cordoned."""
     found = (allocation["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION)
     return None if found is None else str(found)
 

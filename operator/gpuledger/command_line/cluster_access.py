@@ -76,7 +76,7 @@ class Helper:
         self._found: re.Match[str] | None = None
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
-        setpriv = shutil.which("setpriv")  # Linux' way to end it even where nobody can: after a SIGKILL of this program
+        setpriv = shutil.which("setpriv")  # Linux' way to end it even after a SIGKILL of this program
         self._process = subprocess.Popen(
             [setpriv, "--pdeathsig", "TERM", *argv] if setpriv else argv,
             stdin=subprocess.DEVNULL,
@@ -123,7 +123,7 @@ class Helper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # What it has started itself, to log in for example, can live on and hold the pipe: nobody waits for that.
+        # What it has started itself, to log in for example, can live on and hold the pipe: no one waits for that.
         if self._listener:
             self._listener.join(END_TIMEOUT_S)
         if self._process.stdout and not (self._lock.locked() or (self._listener and self._listener.is_alive())):
@@ -222,7 +222,7 @@ class ClusterAccess:
             client = KubeClient.by_proxy(self._started(self.kubectl)[1])
         try:
             if self.kubectl:
-                with contextlib.suppress(ApiError):  # whoever asks next is told, too
+                with contextlib.suppress(ApiError):  # the next caller gets the error, too
                     await client.request("GET", "/version", timeout_s=LOGIN_TIMEOUT_S)
             yield client
         finally:
@@ -238,7 +238,7 @@ class ClusterAccess:
     def _started(self, kubectl: Kubectl) -> tuple[Helper, str]:
         """Return the proxy, which may not serve yet, and its socket."""
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # nobody else may enter it
+            self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # no other user may enter it
         socket = f"{self._directory.name}/proxy"
         if self._proxy is None:
             self._proxy = Helper(kubectl.argv("proxy", f"--unix-socket={socket}"), SERVES)

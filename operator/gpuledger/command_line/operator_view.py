@@ -33,7 +33,7 @@ class View:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         if not url.startswith(("http://", "https://")):
-            raise BadInput(f"{url!r} is no address of an operator: it begins with http:// or https://")
+            raise BadInput(f"{url!r} is not an operator's URL, which begins with http:// or https://")
         self._url, self._token = url.rstrip("/"), token
         # Not through a proxy of the environment: the operator is on this machine, or where its address says.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -89,7 +89,7 @@ def forwarded(cluster: ClusterAccess) -> Iterator[str]:
     Raises BadInput where that can't be, with what to do; ApiError if the Lease can't be read.
     """
     if cluster.kubectl is None:
-        raise BadInput(f"kubectl is not on the PATH, and it is the way to the operator; else {BY_HAND}")
+        raise BadInput(f"kubectl is not on the PATH, and the command needs it to reach the operator; or {BY_HAND}")
     pod = _leader(cluster)
     argv = cluster.kubectl.argv(
         "port-forward",
@@ -130,5 +130,5 @@ def _port_of(forward: Helper, pod: str) -> int:
     if "portforward" in complaint or "Forbidden" in complaint:
         hint = f"; your account needs `create` on pods/portforward in namespace {LEASE_NAMESPACE}"
     elif "NotFound" in complaint:
-        hint = "; it leads no more, and another will take over: try again in a moment"
+        hint = "; it is no longer the leader, and another replica takes over: retry in a moment"
     raise BadInput(f"kubectl port-forward to pod {LEASE_NAMESPACE}/{pod} failed: {complaint}{hint}. Or {BY_HAND}")

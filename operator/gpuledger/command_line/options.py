@@ -1,4 +1,4 @@
-"""What several commands share: options, the settings, and how they end."""
+"""Parts that several commands share: options, the settings, and exit statuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ settings_option = click.option(
     "settings_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="GPULEDGER_SETTINGS",
-    help="YAML file with settings; what it leaves out has its default.",
+    help="YAML file with settings; a setting that it leaves out keeps its default.",
 )
 
 
@@ -44,18 +44,18 @@ kubeconfig_option = click.option(
     "--kubeconfig",
     type=_KUBECONFIG,
     envvar="KUBECONFIG",
-    help="How to reach the API server; without it, as the pod's service account.",
+    help="Kubeconfig file; without it, the pod's service account.",
 )
-"""Of what runs in pods, and of what a person's own cluster must not get by an oversight: simulated nodes."""
+"""For programs that run in pods, and for simulated nodes, which a user's own cluster must not get by mistake."""
 
 own_kubeconfig_option = click.option(
     "--kubeconfig",
     type=_KUBECONFIG,
     envvar="KUBECONFIG",
     default=_own_kubeconfig,
-    help="How to reach the API server; without it, by ~/.kube/config, and in a pod as its service account.",
+    help="Kubeconfig file; without it, ~/.kube/config, or in a pod its service account.",
 )
-"""Of what people run."""
+"""For commands that people run."""
 
 
 def read_settings(file: Path | None) -> Settings:
@@ -120,7 +120,7 @@ def ended_by_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-# What people ask for: `kubectl gpuledger`.
+# Commands for people: `kubectl gpuledger`.
 
 
 class Failed(click.ClickException):
@@ -165,10 +165,14 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
 def access_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which cluster is meant, and how to print."""
     for option in (
-        click.option("--no-color", is_flag=True, help="No colours, as under NO_COLOR and where no terminal reads."),
-        click.option("--context", help="Context of the kubeconfig."),
         click.option(
-            "--kubeconfig", type=click.Path(), help="As kubectl's; without it, $KUBECONFIG or ~/.kube/config."
+            "--no-color",
+            is_flag=True,
+            help="No colours, the default if NO_COLOR is set or the output is not a terminal.",
+        ),
+        click.option("--context", help="Context to use from the kubeconfig."),
+        click.option(
+            "--kubeconfig", type=click.Path(), help="Kubeconfig file; without it, $KUBECONFIG or ~/.kube/config."
         ),
     ):
         command = option(command)
@@ -178,7 +182,7 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
 def output_option(*choices: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the option that says what is printed."""
     return click.option(
-        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="What is printed."
+        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="Output format."
     )
 
 
@@ -186,6 +190,6 @@ namespace_option = click.option("-n", "--namespace", help="Namespace of the pod.
 operator_option = click.option(
     "--operator-url",
     envvar="GPULEDGER_URL",
-    help="Where the operator's view server is; without it, behind a kubectl port-forward of its own.  "
+    help="URL of the operator's view server; without it, the command runs kubectl port-forward.  "
     "[env: GPULEDGER_URL; a bearer token in GPULEDGER_TOKEN]",
 )

@@ -16,7 +16,7 @@ lean_import.install()
 
 @click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuledger")
-@click.option("-v", "--verbose", is_flag=True, help="Log what is done and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Log each action and its reason.")
 def main(verbose: bool) -> None:
     """Share GPUs between pods, and keep a ledger of every share."""
     logging.basicConfig(

@@ -1,4 +1,4 @@
-"""Which commands there are, in the sections of the help: what people ask for stands apart from what a cluster runs."""
+"""All commands, in the sections of the help: commands for people apart from those that a cluster runs."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ import click
 from click.shell_completion import CompletionItem
 
 SECTIONS = {
-    "Look, as kubectl gpuledger": {
-        "top": "How much of the GPUs is taken, and by whom.",
+    "Look at the ledger (also as kubectl gpuledger)": {
+        "top": "How much of the GPUs is used, and by which pods.",
         "get": "A pod's cards, or a card's holders.",
         "explain": "Why a pod waits, node by node.",
         "history": "What happened to a pod, a card or a node.",
-        "cordon": "Let cards or a node take no new pods.",
-        "uncordon": "Let them take new pods again.",
+        "cordon": "Keep new pods off cards or a node.",
+        "uncordon": "Let cordoned cards take new pods again.",
     },
-    "The ledger and its words": {
-        "doctor": "What keeps the cluster from working.",
+    "Check, migrate and plan": {
+        "doctor": "Find what keeps gpuledger from working.",
         "audit": "Compare the ledger with pods, annotations and nodes, and show every difference.",
-        "migrate": "Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.",
-        "inspect": "Show what is understood of Nodes and Pods: their GPUs, what containers ask for, and every problem.",
+        "migrate": "Enter pods that HAMi or Volcano placed into the ledger, from their annotations.",
+        "inspect": "Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.",
         "simulate": "Try placement without a cluster: replay a trace, or see where pods would go.",
     },
-    "Run it, set it up": {
-        "admission-policies": "Print the API server's policies on pods and nodes that go with the settings.",
-        "agent": "Run the node agent: tell the ledger of this node's GPUs, and containers of theirs.",
+    "Install and run": {
+        "admission-policies": "Print the admission policies on pods and nodes that match the settings.",
+        "agent": "Run the node agent: report this node's GPUs, and give containers their cards.",
         "crd": "Print the CustomResourceDefinition of GPUAllocation.",
         "fake-nodes": "Register simulated nodes, as a node agent and its kubelet would.",
-        "run": "Run the operator: the ledger, and the scheduler's extender.",
-        "scheduler-config": "Print the configuration of kube-scheduler that goes with the settings.",
-        "webhook-config": "Print which new pods the API server sends to the webhook, "
-        "for clusters without its policies.",
+        "run": "Run the operator: keep the ledger, and serve kube-scheduler as its extender.",
+        "scheduler-config": "Print the kube-scheduler configuration that matches the settings.",
+        "webhook-config": "Print the admission webhook's configurations, for clusters without the policies.",
     },
 }
-"""Title -> command -> what it does, in short: so that help imports none of them."""
+"""Title -> command -> short description, so that help imports no command."""
 
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 

@@ -16,7 +16,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION, WOKEN_ANNOTATION
 
 OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
-"""All that our own account patches on pods: to wake one, to fence one off, and to mend what it is told."""
+"""All that our own account patches on pods: to wake one, to fence one off, and to correct its annotations."""
 
 
 def policies(settings: Settings, kinds: frozenset[str]) -> str:

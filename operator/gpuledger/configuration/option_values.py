@@ -1,6 +1,6 @@
-"""Which values an option of the settings can have, by pydantic: those of its default's kind, within its declaration.
+"""The values that a setting can have, checked by pydantic: those of its default's kind, within its declaration.
 
-pydantic takes 0.1 s to import: whoever only needs the defaults, as `kubectl gpuledger` does, does not import this.
+pydantic takes 0.1 s to import: programs that only need the defaults, such as `kubectl gpuledger`, do not import this.
 """
 
 from __future__ import annotations

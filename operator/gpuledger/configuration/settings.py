@@ -15,7 +15,7 @@ POLICIES = ("binpack", "spread", "topology", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""
 
 METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
-"""Whose names metrics can have beside our own: docs/metrics.md."""
+"""Systems whose metric names are available beside our own: docs/metrics.md."""
 
 
 def option(default: Any, text: str, *, choices: tuple[str, ...] = (), least: int = 0, most: int | None = None) -> Any:
@@ -29,11 +29,11 @@ class Settings:
 
     scheduler_name: str = option("gpuledger", "Pods with this spec.schedulerName are ours.")
     extra_scheduler_names: tuple[str, ...] = option(
-        (), "More names that are ours, such as hami-scheduler or volcano: only where no other scheduler serves them."
+        (), "More such names, for example hami-scheduler or volcano: only names that no other scheduler serves."
     )
 
-    node_label: str = option("", "Label, key=value, that a node needs for its cards to be ours; empty: none is needed.")
-    node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission lets pods tolerate it.")
+    node_label: str = option("", "Label, key=value, that selects our nodes; empty: all nodes that register cards.")
+    node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission makes pods tolerate it.")
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
     resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")
@@ -56,7 +56,7 @@ class Settings:
     volcano_classic_memory: str = option("volcano.sh/gpu-memory", "Memory of a card, in the same words.")
 
     vendors: tuple[str, ...] = option(
-        ("all",), "Rows of the table of other vendors' cards that are in use: their names, all, or none."
+        ("all",), "Rows in use from the table of other vendors' cards: their names, all, or none."
     )
     vendors_file: str = option("", "YAML file with rows for that table.")
 
@@ -64,12 +64,12 @@ class Settings:
     volcano_config_file: str = option("", "Volcano's ConfigMap volcano-vgpu-device-config, or its device-config.yaml.")
     node_config_file: str = option("", "HAMi's ConfigMap hami-device-plugin or Volcano's volcano-vgpu-node-config.")
 
-    default_gpus: int = option(1, "Cards for a container that asks for memory or cores alone.")
-    default_memory_mib: int = option(0, "Memory for a container that asks for cards alone; 0: the whole card.")
-    default_cores: int = option(0, "Cores, in percent, for a container that does not say; 0: no promise.", most=100)
+    default_gpus: int = option(1, "Cards for a container that requests only memory or cores.")
+    default_memory_mib: int = option(0, "Memory for a container that requests only cards; 0: the whole card.")
+    default_cores: int = option(0, "Cores, in percent, for a container that requests none; 0: no guarantee.", most=100)
 
     most_containers: int = option(
-        8, "Containers of one pod that may ask for cards; the search for a place takes longer with each.", least=1
+        8, "Containers of one pod that may request cards; each makes the search for a place longer.", least=1
     )
 
     node_policy: str = option(
@@ -86,79 +86,83 @@ class Settings:
 
     nodes_offered: int = option(
         1,
-        "Nodes that fit between which kube-scheduler chooses by a pod's soft preferences, 10 at most; 1: by none.",
+        "Fitting nodes offered to kube-scheduler, which applies a pod's soft preferences; 10 at most, 1: none.",
         least=1,
         most=10,
     )
 
     preemption: str = option(
         "auto",
-        "Who evicts pods of lower priority from cards: own (the operator), native (kube-scheduler, from Kubernetes "
-        "1.38 on), off; auto: by the API server's version.",
+        "Which program evicts pods of lower priority from cards: own (the operator), native (kube-scheduler, from "
+        "Kubernetes 1.38 on), off; auto: by the API server's version.",
         choices=("auto", "own", "native", "off"),
     )
     preempt_despite_budgets: bool = option(
         False, "Evict pods that a PodDisruptionBudget protects if nothing else helps, as kube-scheduler does."
     )
     preemption_timeout_s: float = option(
-        60.0, "How long room is kept for a pod after those must have ended that were evicted for it."
+        60.0, "How long room stays reserved for a pod after the pods evicted for it must have ended."
     )
 
     tell_waiting_after_s: float = option(
-        10.0, "After how long a pod that no node takes is told why, in a condition and an Event; 0: never."
+        10.0, "After how long a pod that fits on no node gets the reason as a condition and an Event; 0: never."
     )
-    trail_kept: int = option(10_000, "Records of what has happened to pods' cards that are kept in memory.")
+    trail_kept: int = option(10_000, "Number of history records of pods' cards kept in memory.")
     trail_file: str = option("", "File to which these records are appended as lines of JSON; -: standard output.")
 
-    hold_ttl_s: float = option(30.0, "How long a chosen card is kept for a pod whose Bind does not come.")
+    hold_ttl_s: float = option(30.0, "How long a chosen card stays on hold for a pod whose Bind request does not come.")
     bind_timeout_s: float = option(
         0.0, "After how long Bind gives up, less than extender_timeout_s; 0: after three quarters of it."
     )
     extender_timeout_s: int = option(60, "How long kube-scheduler waits for an answer.")
     plugin_timeout_s: float = option(
-        20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while others wait for it."
+        20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )
     start_timeout_s: float = option(
-        60.0, "After how long a node whose kubelet has not started a bound pod takes no more of them; 0: never."
+        60.0, "After how long a node whose kubelet has not started a bound pod takes no more pods; 0: never."
     )
     release_delay_s: float = option(
-        30.0, "How long, beyond its time to end, the shares of a pod stay that is gone without a word of its node."
+        30.0, "How long, beyond its grace period, the shares of a deleted pod stay if its node reported nothing."
     )
-    longest_release_s: float = option(3600.0, "How long they stay at most, where no agent says that it still runs.")
-    resync_interval_s: float = option(300.0, "How often memory is compared with full lists; this only reads.")
+    longest_release_s: float = option(3600.0, "How long they stay at most if no agent reports that the pod still runs.")
+    resync_interval_s: float = option(
+        300.0, "How often the operator compares its memory with full lists; it only reads."
+    )
 
     isolation: str = option(
         "none",
-        "How nodes keep shares of a card apart: none, mps, hami-core, mig; node_config_file may say it of one.",
+        "How nodes isolate shares of a card: none, mps, hami-core, mig; node_config_file can set it per node.",
         choices=("none", "mps", "hami-core", "mig"),
     )
     delivery: str = option(
         "cdi",
-        "How containers get to know their cards: cdi, or directory for older runtimes.",
+        "How containers get their cards: by CDI, or by directory for older runtimes.",
         choices=("cdi", "directory"),
     )
-    cdi_directory: str = option("/var/run/cdi", "Where the container runtime reads CDI files, on every node.")
+    cdi_directory: str = option("/var/run/cdi", "Where the container runtime of every node reads CDI files.")
     hami_core_directory: str = option("/usr/local/vgpu", "Where HAMi-core is installed on nodes that have it.")
     mps_directory: str = option("/run/nvidia/mps", "Where MPS has its pipe/ and shm/ on nodes that run its daemon.")
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
-    fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a card stays out, if it works again.")
-    ignored_xids: tuple[str, ...] = option((), "Faults (Xid numbers) that are a program's own, beside the usual ones.")
+    fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
+    ignored_xids: tuple[str, ...] = option(
+        (), "More faults (Xid numbers) that programs cause themselves, beside the usual ones."
+    )
 
     adopt_pods: bool = option(
-        False, "Enter bound pods that lack shares by their annotation, which users can write: only while migrating."
+        False, "Enter bound pods without shares from their annotation, which users can write: only while migrating."
     )
 
     listen_host: str = option("127.0.0.1", "Where the extender listens: kube-scheduler is in the same pod.")
-    listen_port: int = option(8888, "Port of the extender. It knows no accounts: never open it to a network.")
+    listen_port: int = option(8888, "Port of the extender. It authenticates no one: never expose it to a network.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
     scheduler_livez_url: str = option(
-        "https://127.0.0.1:10259/livez", "What /healthz/scheduler asks: kube-scheduler's own health, in the same pod."
+        "https://127.0.0.1:10259/livez", "URL that /healthz/scheduler checks: kube-scheduler's health, in the same pod."
     )
     agent_health_host: str = option("0.0.0.0", "Where the node agent's probes and metrics listen.")  # noqa: S104
     agent_health_port: int = option(8890, "Port of the node agent's /healthz, /readyz and /metrics.")
     metrics_per_card: bool = option(
-        True, "Show each card in /metrics; without, sums by model, namespace and phase only."
+        True, "Show each card in /metrics; if false, only sums by model, namespace and phase."
     )
     metrics_per_pod: bool = option(True, "Show in /metrics what each pod holds of each card.")
     metrics_compatibility: tuple[str, ...] = option(
@@ -166,11 +170,11 @@ class Settings:
         "Show cards and pods under other systems' names too, for their dashboards: hami, hami-legacy, volcano.",
         choices=METRICS_COMPATIBILITY,
     )
-    view_host: str = option("127.0.0.1", "Where the page listens; on any other address it wants tokens.")
-    view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: there is none.")
+    view_host: str = option("127.0.0.1", "Where the page listens; on any other address it requires tokens.")
+    view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: no page.")
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
-    webhook_port: int = option(0, "Port of the admission webhook; 0: there is none.")
-    webhook_cert_file: str = option("/webhook/tls.crt", "Its certificate, PEM; read again when it changes.")
+    webhook_port: int = option(0, "Port of the admission webhook; 0: no webhook.")
+    webhook_cert_file: str = option("/webhook/tls.crt", "The webhook's certificate, PEM; read again when it changes.")
     webhook_key_file: str = option("/webhook/tls.key", "The key of that certificate, PEM.")
 
     @property
@@ -198,7 +202,7 @@ class Settings:
         known = {option.name: option for option in fields(self)}
         for name in values:
             if name not in known:
-                raise ValueError(f"settings: there is no option {name!r}; options are {', '.join(sorted(known))}")
+                raise ValueError(f"settings: unknown option {name!r}; options are {', '.join(sorted(known))}")
         result = replace(self, **{name: checked(known[name], value) for name, value in values.items()})
         result._check()
         return result

@@ -48,8 +48,8 @@ class Events:
         try:
             async with self._places:
                 await self._store.create_event(event)
-        except Conflict:  # it has been told
+        except Conflict:  # the Event exists already
             pass
         except ApiError as error:
             about = event["involvedObject"]
-            logger.warning("%s %s could not be told: %s", about["kind"].lower(), about["name"], error)
+            logger.warning("%s %s: the Event could not be created: %s", about["kind"].lower(), about["name"], error)

@@ -44,7 +44,7 @@ class ExtenderServer:
         self._scheduler = scheduler
 
     def extender(self) -> web.Application:
-        """Return the routes for kube-scheduler, in the same pod: whoever reaches them can bind pods."""
+        """Return the routes for kube-scheduler, in the same pod: a client that reaches them can bind pods."""
         application = web.Application(client_max_size=BODY_LIMIT_BYTES)
         application.add_routes(
             [
@@ -127,7 +127,7 @@ class ExtenderServer:
 
 
 def _has_gone(request: web.Request) -> bool:
-    """Tell whether whoever has asked has hung up."""
+    """Tell whether the client has hung up."""
     return request.transport is None or request.transport.is_closing()
 
 

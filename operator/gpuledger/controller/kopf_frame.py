@@ -41,7 +41,7 @@ LONGEST_EXIT_S = 10.0
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """Stores nothing: Kopf's comparison of old and new objects is half the cost of an event, and nobody asks for it."""
+    """Stores nothing: Kopf's comparison of old and new objects is half the cost of an event, and not needed here."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
         """Return nothing to compare."""
@@ -74,7 +74,7 @@ class KopfFrame:
 
     def __init__(self, registry: kopf.OperatorRegistry, read_options: Callable[[], RunOptions]) -> None:
         self.failure: BaseException | None = None
-        """Why the operator ends, unless it was told to."""
+        """Why the operator ends, unless a signal ended it."""
         self._registry = registry
         self._read_options = read_options
         self._operator: Operator | None = None
@@ -91,7 +91,7 @@ class KopfFrame:
         try:
             configure(settings)
             await self._start(self._read_options(), settings)
-        except Exception as error:  # noqa: BLE001 - whoever runs Kopf is told
+        except Exception as error:  # noqa: BLE001 - Kopf's caller gets it
             self._end(error)
 
     async def _start(self, options: RunOptions, settings: kopf.OperatorSettings) -> None:
@@ -124,7 +124,7 @@ class KopfFrame:
         return "read" if (await self._built()).workflows.observer.synced else "not read yet"
 
     async def node(self, event: kopf.RawEvent, **_: Any) -> None:
-        """Take in a Node."""
+        """Observe a Node."""
         operator = await self._built()
         operator.workflows.observer.node(dict(event["object"]), gone=event["type"] == "DELETED")
 
@@ -139,7 +139,7 @@ class KopfFrame:
             self._end(parts.exception())
 
     def _end(self, why: BaseException | None) -> None:
-        """Have Kopf end as if the process had been told to: its own way out, whoever has started it."""
+        """Have Kopf end as if by a signal: its own way out, whichever command has started it."""
         self.failure = why
         # Not at once: Kopf may not listen for signals yet.
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)

@@ -3,7 +3,7 @@
 A list that is refused with 404, 410 or 422, an error in a watch other than 410, a line or a page that is no JSON: each
 ends Kopf, and with it the operator; an API server in trouble would end all operators at once. And Kopf reads pages and
 lines in one piece, however long. That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
-only that the content of an answer is replaced is in nobody's documents.
+only that the content of an answer is replaced is not documented.
 tests/unit/controller/test_kopf_session.py runs Kopf over it, and says what a next release has to keep.
 """
 
@@ -56,7 +56,7 @@ class SteadyAnswers:
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Send a request until it succeeds. Raises what aiohttp raises without an answer: Kopf asks again then."""
         while True:
-            if authorization := await self._client.authorization():  # anew each time: tokens end
+            if authorization := await self._client.authorization():  # each time: tokens expire
                 request.headers["Authorization"] = authorization
             response = await send(request)
             if response.status >= HTTPStatus.BAD_REQUEST:
@@ -69,7 +69,7 @@ class SteadyAnswers:
                 return response
 
     async def _wait(self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse) -> None:
-        """Pause after a refusal, and begin anew with what is too old."""
+        """Pause after a refusal, and begin again with what is too old."""
         asked_s = response.headers.get("Retry-After", "")
         logger.info("%s %s: %d; asking again", request.method, request.url.path_qs, response.status)
         response.release()
@@ -99,7 +99,7 @@ class SteadyAnswers:
         return True
 
     async def _failed(self, error: Exception) -> bool:
-        logger.warning("an answer to Kopf can't be read: %r; asking again", error)
+        logger.warning("a response to Kopf can't be read: %r; retrying", error)
         await asyncio.sleep(PAUSE_S)
         return False
 
@@ -137,14 +137,14 @@ class _Watched(_Content):
         """Yield whole lines, one at a time."""
         async for line in whole_lines(self._content.iter_chunked(size), f"watch of {self._kind}"):
             if not _is_survived(line):
-                logger.warning("watch of %s: %s; watching again", self._kind, line[:300].decode(errors="replace"))
+                logger.warning("watch of %s: %s; restarting it", self._kind, line[:300].decode(errors="replace"))
                 await asyncio.sleep(PAUSE_S)
                 return
             yield line + b"\n"
 
 
 def _is_survived(line: bytes) -> bool:
-    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists anew."""
+    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists again."""
     try:
         event = orjson.loads(line)
         is_error, found = event["type"] == "ERROR", dict(event["object"])

@@ -1,4 +1,4 @@
-"""Notices when a watch lists anew, Kopf's or a plain one.
+"""Notices when a watch lists again, Kopf's or a plain one.
 
 A watch can break in a way that makes it list everything again. What was deleted in between is in no list and gets no
 event. So each such list is followed by a comparison of memory with full lists.
@@ -24,7 +24,7 @@ class ListsRead:
         self._missing = {NODES, PODS, CARDS}
 
     def read(self, kind: str) -> None:
-        """Take in that a list has been read."""
+        """Note that a list has been read."""
         if self.first.is_set():
             self.again.set()
         self._missing.discard(kind)

@@ -36,14 +36,14 @@ def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
 
 
 def make_pipe(path: Path) -> None:
-    """Let there be a named pipe at a path; one that is there stays, for somebody may wait for its content."""
+    """Let there be a named pipe at a path; one that is there stays, for a reader may wait for its content."""
     if not (path.exists() and stat.S_ISFIFO(path.stat().st_mode)):
         _replace_by_pipe(path)
 
 
 @contextlib.asynccontextmanager
 async def given_through(path: Path, content: str) -> AsyncIterator[None]:
-    """Give a content to whoever opens the pipe at a path, as long as the running loop answers and the context lasts."""
+    """Give a content to each reader of the pipe at a path, while the running loop answers and the context lasts."""
     pipe = _Pipe(path, content, asyncio.get_running_loop())
     pipe.start()
     try:

@@ -30,11 +30,11 @@ class SchedulerHealth:
 
     async def _problem(self) -> str:
         try:
-            # It signs its certificate itself; nobody else can listen on a port of this pod's loopback address.
+            # It signs its certificate itself; no other program can listen on a port of this pod's loopback address.
             limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
             async with aiohttp.request("GET", self._url, ssl=False, timeout=limit) as answer:
                 return "" if answer.ok else f"/livez says {answer.status}: {await answer.text()}"
         except TimeoutError:
-            return f"/livez says nothing within {TIMEOUT_S:g} s"
+            return f"/livez does not answer within {TIMEOUT_S:g} s"
         except aiohttp.ClientError as error:
             return f"/livez can't be asked: {error}"

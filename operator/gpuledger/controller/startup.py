@@ -82,11 +82,11 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
 
-    What is watched is read after the lists of these watches: else what changes in between would be seen by nobody.
+    What is watched is read after the lists of these watches: else what changes in between would go unseen.
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
-    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but nobody has to wait
+    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
@@ -107,7 +107,7 @@ async def _find_out_who_preempts(operator: Operator) -> None:
     workflows = operator.workflows
     version = await KubeReads(operator.client).server_version()
     workflows.who_preempts.know(version)
-    who = "kube-scheduler, which asks" if workflows.who_preempts.scheduler else "the operator itself"
+    who = "kube-scheduler, which calls the extender" if workflows.who_preempts.scheduler else "the operator itself"
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
@@ -117,7 +117,7 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
             await step()
             return
         except (Unreachable, Conflict) as error:  # no answer, or a list that has expired between two of its pages
-            logger.warning("the ledger can't be read yet, trying again: %s", error)
+            logger.warning("the ledger can't be read yet, retrying: %s", error)
             await asyncio.sleep(START_PAUSE_S)
 
 
@@ -150,7 +150,7 @@ async def _follow_agents(operator: Operator) -> None:
 
 async def _follow_lease(operator: Operator) -> None:
     path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
-    # Whoever holds it renews it all the time: a watch that shows nothing for as long as it lasts is broken.
+    # Its holder renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
     observe = operator.workflows.leadership.observe
     await follow(operator.client, path, selector, observe, lambda: lambda _: None, silence_s)
@@ -159,7 +159,7 @@ async def _follow_lease(operator: Operator) -> None:
 async def _give_room(operator: Operator) -> None:
     """Give room to those who wait as soon as there is some: something has changed, or a hold has come to its end.
 
-    A new hold is a change, too: the next end is then looked up anew. In a cluster at rest nothing runs.
+    A new hold is a change, too: the next end is then looked up again. In a cluster at rest nothing runs.
     """
     workflows = operator.workflows
     while True:
@@ -174,11 +174,11 @@ async def _give_room(operator: Operator) -> None:
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()
-                await rest(begin_s, operator.clock)  # whoever asks meanwhile goes first
+                await rest(begin_s, operator.clock)  # requests that come meanwhile go first
 
 
 async def _preempt(operator: Operator) -> None:
-    """Look for victims when somebody may need some. In a cluster at rest nothing runs, and in a busy one others do."""
+    """Look for victims when a pod may need some. In a cluster at rest nothing runs, and in a busy one others do."""
     workflows = operator.workflows
     took_s = 0.0
     while True:

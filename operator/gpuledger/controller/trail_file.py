@@ -1,6 +1,6 @@
 """Writes the trail down as it happens: one line of JSON for each record, to a file or to standard output.
 
-A thread of its own does it. A slow disk delays nobody; and a file that was moved away by logrotate is opened anew.
+A thread of its own does it. A slow disk delays no pod; and a file that was moved away by logrotate is opened again.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class SteadyWebhookServer(kopf.WebhookServer):
                 async for config in super().__call__(fn):
                     yield config
             except OSError as error:  # of TLS, too; the files of a Secret are not exchanged at the same moment
-                logger.error("the webhook can't be served, trying again: %s", error)
+                logger.error("the webhook can't be served, retrying: %s", error)
                 await asyncio.sleep(PAUSE_S)
 
 
@@ -78,5 +78,5 @@ def _check_certificate(certificate: str, key: str) -> None:
     except OSError as error:
         raise BadInput(
             f"settings: webhook_port is set, but webhook_cert_file {certificate} and webhook_key_file {key} "
-            f"are no certificate and its key: {error}"
+            f"are not a certificate and its key: {error}"
         ) from error

@@ -64,15 +64,15 @@ CHECKS: dict[str, Check] = {
 """Name -> check, in the order in which they are made."""
 
 BEFORE_THE_OPERATOR = ("server-version", "preemption", "crd", "operator-account")
-"""What must hold before the operator starts; the rest can't yet, or is no reason not to start."""
+"""Checks that must pass before the operator starts; the others can't yet, or are no reason to wait."""
 
 FOUND, NOT_CHECKED, NOTHING = 1, 2, 0
-"""How the program ends."""
+"""Exit statuses of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What the checks have found, errors first."""
+    """The findings, errors first."""
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
@@ -121,6 +121,6 @@ def _place(finding: Finding) -> tuple[bool, int]:
 
 def _not_checked(unread: dict[Unread, list[str]]) -> Iterator[Finding]:
     for each, checks in unread.items():
-        named = f"not checked: {', '.join(checks)}" if checks else "not read; checks that are left out need it, too"
+        named = f"not checked: {', '.join(checks)}" if checks else "not read; the skipped checks need it, too"
         text = f"{named}. {each.why}"
         yield Finding.of(FindingKind.NOT_CHECKED, each.what, text, f"needs {each.needs}")

@@ -1,4 +1,4 @@
-"""What was read of a cluster, and what could not be. Pure data, so that a check can be tried with any cluster."""
+"""The facts of a cluster, and those that could not be read. Pure data, so that a check can be tried with any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unread:
     """Such as "the Nodes"."""
     why: str
     needs: str
-    """What would make it readable: a permission, an option."""
+    """The permission or option that would make it readable."""
 
 
 class NotCheckedError(Exception):
@@ -43,7 +43,7 @@ def known(value: Value | Unread) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What this release would have in a cluster with these settings."""
+    """The objects that this release would install in a cluster with these settings."""
 
     dialects: Dialects
     scheduler_names: tuple[str, ...]
@@ -63,13 +63,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AccountAccess:
-    """What was asked of an account, and which of it the API server would refuse."""
+    """The permissions that were checked for an account, and those that it lacks."""
 
     account: str
     denied: tuple[Permission, ...]
 
 
-_NOT_ASKED = Unread("", "it was not asked for", "")
+_NOT_ASKED = Unread("", "it was not requested", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What can be found wrong with a cluster: each kind with its severity, its meaning, and what mends it."""
+"""The kinds of findings about a cluster, each with its severity, its meaning, and what mends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     ERROR = "error"
     """Pods do not get cards, or the ledger is not kept as it should be."""
@@ -20,7 +20,7 @@ E, W = Severity.ERROR, Severity.WARNING
 
 
 class FindingKind(StrEnum):
-    """What can be found, in the order in which it is shown. The ids are stable: scripts may rely on them."""
+    """The kinds of findings, in the order in which they are shown. The ids are stable: scripts may rely on them."""
 
     severity: Severity
     meaning: str
@@ -51,20 +51,20 @@ class FindingKind(StrEnum):
         "scheduler-version",
         W,
         "The Deployment's kube-scheduler is newer than the API server, or more than one minor version older.",
-        "Take the kube-scheduler image vSERVER in the Deployment.",
+        "Use the kube-scheduler image vSERVER in the Deployment.",
     )
 
     # The custom resource.
     CRD_MISSING = (
         "crd-missing",
         E,
-        "There is no CRD of GPUAllocation.",
+        "The CRD of GPUAllocation is missing.",
         "kubectl apply -k manifests/",
     )
     CRD_DIFFERS = (
         "crd-differs",
         E,
-        "The CRD is not that of this release: rules or fields of the ledger are missing, or others are there.",
+        "The CRD is not that of this release: its rules or fields differ.",
         "gpuledger crd | kubectl apply -f -",
     )
     CRD_NOT_SERVED = (
@@ -78,8 +78,8 @@ class FindingKind(StrEnum):
     POLICIES_ABSENT = (
         "policies-absent",
         W,
-        "Neither the admission policies nor the webhook are there: users can write annotations that are the "
-        "operator's, and pods have to name the scheduler themselves.",
+        "Neither the admission policies nor the webhook are installed: users can write the operator's "
+        "annotations, and pods have to name the scheduler themselves.",
         "kubectl apply -k manifests/admission",
     )
     POLICY_MISSING = (
@@ -91,54 +91,54 @@ class FindingKind(StrEnum):
     POLICY_UNBOUND = (
         "policy-unbound",
         E,
-        "A policy has no binding, or one that does not deny: it does nothing.",
+        "A policy has no binding, or one that does not deny, so it has no effect.",
         "gpuledger admission-policies --kind KIND | kubectl apply -f -",
     )
     POLICY_NAMES = (
         "policy-names",
         E,
-        "A policy or the webhook's configuration has other names of resources than the settings.",
+        "A policy or the webhook's configuration has other resource names than the settings.",
         "gpuledger admission-policies --settings FILE | kubectl apply -f -",
     )
     POLICY_DIFFERS = (
         "policy-differs",
         E,
-        "A policy or its binding is not as this release generates it from the settings.",
+        "A policy or its binding differs from what this release generates from the settings.",
         "gpuledger admission-policies --settings FILE | kubectl apply -f -",
     )
     NO_DEFAULTS = (
         "no-defaults",
         W,
-        "Nothing fills new pods in: they have to name scheduler and count themselves. Before Kubernetes 1.36, the "
-        "webhook does it.",
+        "Nothing fills in new pods: they have to name the scheduler and the number of GPUs themselves. "
+        "Before Kubernetes 1.36, the webhook does it.",
         "docs/admission.md, The webhook",
     )
     WEBHOOK_UNSERVED = (
         "webhook-unserved",
         E,
-        "The API server sends pods to the webhook, and the operator serves none: all pods with GPUs are refused.",
+        "The API server sends pods to the webhook, but the operator does not serve it: it rejects all pods with GPUs.",
         "Set `webhook_port: 9443`, or kubectl delete "
         "mutatingwebhookconfiguration,validatingwebhookconfiguration gpuledger",
     )
 
-    # What accounts may do.
+    # Permissions of accounts.
     OPERATOR_PERMISSION = (
         "operator-permission",
         E,
-        "The operator's account, which kube-scheduler uses too, may not do what it has to.",
+        "The operator's account, which kube-scheduler uses too, lacks permissions.",
         "kubectl apply -k manifests/",
     )
     AGENT_PERMISSION = (
         "agent-permission",
         E,
-        "The node agents' account may not do what it has to.",
+        "The node agents' account lacks permissions.",
         "kubectl apply -k manifests/",
     )
     OVER_HAMI_PERMISSION = (
         "over-hami-permission",
         E,
         "Nodes run HAMi's device plugin, and the operator may not patch nodes: it can't set the lock that the plugin "
-        "looks for.",
+        "requires.",
         "kubectl apply -k manifests/over-hami",
     )
 
@@ -146,25 +146,25 @@ class FindingKind(StrEnum):
     SETTINGS_DIFFER = (
         "settings-differ",
         E,
-        "Operator, agents, or the file given with `--settings` have different settings.",
-        "kubectl apply -k manifests/, so that all of them start from one file",
+        "The settings of operator, agents, or the file given with `--settings` differ.",
+        "kubectl apply -k manifests/, so that all of them use the same file",
     )
     RELEASE_DIFFERS = (
         "release-differs",
         W,
-        "Operator or agents are of another release than the doctor, which compares the cluster with its own.",
-        "Use the doctor of release RELEASE, or bring that workload's image to the doctor's.",
+        "Operator or agents are of another release than the doctor, which checks the cluster against its own.",
+        "Use the doctor of release RELEASE, or set that workload's image to the doctor's release.",
     )
     SCHEDULER_TWICE = (
         "scheduler-twice",
         E,
-        "Another system's scheduler runs, and serves a scheduler name that is ours by `extra_scheduler_names`.",
-        "Stop the other scheduler, or take its name out of extra_scheduler_names: docs/moving-over.md",
+        "Another scheduler runs and serves a name that `extra_scheduler_names` makes ours.",
+        "Stop the other scheduler, or remove its name from extra_scheduler_names: docs/moving-over.md",
     )
     OPERATOR_ABSENT = (
         "operator-absent",
         E,
-        "There is no pod of the operator.",
+        "The operator has no pod.",
         "kubectl apply -k manifests/; kubectl describe deployment gpuledger -n gpuledger-system",
     )
     OPERATOR_NOT_READY = (
@@ -176,32 +176,32 @@ class FindingKind(StrEnum):
     OPERATOR_DEGRADED = (
         "operator-degraded",
         W,
-        "Some of the operator's pods are missing or not Ready: nobody takes over when another one ends.",
+        "Some of the operator's pods are missing or not Ready: no replica can take over.",
         "kubectl logs -n gpuledger-system POD --all-containers",
     )
     LEASE_NOT_HELD = (
         "lease-not-held",
         E,
-        "Nobody holds the schedulers' Lease: no kube-scheduler of ours runs.",
+        "The schedulers' Lease has no holder: none of our kube-schedulers runs.",
         "kubectl logs -n gpuledger-system deployment/gpuledger -c kube-scheduler",
     )
     LEASE_EXPIRED = (
         "lease-expired",
         E,
-        "The holder of the schedulers' Lease has ceased to renew it.",
+        "The holder of the schedulers' Lease no longer renews it.",
         "kubectl logs -n gpuledger-system POD -c kube-scheduler",
     )
     LEADER_NOT_READY = (
         "leader-not-ready",
         E,
-        "The operator beside the leading kube-scheduler is not Ready: the scheduler asks it and gets no answer.",
+        "The operator beside the leading kube-scheduler is not Ready: the scheduler gets no answers from it.",
         "kubectl logs -n gpuledger-system POD -c operator",
     )
     LEADER_UNKNOWN = (
         "leader-unknown",
         W,
-        "A kube-scheduler holds the Lease that is in none of the operator's pods.",
-        "End the other kube-scheduler, or have it use another Lease.",
+        "The kube-scheduler that holds the Lease runs in none of the operator's pods.",
+        "Stop the other kube-scheduler, or have it use another Lease.",
     )
     SCHEDULER_ERROR = (
         "scheduler-error",
@@ -212,15 +212,15 @@ class FindingKind(StrEnum):
     SCHEDULER_CONFIG = (
         "scheduler-config",
         E,
-        "A kube-scheduler's configuration is not the one that goes with the settings.",
-        "gpuledger scheduler-config --settings FILE, for that kube-scheduler, and start it anew",
+        "A kube-scheduler's configuration does not match the settings.",
+        "gpuledger scheduler-config --settings FILE, for that kube-scheduler, then restart it",
     )
 
     # Nodes.
     NODE_NOT_SHARED = (
         "node-not-shared",
         W,
-        "A node has GPUs, and none of them is in the ledger: nobody registers them.",
+        "A node has GPUs, but none of them is in the ledger: no agent registers them.",
         "kubectl label node NODE gpuledger.dev/agent=true, if no other device plugin serves its cards",
     )
     AGENT_ABSENT = (
@@ -239,32 +239,32 @@ class FindingKind(StrEnum):
     NODE_WITHOUT_CARDS = (
         "node-without-cards",
         E,
-        "The node agent runs, and lists no card.",
+        "The node agent runs, but lists no card.",
         "kubectl logs -n gpuledger-system -l app.kubernetes.io/name=gpuledger-agent; nvidia-smi on NODE",
     )
     CARDS_OUT = (
         "cards-out",
         E,
-        "No card of a node is in working order, as its agent or device plugin says.",
+        "The agent or device plugin of a node reports that none of its cards works.",
         "nvidia-smi on NODE; docs/node-agent.md, What it finds out",
     )
     REGISTER_PROBLEM = (
         "register-problem",
         E,
-        "What a node's device plugin lists of its cards can't be read, or not all of it.",
+        "The register of cards that a node's device plugin writes can't be read, or only in part.",
         "gpuledger inspect node/NODE",
     )
     NODE_NAMES = (
         "node-names",
         E,
-        "A node's device plugin serves other names than the settings say: its cards go to nobody.",
-        "Name in the settings what it serves (resource_count, volcano_count), or start it anew with the settings.",
+        "A node's device plugin serves other resource names than the settings: no pod gets its cards.",
+        "Set in the settings what it serves (resource_count, volcano_count), or restart it with the settings' names.",
     )
     PLUGIN_SILENT = (
         "plugin-silent",
         E,
-        "A node lists cards, and its kubelet offers none of them: its device plugin does not answer.",
-        "Start the device plugin on NODE anew, and look at its log.",
+        "A node lists cards, but its kubelet offers none of them: its device plugin does not answer.",
+        "Restart the device plugin on NODE, and check its log.",
     )
     CARDS_NOT_ENTERED = (
         "cards-not-entered",
@@ -275,45 +275,44 @@ class FindingKind(StrEnum):
     PLUGINS_CLASH = (
         "plugins-clash",
         E,
-        "Two device plugins give out the same cards of a node.",
+        "Two device plugins allocate the same cards of a node.",
         "Keep one of them away from NODE: its DaemonSet's nodeSelector, or the label gpuledger.dev/agent",
     )
     PLUGINS_MIXED = (
         "plugins-mixed",
         W,
-        "Two device plugins run on a node under different names: whichever does not know of the other gives cards out "
-        "twice.",
+        "Two device plugins run on a node under different names: they can allocate a card twice.",
         "Keep one of them away from NODE.",
     )
     KUBELET_TOO_OLD = (
         "kubelet-too-old",
         E,
-        "A kubelet older than 1.29 passes no CDI devices on.",
+        "A kubelet older than 1.29 does not pass on CDI devices.",
         "Upgrade the kubelet of NODE, or set `delivery: directory`.",
     )
     RUNTIME_WITHOUT_CDI = (
         "runtime-without-cdi",
         E,
-        "A node's container runtime knows no CDI: containers start without their cards.",
+        "A node's container runtime does not support CDI: containers start without their cards.",
         "Upgrade it to containerd 2.0, or set `delivery: directory`.",
     )
     RUNTIME_CDI_OFF = (
         "runtime-cdi-off",
         W,
-        "containerd 1.7 knows CDI only where it is switched on, which can't be seen from here.",
+        "containerd 1.7 supports CDI only if its configuration enables it, which the doctor can't see.",
         "enable_cdi = true in containerd's configuration on NODE, or containerd 2.0",
     )
     NO_SCORES = (
         "no-scores",
         W,
-        "The policy is `topology`, and a node says nothing of how its cards are connected.",
+        "The policy is `topology`, but a node does not report how its cards are connected.",
         "ENABLE_TOPOLOGY_SCORE=true for HAMi's device plugin on NODE, or another policy",
     )
 
     CARDS_UNACCOUNTED = (
         "cards-unaccounted",
         E,
-        "Somebody may use cards whose share is not in the ledger, so these take no new pods.",
+        "Pods may use cards without a share in the ledger, so these cards take no new pods.",
         "gpuledger migrate --dry-run, then without it; gpuledger audit; docs/audit.md, Cards that are closed",
     )
 
@@ -321,7 +320,7 @@ class FindingKind(StrEnum):
     FOREIGN_PODS = (
         "foreign-pods",
         E,
-        "Pods with GPUs were put on our nodes by another scheduler: nobody counts what they use.",
+        "Another scheduler placed pods with GPUs on our nodes: the ledger does not count what they use.",
         "kubectl apply -k manifests/admission, and delete them; or keep their nodes apart (node_label, node_taint)",
     )
 
@@ -329,13 +328,13 @@ class FindingKind(StrEnum):
     CLOCK_SKEW_HERE = (
         "clock-skew-here",
         W,
-        "The clock of the machine that this runs on differs from the API server's.",
+        "The clock of the machine that the doctor runs on differs from the API server's.",
         "Start NTP on the machine.",
     )
     CLOCK_SKEW_NODE = (
         "clock-skew-node",
         W,
-        "A node's clock differs from the API server's: deadlines that its pods wait for come early or late.",
+        "A node's clock differs from the API server's: deadlines for its pods come early or late.",
         "Start NTP on NODE.",
     )
 
@@ -343,7 +342,7 @@ class FindingKind(StrEnum):
     NOT_CHECKED = (
         "not-checked",
         W,
-        "Something could not be read, so the checks that are named were not made.",
+        "Something could not be read, so the named checks were skipped.",
         "Give the account what it needs, as the finding says.",
     )
 
@@ -356,12 +355,12 @@ class Finding:
     where: str
     """The object, as "node NAME" or "KIND NAME"."""
     text: str
-    """What is wrong with it, for a person."""
+    """The problem, in words."""
     remedy: str
 
     @classmethod
     def of(cls, kind: FindingKind, where: str, text: str, remedy: str = "", **names: str) -> Finding:
-        """Return a finding. `names` take the places of the words in capitals of what mends it."""
+        """Return a finding. `names` replace the words in capitals in the remedy."""
         remedy = remedy or kind.remedy
         for word, name in names.items():
             remedy = remedy.replace(word, name)

@@ -1,4 +1,4 @@
-"""What checks look for in Kubernetes' objects."""
+"""Reading Kubernetes' objects for the checks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def pods_of_app(pods: Sequence[Json], app: str) -> list[Json]:
 def why_not_ready(pod: Json, last_words: Mapping[str, str]) -> str:
     """Return what keeps a pod from being Ready, by its status and by its log. `last_words`: pod -> end of its log."""
     if not (pod.get("spec") or {}).get("nodeName"):
-        return f"it has no node: {scheduler_says(pod) or 'no scheduler has said why'}"
+        return f"it has no node: {scheduler_says(pod) or 'no scheduler has reported why'}"
     container = failing_container(pod)
     if container is None:
         return f"its phase is {(pod.get('status') or {}).get('phase', 'unknown')}"
     problem = _problem(container)
-    described = f": {problem}" if problem else " runs, and says that it is not ready"
+    described = f": {problem}" if problem else " runs, but reports that it is not ready"
     log = f"; its log: {last_words[name_of(pod)]}" if name_of(pod) in last_words else ""
     return f"container {container.get('name')}{described}{log}"
 
@@ -79,7 +79,7 @@ def _problem(container: Json) -> str:
     if ended and ended.get("exitCode"):
         return f"ended with {ended['exitCode']}" + _message(ended)
     if waiting.get("reason") and waiting["reason"] not in ("PodInitializing", "ContainerCreating"):
-        before = f", after it ended with {last['exitCode']}{_message(last)}" if last.get("exitCode") else ""
+        before = f", after it exited with {last['exitCode']}{_message(last)}" if last.get("exitCode") else ""
         return f"{waiting['reason']}{_message(waiting)}{before}"
     return ""
 

@@ -1,4 +1,4 @@
-"""What our accounts have to be allowed, in one place. A test compares it with the roles in manifests/."""
+"""The permissions that our accounts need, in one place. A test compares it with the roles in manifests/."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OPERATOR = (
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
     *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),
 )
-"""What the operator's own role has to grant."""
+"""Permissions that the operator's own role has to grant."""
 
 BESIDE = (
     Permission("list", "csinodes", "storage.k8s.io", role="system:kube-scheduler"),
@@ -79,10 +79,10 @@ AGENT = (
     *_each("get", PLURAL, GROUP),
     *_each("create", "events", namespace="default"),
 )
-"""What the node agents' roles have to grant."""
+"""Permissions that the node agents' roles have to grant."""
 
 OVER_HAMI = Permission("patch", "nodes")
-"""What the operator needs besides where nodes run HAMi's device plugin."""
+"""Permissions that the operator also needs where nodes run HAMi's device plugin."""
 
 AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
-"""What the doctor itself needs in the operator's pod, besides."""
+"""Permissions that the doctor itself also needs in the operator's pod."""

@@ -152,17 +152,17 @@ class Reading:
         async def ask() -> datetime:
             found = await self._client.server_time()
             if found is None:
-                raise BadInput("its answers have no Date")
+                raise BadInput("its responses have no Date header")
             return found
 
         begin = datetime.now(UTC)
-        found = await _tried("the API server's clock", "an API server whose answers have a Date", ask)
+        found = await _tried("the API server's clock", "an API server whose responses have a Date header", ask)
         return found, begin + (datetime.now(UTC) - begin) / 2
 
     async def _crd(self) -> Json | Unread | None:
         what, needs = "the CRD", f"`get` on customresourcedefinitions {PLURAL}.{GROUP}"
         found = await _or_none(what, needs, lambda: self._client.request("GET", CRD))
-        if isinstance(found, Unread):  # whether there is one can be told by everybody
+        if isinstance(found, Unread):  # every account can see whether there is one
             try:
                 await self._client.request("GET", f"/apis/{API_VERSION}")
             except NotFound:
@@ -236,7 +236,7 @@ class Reading:
             elif read is not None:
                 found[f"{kind}, ConfigMap {read[0]}"] = read[1]
         if not found:
-            why = "the Deployment gpuledger names no ConfigMap with settings, or there is none"
+            why = "the Deployment gpuledger names no ConfigMap with settings, or it does not exist"
             problem = problem or Unread("the settings", why, "--settings FILE")
         shown = problem or {where: asdict(settings) for where, settings in found.items()}
         return shown, next(iter(found.values()), problem or Settings())
@@ -256,7 +256,7 @@ class Reading:
             data = (await self._client.request("GET", f"{OURS}/configmaps/{name}")).get("data") or {}
             return name, read_settings(data.get(key, ""))
 
-        needs = f"`get` on configmaps in {LEASE_NAMESPACE}; files that it names have to be here, too: --settings FILE"
+        needs = f"`get` on configmaps in {LEASE_NAMESPACE}; files that it names must be here, too: --settings FILE"
         return await _tried(f"the settings in ConfigMap {name}", needs, read)
 
     async def _configs(self, deployment: Json | Unread | None) -> Mapping[str, Json] | Unread:
@@ -269,7 +269,7 @@ class Reading:
             data = (await self._client.request("GET", f"{OURS}/configmaps/{name}")).get("data") or {}
             content = yaml.safe_load(data.get(key, ""))
             if not isinstance(content, dict):
-                raise BadInput(f"its {key} is no KubeSchedulerConfiguration")
+                raise BadInput(f"its {key} is not a KubeSchedulerConfiguration")
             return {**self._scheduler_configs, f"ConfigMap {LEASE_NAMESPACE}/{name}": content}
 
         return await _tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)

@@ -1,4 +1,4 @@
-"""What this release would have in a cluster, from the settings."""
+"""The objects that this release would install in a cluster, from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger understands of a Kubernetes object that it has never seen: for people who wonder.
+"""Shows how gpuledger reads a Kubernetes object: for `gpuledger inspect`.
 
 The result is JSON. Problems are sentences; an object with a problem would not be taken as it is.
 """

@@ -22,7 +22,7 @@ _BINARY = re.compile(r"^[+-]?[\d.]+[KMGTPE]i$")
 def whole_number(quantity: object) -> int:
     """Return the value of a quantity such as 3, "4k" or "1e3".
 
-    Raises BadInput for fractions, for negative values, and for binary suffixes: nobody counts cards or MiB in Gi.
+    Raises BadInput for fractions, for negative values, and for binary suffixes: no one counts cards or MiB in Gi.
     """
     if isinstance(quantity, bool) or not isinstance(quantity, int | str):
         raise BadInput(f"{str(quantity)[:MAX_LENGTH]!r} is not a number")

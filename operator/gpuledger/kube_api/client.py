@@ -82,7 +82,7 @@ class KubeClient:
         await self._api_client.close()
 
     async def authorization(self) -> str | None:
-        """Return the value of the Authorization header; a token that is about to end is read anew."""
+        """Return the value of the Authorization header; a token that is about to end is read again."""
         value: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
         return value
 

@@ -45,7 +45,7 @@ class _LeanFinder(MetaPathFinder):
 
 
 class _LeanLoader(Loader):
-    """Leaves a package empty until somebody asks for something in it."""
+    """Leaves a package empty until something in it is used."""
 
     def __init__(self, complete: Loader) -> None:
         self._complete = complete

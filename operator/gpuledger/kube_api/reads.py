@@ -22,7 +22,7 @@ OUR_PODS = f"spec.schedulerName!={CLUSTERS_OWN}"
 def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     """Return the field selector for pods of these scheduler profiles, with a node or without.
 
-    On fields that nobody can edit. A selector has no "or": with several names, pods of other schedulers come, too,
+    On fields that can't be edited. A selector has no "or": with several names, pods of other schedulers come, too,
     though not those of the cluster's own. With a node, they come in any case: who else gives out cards has to be seen.
     """
     only = f"={scheduler_names[0]}" if len(scheduler_names) == 1 and not bound else f"!={CLUSTERS_OWN}"

@@ -1,4 +1,4 @@
-"""Who somebody is and what they may do: the API server's answers, for servers of ours that others reach."""
+"""Which account a token has and what it may do: the API server's answers, for servers of ours that others reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class KubeReviews:
         self._client = client
 
     async def user_of(self, token: str) -> Json | None:
-        """Return whose token it is: username, uid, groups, extra. None: nobody's, or no longer. Raises ApiError."""
+        """Return whose token it is: username, uid, groups, extra. None: unknown, or expired. Raises ApiError."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         status = (await self._client.request("POST", TOKEN_REVIEWS, review)).get("status") or {}
         user: Json | None = status.get("user") if status.get("authenticated") is True else None

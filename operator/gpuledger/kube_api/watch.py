@@ -29,7 +29,7 @@ SILENCE_S = 320.0
 
 
 EVENTS_AT_ONCE = 32
-"""Events that are taken in before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
+"""Events that are processed before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
 
 
 class Api(Protocol):
@@ -61,7 +61,7 @@ async def follow(
     """Show every object, and every change of one, until cancelled.
 
     `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
-    list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen can be told
+    list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen is known
     from what came meanwhile.
     """
     version, pause_s = "", PAUSE_S
@@ -80,13 +80,11 @@ async def follow(
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             if isinstance(error, ApiError) and error.status == 410:
                 version = ""
-            logger.info("watching %s is tried again: %r", path, error)
+            logger.info("watching %s failed, retrying: %r", path, error)
             await asyncio.sleep(PAUSE_S)
         except Exception:
             version = ""
-            logger.exception(
-                "watching %s failed, which is a defect of this program; listing anew in %g s", path, pause_s
-            )
+            logger.exception("watching %s failed, which is a bug in gpuledger; listing again in %g s", path, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -114,7 +112,7 @@ def _show(changed: Callable[[Json, bool], None], found: Json, gone: bool) -> Non
         changed(found, gone)
     except Exception:
         name = found["metadata"].get("name")
-        logger.exception("%s %s is left out: it can't be taken in", found.get("kind") or "object", name)
+        logger.exception("%s %s is skipped: processing it failed", found.get("kind") or "object", name)
 
 
 async def _watch(
@@ -142,6 +140,6 @@ async def _watch(
                 if event["type"] != "BOOKMARK":
                     _show(changed, found, event["type"] == "DELETED")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        logger.info("the watch of %s broke, going on: %r", path, error)
+        logger.info("the watch of %s broke, continuing it: %r", path, error)
         await asyncio.sleep(PAUSE_S)
     return version

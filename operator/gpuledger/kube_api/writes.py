@@ -18,7 +18,7 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 NO_MANAGERS = {"op": "add", "path": "/metadata/managedFields", "value": [{}]}
-"""Has the API server forget who wrote which field, and not note it again until somebody applies the object. It would
+"""Has the API server forget who wrote which field, and not note it again until a client applies the object. It would
 cost a sixth of every later write of the card, and two fifths of its size.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields"""
 
@@ -144,7 +144,7 @@ class KubeWrites:
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a node that nobody else should write. Raises NotFound."""
+        """Set one annotation of a node that no other client should write. Raises NotFound."""
         change = {"metadata": {"annotations": {annotation: value}}}
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 

@@ -134,7 +134,7 @@ def _card(uuid: str, node_name: str, cards: FindCards) -> Card:
 
 
 def _at_least(request: PodRequest, card: Card, annotated_of: Mapping[tuple[str, str], AnnotatedCard]) -> PodRequest:
-    """Return the request with what the containers were told of this card, where that is more."""
+    """Return the request with what the annotation names of this card, where that is more."""
     shape = [
         _raised(demand, card.capacity, annotated_of.get((name, card.uuid)))
         for name, demand in zip(request.names, request.shape, strict=True)

@@ -104,7 +104,7 @@ class _Audit:
         if rightful is not None and holder.share not in rightful:
             return (
                 AuditFindingKind.SPARE_HOLDER,
-                f"{amounts}; its annotation names as many cards as it asks for, and not this one",
+                f"{amounts}; its annotation names as many cards as it requests, but not this one",
             )
         return None, ""
 
@@ -193,7 +193,7 @@ class _Audit:
         if pod is not None and pod.needs_cards == card.node_name and not holds:
             detail = f"{_words(misfit.amounts)} are not counted: {misfit.why}"
             return _finding(AuditFindingKind.CONFLICT, card.node_name, card.uuid, misfit, detail)
-        detail = "the share is entered by now" if holds else "the pod is not on the card any more"
+        detail = "the share has been entered since" if holds else "the pod is no longer on the card"
         action = ClearConflict(card.uuid, misfit.pod.uid)
         return _finding(AuditFindingKind.CONFLICT_OVER, card.node_name, card.uuid, misfit, detail, action)
 
@@ -297,7 +297,7 @@ def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:
         if annotated[container, uuid] != held[container, uuid]:
             memory_mib, cores = annotated[container, uuid]
             right_mib, right_cores = held[container, uuid]
-            return f"{where}: told {memory_mib} MiB, {cores} %, in the ledger {right_mib} MiB, {right_cores} %"
+            return f"{where}: annotation {memory_mib} MiB, {cores} %, ledger {right_mib} MiB, {right_cores} %"
     return ""
 
 

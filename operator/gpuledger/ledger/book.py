@@ -2,7 +2,7 @@
 
 Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so, by
 `load`. *Holds* are shares chosen a moment ago, on their way there; they end with a deadline, unless they are pinned: a
-write is in flight. A hold can have *spares*, shares on other nodes: somebody else still chooses between them.
+write is in flight. A hold can have *spares*, shares on other nodes: kube-scheduler still chooses between them.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Ledger:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""
         return (node_name for _, node_name in self.touches.since(change))
 
-    # What the API server stores.
+    # The API server's content.
 
     def load(self, stored: StoredCard) -> bool:
         """Take over a card as it is stored; return False if something newer is known already."""
@@ -198,7 +198,7 @@ class Ledger:
     def unload(self, uuid: str, resource_version: int) -> bool:
         """Note that the API server has lost a card; return False if something newer is known already.
 
-        Its holders stay, so that they can be restored: nobody else gets the card meanwhile. A card without holders
+        Its holders stay, so that they can be restored: no other pod gets the card meanwhile. A card without holders
         is forgotten.
         """
         entry = self._entries.get(uuid)

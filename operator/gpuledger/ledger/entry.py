@@ -27,14 +27,14 @@ def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | N
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is left on a card. `free` can be negative, when the card has shrunk."""
+    """The room on a card. `free` can be negative, when the card has shrunk."""
 
     card: Card
     free: Amounts
     idle: bool
-    """Nobody is on the card, nor on hold for it."""
+    """No pod is on the card, nor on hold for it."""
     shut: bool
-    """Somebody has the card alone."""
+    """A pod has the card alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class NodeRoom:
     hangs: bool = False
     """Its kubelet does not start the pods that it has."""
     host: HostAmounts | None = None
-    """What is free of its CPU and memory, as far as is known."""
+    """Its free CPU and memory, as far as they are known."""
     cordoned: frozenset[str] = frozenset()
     """UUIDs of the healthy cards on which a person wants no new pods."""
     unaccounted: frozenset[str] = frozenset()
-    """UUIDs of the cards, in order otherwise, that somebody may use whose share is not in the ledger."""
+    """UUIDs of the cards, in order otherwise, that a pod may use without a share in the ledger."""
     topology: Topology | None = None
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
@@ -69,7 +69,7 @@ class CardEntry:
     """A card with its holders (stored at the API server) and its holds (in memory, on the way there).
 
     A pod that has both counts once, as a holder: the hold has arrived. What is promised to a pod counts, too, so that
-    nobody else gets it; as long as those have not left who are to make room, the card is more than full by that.
+    no other pod gets it; as long as the victims have not left, the card is more than full by that.
     """
 
     card: Card

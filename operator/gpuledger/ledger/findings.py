@@ -1,4 +1,4 @@
-"""What an audit can find: each kind of difference with its remedy, and what is done to mend one."""
+"""The kinds of differences that an audit finds, each with its remedy, and the actions of --fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DETAIL_LENGTH = 500
 
 
 class AuditFindingKind(StrEnum):
-    """What can differ, in the order in which it is shown. `remedy` says what mends it."""
+    """What can differ, in the order in which it is shown. `remedy` says how to fix it."""
 
     remedy: str
 
@@ -26,36 +26,39 @@ class AuditFindingKind(StrEnum):
         return kind
 
     # Holders whose pod has no right to them.
-    POD_GONE = "pod-gone", "--fix releases the share; it counts a little longer, for its processes may still run."
+    POD_GONE = "pod-gone", "--fix releases the share, which counts a little longer: its processes may still run."
     POD_FINISHED = "pod-finished", "--fix removes the holder."
-    POD_NOT_BOUND = "pod-not-bound", "--fix takes the share back, in a way that no late Binding can cross."
-    OVERDUE = "overdue", "--fix ends what should have ended by itself; is the operator running?"
+    POD_NOT_BOUND = "pod-not-bound", "--fix takes the share back, and makes a late Binding fail."
+    OVERDUE = "overdue", "--fix ends the overdue holder. Check that the operator runs: it should have done so."
     SPARE_HOLDER = "spare-holder", "--fix removes the holder: the pod has all its cards without it."
-    OTHER_NODE = "other-node", "Have the pod's cards on its own node entered (--fix --adopt), or delete the pod."
-    HOLDS_MORE = "holds-more", "Delete the pod when you can: nothing says which of its cards it does not need."
+    OTHER_NODE = "other-node", "Enter the pod's cards on its own node (--fix --adopt), or delete the pod."
+    HOLDS_MORE = "holds-more", "Delete the pod when you can: which of its cards it does not need is unknown."
 
     # Pods that the ledger does not know as they are.
     NOT_ENTERED = "not-entered", "Delete the pod, or enter its shares from its annotation with --fix --adopt."
     PARTLY_ENTERED = "partly-entered", "Delete the pod, or enter what is missing from its annotation: --fix --adopt."
-    NOT_ADOPTABLE = "not-adoptable", "Mend what the detail names, or delete the pod."
-    UNREADABLE_POD = "unreadable-pod", "Delete the pod: what it asks for can't be understood, so nobody counts it."
-    ANNOTATION_DIFFERS = "annotation-differs", "--fix writes the annotation anew, from the ledger."
+    NOT_ADOPTABLE = "not-adoptable", "Correct what the detail names, or delete the pod."
+    UNREADABLE_POD = "unreadable-pod", "Delete the pod: its request can't be read, so the ledger does not count it."
+    ANNOTATION_DIFFERS = "annotation-differs", "--fix rewrites the annotation from the ledger."
 
     # Cards.
-    OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit; it has become smaller."
+    OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit: the card has become smaller."
     TOO_MANY_SLOTS = "too-many-slots", "Delete pods of this card until the others have slots."
     WRONG_TOTAL = "wrong-total", "Apply this release's CRD, whose rules forbid it, and correct the card's status."
     NOT_ALONE = "not-alone", "Delete one of the pods, and apply this release's CRD, whose rules forbid it."
     CONFLICT = "conflict", "Delete the pod, or make room on the card and enter the share with --fix --adopt."
-    CONFLICT_OVER = "conflict-over", "--fix takes it off the card's list."
-    ABANDONED_CARD = "abandoned-card", "--fix deletes the card: nobody holds it."
-    ABANDONED_HOLDERS = "abandoned-holders", "Bring the card back, or delete its pods; the card then goes by itself."
-    MOVED_CARD = "moved-card", "Is the operator running? It moves a card that nobody holds."
+    CONFLICT_OVER = "conflict-over", "--fix removes it from the card's list."
+    ABANDONED_CARD = "abandoned-card", "--fix deletes the card: no pod holds it."
+    ABANDONED_HOLDERS = (
+        "abandoned-holders",
+        "Bring the card back, or delete its pods; the operator then deletes the card.",
+    )
+    MOVED_CARD = "moved-card", "Check that the operator runs: it moves a card that no pod holds."
 
     # Nodes.
     TWO_NODES = "two-nodes", "Correct the register of the node that does not have the card."
-    NOT_IN_LEDGER = "not-in-ledger", "Is the operator running? It enters a card when its node reports it."
-    UNREADABLE_REGISTER = "unreadable-register", "Correct the node's register; its agent writes it."
+    NOT_IN_LEDGER = "not-in-ledger", "Check that the operator runs: it enters each card that its node reports."
+    UNREADABLE_REGISTER = "unreadable-register", "Correct the node's register, which its agent writes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Enter shares that a bound pod was told of; list those that do not fit as conflicts. Done only on request."""
+    """Enter shares that a bound pod's annotation names; list those without room as conflicts. Done only on request."""
 
     pod: Pod
     node_name: str
@@ -84,7 +87,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCard:
-    """Delete a card that nobody holds, if it is still as it was read."""
+    """Delete a card that no pod holds, if it is still as it was read."""
 
     stored: StoredCard
 
@@ -102,7 +105,7 @@ Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One difference. `action` is what mends it, None where a person decides."""
+    """One difference. `action` is what repairs it, None where a person decides."""
 
     kind: AuditFindingKind
     node: str = ""
@@ -114,7 +117,7 @@ class AuditFinding:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What the finding is about: another read that shows the same has a finding with the same key."""
+        """The subject of the finding: another read that shows the same has a finding with the same key."""
         return (self.kind, self.node, self.card, self.pod.uid if self.pod else "")
 
     @property

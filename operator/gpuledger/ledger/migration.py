@@ -1,4 +1,4 @@
-"""What moving over from another system would enter into the ledger, and what stands in the way: facts in, steps out."""
+"""Plans a migration from another system: the shares to enter, and the obstacles. Facts in, steps out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step:
     """The annotation that says which cards the pod has."""
     share: Share | None
     why: str = ""
-    """What stands in the way; empty if the share can be entered."""
+    """The obstacle; empty if the share can be entered."""
 
 
 def plan(snapshot: ClusterSnapshot, scheduler_names: Collection[str]) -> tuple[Step, ...]:

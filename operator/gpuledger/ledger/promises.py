@@ -24,7 +24,7 @@ class Promises:
         self._placements: dict[str, Placement] = {}  # pod UID -> what was promised in memory
 
     def make(self, pod_uid: str, placement: Placement) -> None:
-        """Count a placement as taken, whoever is still there. In place of an earlier one that is in memory alone."""
+        """Count a placement as taken, even if pods are still there. Replaces an earlier one that is in memory alone."""
         self.withdraw(pod_uid)
         self._placements[pod_uid] = placement
         for share in placement.shares:

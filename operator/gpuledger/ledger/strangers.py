@@ -1,4 +1,4 @@
-"""Cards that somebody may use whose share is not in the ledger: they take no new share until that is cleared up.
+"""Cards that a pod may use without a share in the ledger: they take no new share until that is cleared up.
 
 There are two kinds. A *stranger* is a bound pod that another system's device plugin has given cards, or is about to;
 of which of its node's cards these are, all that is known is what this plugin was told. On a node of our own agent it
@@ -21,7 +21,7 @@ from gpuledger.model.stranger import Stranger
 
 
 class CardLookup(Protocol):
-    """What else the ledger knows."""
+    """The rest of the ledger, as this part needs it."""
 
     def node_names(self) -> Collection[str]:
         """Return the nodes that have a card in the ledger."""
@@ -62,7 +62,7 @@ class Strangers:
         return self._of_node.get(self._nodes.get(pod_uid, ""), {}).get(pod_uid)
 
     def note(self, stranger: Stranger) -> bool:
-        """Take in a pod that may be one; return whether it lacks shares. What it holds already closes no card."""
+        """Observe a pod that may be one; return whether it lacks shares. What it holds already closes no card."""
         uid = stranger.pod.uid
         if not self.lacks(stranger):
             self.forget(uid)
@@ -75,7 +75,7 @@ class Strangers:
         return True
 
     def forget(self, pod_uid: str) -> Pod | None:
-        """Take in that a pod uses no card any more, or has all its shares; return it if it was a stranger."""
+        """Note that a pod uses no card any more, or has all its shares; return it if it was a stranger."""
         node_name = self._nodes.pop(pod_uid, None)
         if node_name is None:
             return None
@@ -87,7 +87,7 @@ class Strangers:
         return pod
 
     def all_seen(self) -> None:
-        """Take in that all bound pods were looked at: a card that was closed before, and is not any more, opens."""
+        """Note that all bound pods were looked at: a card that was closed before, and is not any more, opens."""
         if not self.listed:
             self.listed = True
             for node_name in list(self._cards.node_names()):
@@ -131,9 +131,9 @@ class Strangers:
         return found
 
     def cards_of(self, pod_uid: str, node_name: str) -> Collection[str] | None:
-        """Return the cards of its node that a pod may have got without the ledger, by UUID; None if nobody can tell.
+        """Return the cards of its node that a pod may have got without the ledger, by UUID; None if that is unknown.
 
-        Nobody can while the node's plugin does not answer, nor on a node of our own agent.
+        It is unknown while the node's plugin does not answer, and on a node of our own agent.
         """
         stranger, offer = self.find(pod_uid), self._cards.offer(node_name)
         if offer is None or offer.dialect is Dialect.NATIVE:

@@ -1,4 +1,4 @@
-"""How the cards of each node are connected, worked out anew only when the cards change."""
+"""How the cards of each node are connected, worked out again only when the cards change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes have changed since when: who has looked at all of them looks at these again, and at no others."""
+"""Numbers the changes of nodes, so that a reader only looks again at nodes that have changed since."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the ledger talks about: cards, requests, shares, holders. Frozen values, standard library only."""
+"""The terms of the ledger: cards, requests, shares, holders. Frozen values, standard library only."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much of one card. Differences can be negative: a card can shrink below what is held on it."""
+    """Amounts of one card. Differences can be negative: a card can shrink below what is held on it."""
 
     memory_mib: int = 0
     cores: int = 0

@@ -17,5 +17,5 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """Take in that it has worked."""
+        """Note that it has worked."""
         self._pause_s = self._first_s

@@ -9,11 +9,11 @@ from enum import StrEnum
 from gpuledger.model.amounts import Amounts
 
 ALL_CORES = 100
-"""Percent: a request for all cores of a card means that nobody else may be on it."""
+"""Percent: a request for all cores of a card means that no other pod may be on it."""
 
 
 class CardPhase(StrEnum):
-    """What `kubectl get gpuallocations` shows of a card's state."""
+    """A card's state, as `kubectl get gpuallocations` shows it."""
 
     PENDING = "Pending"
     """Known, but its first status is not written yet: nothing is placed on it."""
@@ -21,16 +21,16 @@ class CardPhase(StrEnum):
     CORDONED = "Cordoned"
     """A person wants no new pods on the card. Holders stay."""
     UNACCOUNTED = "Unaccounted"
-    """Somebody may use the card whose share is not in the ledger. Holders stay, nobody new comes."""
+    """A pod may use the card without a share in the ledger. Holders stay, no new pod comes."""
     UNHEALTHY = "Unhealthy"
-    """The node reports a fault. Holders stay, nobody new comes."""
+    """The node reports a fault. Holders stay, no new pod comes."""
     UNAVAILABLE = "Unavailable"
-    """The node, its agent or the card is gone. Holders stay, nobody new comes."""
+    """The node, its agent or the card is gone. Holders stay, no new pod comes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card is, apart from who holds it. `index` is its place on the node, as CUDA and NVML count."""
+    """A card, without its holders. `index` is its place on the node, as CUDA and NVML count."""
 
     uuid: str
     node_name: str

@@ -10,7 +10,7 @@ MIG = "mig"
 """Mode of a MIG device that is a card of its own: one slot, and all of its own cores, which are a part of a GPU's."""
 
 MIG_PARENT = "mig-parent"
-"""Mode of a GPU that is cut into MIG devices which are not listed. Nothing here chooses these, so nobody gets it."""
+"""Mode of a GPU that is cut into MIG devices which are not listed. Nothing here chooses these, so no pod gets it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the workflows ask for the time: whoever connects them says by which clocks they go."""
+"""Where the workflows get the time: the code that connects them passes the clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Clock(Protocol):
     """The clocks of a process."""
 
     def now_s(self) -> float:
-        """Return the event loop's time, in seconds since some moment. Nobody can set it, so that it counts waits."""
+        """Return the event loop's time, in seconds since some moment. It can't be set, so that it measures waits."""
 
     def wall(self) -> datetime:
         """Return the time of day, in UTC. Anybody can set it, and that of other machines is another one."""

@@ -15,7 +15,7 @@ from gpuledger.model.stored_card import StoredCard
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedCard:
-    """What a pod's annotation says that one container has of one card. Users can write it."""
+    """One container's part of one card, by the pod's annotation. Users can write it."""
 
     container: str
     uuid: str
@@ -25,7 +25,7 @@ class AnnotatedCard:
 
 @dataclass(frozen=True, slots=True)
 class OldDevices:
-    """What another system's annotation says of a pod's cards: the cards themselves, or their numbers on the node."""
+    """A pod's cards by another system's annotation: the cards themselves, or their numbers on the node."""
 
     annotation: str
     cards: tuple[AnnotatedCard, ...] = ()
@@ -34,7 +34,7 @@ class OldDevices:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What matters of a pod."""
+    """A pod, as far as the audit needs it."""
 
     pod: Pod
     node_name: str
@@ -45,11 +45,11 @@ class PodFacts:
     bad_request: str = ""
     """Why what it asks for can't be read."""
     annotated: tuple[AnnotatedCard, ...] | None = None
-    """What its annotation says; None if it has none, or one that can't be read."""
+    """The content of its annotation; None if it has none, or one that can't be read."""
     bad_annotation: str = ""
     """Why its annotation can't be read."""
     old: OldDevices | None = None
-    """What the system says that placed it before this one came. Believed only where ours says nothing."""
+    """The annotation of the system that placed it before this one. Counts only where ours says nothing."""
     scheduler_name: str = ""
     taken_up: bool = True
     """Its kubelet has taken it up, or has to decide on it, as a scheduler has bound it."""
@@ -62,14 +62,14 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What a node says of its cards."""
+    """A node's report of its cards."""
 
     cards: tuple[Card, ...] | None
     """None if its register can't be read: then nothing is known of its cards."""
     problems: tuple[str, ...] = ()
     ends: Mapping[str, bool] | None = None
     """UID of a pod that has ended without a word of its kubelet -> whether anything of it runs, as its agent says; None
-    if nobody says such things."""
+    if no agent reports it."""
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether the agent says of a pod that anything of it is left."""

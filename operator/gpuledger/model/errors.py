@@ -66,7 +66,7 @@ class NotKnownYet(GpuledgerError):  # noqa: N818
 
 
 class StateRolledBack(GpuledgerError):  # noqa: N818
-    """An object that is older than it was. Whoever goes on from memory would write what never happened."""
+    """An object that is older than it was. An operator that went on from memory would write what never happened."""
 
 
 class ApiError(GpuledgerError):

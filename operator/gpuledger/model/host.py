@@ -1,4 +1,4 @@
-"""What a pod takes of a node beside its cards: CPU and memory. Only preferences look at it; kube-scheduler decides."""
+"""A pod's CPU and memory on a node, beside its cards. Only preferences look at it; kube-scheduler decides."""
 
 from __future__ import annotations
 

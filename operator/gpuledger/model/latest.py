@@ -1,4 +1,4 @@
-"""What was noted last, so much at most: memory that does not grow with what comes and goes."""
+"""A mapping that keeps a limited number of the latest keys, so that memory does not grow."""
 
 from __future__ import annotations
 

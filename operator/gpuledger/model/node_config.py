@@ -1,4 +1,4 @@
-"""How a node offers its cards: in how many slots, and with how much more memory and compute than they have."""
+"""The configuration of a node's cards: number of slots, and scaling of memory and compute."""
 
 from __future__ import annotations
 

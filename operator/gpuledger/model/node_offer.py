@@ -1,4 +1,4 @@
-"""What a node's device plugin offers, and whose words it understands."""
+"""The offer of a node's device plugin, and the vocabulary that it understands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Dialect(StrEnum):
-    """Whose words a node's register is written in; its device plugin expects a pod's assignment in the same."""
+    """The system in whose format a node's register is; its device plugin expects assignments in the same."""
 
     NATIVE = "native"
     HAMI = "hami"

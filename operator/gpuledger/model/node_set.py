@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 
 class NodeSets:
-    """All such sets of one cluster. Equal ones are the same object, as long as somebody has it."""
+    """All such sets of one cluster. Equal ones are the same object, as long as one of them is in use."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}  # name of a node -> its bit; nodes that are gone keep theirs

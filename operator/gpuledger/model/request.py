@@ -1,4 +1,4 @@
-"""What a pod asks for."""
+"""A pod's request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lifetime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one container asks of each of `cards` different cards.
+    """One container's request of each of `cards` different cards.
 
     Memory is `memory_mib`, or `memory_percent` of each card when `memory_mib` is None.
     """
@@ -105,7 +105,7 @@ class PodRequest:
     """How to choose among nodes, as the pod wishes; empty: as the cluster does."""
     card_policy: str = ""
     host: HostAmounts = NO_HOST
-    """What the whole pod asks for of the node's CPU and memory."""
+    """The whole pod's request of the node's CPU and memory."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """Sentences on words that are understood, though hardly meant."""
 

@@ -1,4 +1,4 @@
-"""What a pod holds."""
+"""Shares: the parts of cards that pods hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HolderState(StrEnum):
     ALLOCATED = "allocated"
     """The pod is bound, or about to be."""
     RELEASING = "releasing"
-    """Being taken back: the pod is gone and may still run, until a deadline, or its bind was given up."""
+    """Being taken back: the pod is gone and may still run, until a deadline, or its bind failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Pod:
     name: str
     priority: int = 0
     grace_s: int = DEFAULT_GRACE_S
-    """How long it may take to end once it is told to, at most LONGEST_GRACE_KEPT_S."""
+    """How long it may take to end once it is deleted, at most LONGEST_GRACE_KEPT_S."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -54,7 +54,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ContainerShare:
-    """What one container uses of a card while it runs."""
+    """One container's use of a card while it runs."""
 
     name: str
     memory_mib: int
@@ -81,7 +81,7 @@ class Holder:
     deadline: str | None = None
     """RFC 3339, for `reserved` and `releasing`."""
     attempt: str = ""
-    """Which attempt to bind has entered it or relies on it: a random name, empty if the journal has not entered it."""
+    """The attempt to bind that entered it or relies on it: a random name, empty if the journal has not entered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Claim:
 
     @property
     def share(self) -> Share:
-        """What is promised."""
+        """The promised share."""
         return self.holder.share
 
 
@@ -108,7 +108,7 @@ class Placement:
     node_name: str
     shares: tuple[Share, ...]
     host: HostAmounts = NO_HOST
-    """What the pod takes of the node beside its cards."""
+    """CPU and memory that the pod takes of the node."""
 
 
 def part_of_card(share: Share, card: Card) -> float:

@@ -28,8 +28,8 @@ class StoredCard:
     phase: str = ""
     reason: str = ""
     misfits: tuple[Misfit, ...] = ()
-    """What its `status.conflicts` lists."""
+    """Its `status.conflicts`."""
     claims: tuple[Claim, ...] = ()
-    """What its `status.claims` lists."""
+    """Its `status.claims`."""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""

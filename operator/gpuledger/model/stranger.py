@@ -28,4 +28,4 @@ class Stranger:
     counted: tuple[Counted, ...]
     """Only what is more than zero."""
     assigned: Mapping[Dialect, frozenset[str]] = field(default_factory=dict)
-    """Whose device plugin -> UUIDs of the cards that this plugin was told to give out, if it was told so many."""
+    """Whose device plugin -> UUIDs of the cards that this plugin was told to give out, if it names so many."""

@@ -1,4 +1,4 @@
-"""How the cards of one node are connected with each other."""
+"""The links between the cards of one node."""
 
 from __future__ import annotations
 

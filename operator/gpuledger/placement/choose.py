@@ -1,4 +1,4 @@
-"""Which node for a request: per kind of request the set of fitting nodes, kept up to date where something changed."""
+"""Chooses a node for a request: per kind of request the set of fitting nodes, updated where something changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENTRIES_KEPT = 100_000
 """Nodes in all of these sets together, 0.3 kB each: for 5,000 nodes 20 asks are kept, for 200 all of them."""
 
 STEPS_OF_A_LOOK = 3
-"""What it takes to compare a plain request with a node: some 30 microseconds for eight cards."""
+"""The steps of comparing a plain request with a node: some 30 microseconds for eight cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Choice:
     placements: tuple[Placement, ...]
     refusals: dict[str, Refusal]
     ranking: Ranking | None = None
-    """How the first node compared with others, if it was compared."""
+    """The comparison of the first node with others, if it was compared."""
 
 
 class Chooser:
@@ -65,19 +65,19 @@ class Chooser:
         return self._dropped_evaluations + sum(known.evaluations for known in self._sets.values())
 
     def arrived(self, request: PodRequest) -> None:
-        """Take in that a new pod has come, before it is asked for."""
+        """Note that a new pod has come, before it is asked for."""
         self._mix.arrived(Footprint(request.shape, request.host))
 
     def given_out(self, cards: float) -> None:
-        """Take in that a pod has got cards, or parts of cards."""
+        """Note that a pod has got cards, or parts of cards."""
         self._mix.given_out(cards)
 
     def given_back(self, cards: float) -> None:
-        """Take in that a pod has ended that had cards."""
+        """Note that a pod has ended that had cards."""
         self._mix.given_back(cards)
 
     def taken_over(self) -> None:
-        """Take in that the ledger has had holders before it was looked at here."""
+        """Note that the ledger has had holders before it was looked at here."""
         self._mix.taken_over()
 
     def choose(
@@ -99,8 +99,8 @@ class Chooser:
             return Choice(placements, {}, known.ranking())
         if known.unseen:
             raise WorkLimitExceeded(
-                f"a place for {len(request.shape)} containers takes long to look for: {known.looked_at} nodes were "
-                f"looked at so far, {known.unseen} are left; it goes on when it is asked again"
+                f"the search for {len(request.shape)} containers takes long: {known.looked_at} nodes were "
+                f"looked at so far, {known.unseen} are left; it continues at the next request"
             )
         refused = known.refused
         try:  # quickly, for there can be thousands
@@ -111,7 +111,7 @@ class Chooser:
     def look_around(self, request: PodRequest, node_names: Collection[str]) -> Iterator[Callable[[], None] | None]:
         """Look at the nodes that `choose` has to know for this request, some at each step.
 
-        Whoever asks can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
+        The caller can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
         that yields a function is over once that was called: it takes long, and a thread may call it.
         """
         for preference in self._pricers.missing(self._policy.wished(request)):
@@ -182,7 +182,7 @@ class Chooser:
                 yield self._placement(request, name, assignment)
 
     def look_further(self) -> bool:
-        """Look at some nodes for an ask that is new, in a moment that nobody waits for; tell whether there are any."""
+        """Look at some nodes for an ask that is new, in a moment that no one waits for; tell whether there are any."""
         known = next((known for known in reversed(self._sets.values()) if known.unseen), None)
         if known is not None:
             known.question()

@@ -59,7 +59,7 @@ class Decision:
     rank: NodeRank
     assignment: Assignment
     effect: Effect | None = None
-    """What the rank was made from, if it has to do with prices."""
+    """The source of the rank, if it depends on prices."""
 
 
 class Decider:
@@ -136,7 +136,7 @@ class Decider:
         ]
 
     def _priced(self, pricer: Pricer | None, candidates: Sequence[Candidate]) -> tuple[list[Effect], list[float]]:
-        """Return what the candidates do and what they cost; nothing if nobody prices them."""
+        """Return what the candidates do and what they cost; nothing if they have no prices."""
         effects = [pricer.effect(self._footprint, candidate) for candidate in candidates] if pricer else []
         return effects, self._costs(pricer, effects) if pricer else []
 

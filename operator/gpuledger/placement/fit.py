@@ -22,12 +22,12 @@ fitting. A pod with one container needs one; only several containers of unequal 
 
 LOOKS_LIMIT = 16_384
 """Ways that are looked at for one pod on one node, those that come to the same included: of 20 equal cards there are
-184,756 ways to choose 10, and whoever asks for such must not keep the others waiting."""
+184,756 ways to choose 10, and pods that request so many must not keep others waiting."""
 
 
 WORK_LIMIT = 8_192
 """Steps in all: looks, and what it takes to find out which cards there are for a container beside the others. Some
-10 to 15 ms: nobody else is served meanwhile."""
+10 to 15 ms: no other request is served meanwhile."""
 
 STEPS_OF_A_CARD = 4
 """To find out whether it is one of them."""

@@ -29,7 +29,7 @@ ones. A pod is refused only when all were looked at."""
 RANKED_AGAIN = 256
 """Of the nodes whose ranks are older than the prices, so many of the best and so many in turn are ranked again at each
 question. The others are out of the running meanwhile, unless nothing else fits: ranks by different prices can't be
-compared, and nobody waits for thousands of nodes."""
+compared, and no one waits for thousands of nodes."""
 
 RANKED_AGAIN_OF_MANY = 64
 """The same in a cluster of more than ALL_LOOKED_AT nodes."""

@@ -43,7 +43,7 @@ class CardReport:
 
     @property
     def alone(self) -> bool:
-        """Tell whether somebody has the card alone."""
+        """Tell whether a pod has the card alone."""
         return any(holder.share.exclusive for holder in self.holders)
 
     def json(self) -> Json:

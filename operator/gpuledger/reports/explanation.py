@@ -81,7 +81,7 @@ class NodeReason:
     cards: tuple[CardReason, ...] = ()
     """None of them, too, where there are many nodes that are nearer to taking the pod."""
     would_have_to_leave: tuple[str, ...] = ()
-    """The pods without which it would fit, namespace/name: one way of several. Nobody says that they do leave."""
+    """The pods without which it would fit, namespace/name: one way of several. Nothing says that they do leave."""
 
     def json(self) -> Json:
         """Return it as it goes over the wire."""

@@ -28,7 +28,7 @@ class RecordKind(StrEnum):
     PREEMPTING = "preempting"
     """Others are to leave these cards for the pod."""
     EVICTED = "evicted"
-    """The pod was told to leave, for another one."""
+    """The pod was evicted, for another one."""
     GIVEN_UP = "given-up"
     """A preemption for the pod has ended without cards."""
 

@@ -78,7 +78,7 @@ def replay_arrivals(
     mix, nodes = Counter(pod.kind for pod in trace.pods), node_order(trace, seed)
     cluster = TraceCluster(nodes, mix, policy, history)
     meter = FragmentationMeter(nodes, mix)
-    unplaced: dict[PodKind, Why] = {}  # kinds that fit nowhere any more, for nobody leaves
+    unplaced: dict[PodKind, Why] = {}  # kinds that fit nowhere any more, for no pod leaves
     whys: Counter[Why] = Counter()
     arrived = arrived_milli = unplaced_milli = 0
     last_step = math.floor((load + SAME_LOAD) * STEPS)

@@ -1,6 +1,6 @@
 """Pods come and go at the times of the trace, faster: how much of what is asked for is served, and who waits.
 
-How long a pod runs is the trace's. The arrivals come `compression` times as fast, so that what would be held if nobody
+How long a pod runs is the trace's. The arrivals come `compression` times as fast, so that what would be held if no pod
 had to wait is, on average, `load` times what the cluster has. The trace is repeated, one round after the other; the
 first round fills the cluster and is not measured. A pod that does not fit waits. When pods have left, those that wait
 are tried, the oldest first, and smaller ones may pass.
@@ -25,7 +25,7 @@ from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace
 from gpuledger.simulation.trace_cluster import TraceCluster
 
 TRACE_ORDER = 0
-"""The seed that leaves the pods in the order in which they came. Others deal the same times out to them anew."""
+"""The seed that leaves the pods in the order in which they came. Other seeds deal the same times out again."""
 
 BEFORE_PERCENT = 1
 """Pods that are older than all but this many are there at the start: a trace begins with pods that run already."""
@@ -63,7 +63,7 @@ class DepartureRun:
     accepted: float
     """Of the GPUs that were asked for, the part whose pods had started by the end."""
     served: float
-    """Of the GPU time that these would have had by the end if nobody had to wait, the part that they had."""
+    """Of the GPU time that these would have had by the end if none had to wait, the part that they had."""
     allocated: float
     """Mean part of the cluster's GPUs in use."""
     waits_s: dict[str, tuple[float, ...]]

@@ -172,7 +172,7 @@ def refused_by_rules(pod: PodRules, node: NodeRules) -> tuple[str, str] | None:
             return "taint", f"the pod does not tolerate the taint {taint.key}"
     selected = all(node.labels.get(key) == value for key, value in pod.selector.items())
     if not selected or (pod.terms is not None and not any(term.holds(node.name, node.labels) for term in pod.terms)):
-        return "node-selector", "the node has not the labels that the pod asks for"
+        return "node-selector", "the node lacks labels that the pod requires"
     return None
 
 

@@ -108,7 +108,7 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
         return
     template = pod_template(document)
     if template is None:
-        found.notes.append(f"{file}: {kind} {name} is passed over: it is no Node, no Pod, and makes no pods")
+        found.notes.append(f"{file}: {kind} {name} is skipped: it is neither a Node nor a Pod, and creates no pods")
         return
     if not name:
         found.problems.append(Problem(file, kind, "metadata.name: it is missing"))

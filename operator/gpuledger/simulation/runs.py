@@ -82,7 +82,7 @@ def preference_pair(name: str) -> Policy:
 def run_all(
     jobs: Sequence[Job[Result]], trace: Trace, workers: int | None, on_steps: Callable[[int], None]
 ) -> list[Result]:
-    """Return the results in the order of the jobs; `on_steps` is told of all steps so far."""
+    """Return the results in the order of the jobs; `on_steps` gets the number of steps so far."""
     workers = min(workers or _cpus(), len(jobs))
     if workers <= 1:
         return _run_here(jobs, trace, on_steps)

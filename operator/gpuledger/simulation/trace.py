@@ -45,7 +45,7 @@ class PodKind:
     host: HostAmounts
     cards: int
     milli: int
-    """Of each card; 1000 is the whole card, and nobody else on it."""
+    """Of each card; 1000 is the whole card, and no other pod on it."""
     models: tuple[str, ...] = ()
     """Models that will do; none named: all of them."""
 

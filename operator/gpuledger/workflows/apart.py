@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @contextmanager
 def apart(kind: str, found: Json, counts: Counts) -> Iterator[None]:
-    """Take in one object: if that fails, it is logged with its name, counted, and left out.
+    """Process one object: if that fails, it is logged with its name, counted, and left out.
 
     Raises StateRolledBack: then nothing that is remembered can be trusted.
     """
@@ -27,12 +27,10 @@ def apart(kind: str, found: Json, counts: Counts) -> Iterator[None]:
         raise
     except BadInput as error:
         counts.bad_input.labels(kind).inc()
-        logger.error("%s %s is left out: %s", kind, _name(found), error)
+        logger.error("%s %s is skipped: %s", kind, _name(found), error)
     except Exception:
         counts.bad_input.labels(kind).inc()
-        logger.exception(
-            "%s %s is left out: it can't be taken in, which is a defect of this program", kind, _name(found)
-        )
+        logger.exception("%s %s is skipped: processing it failed, which is a bug in gpuledger", kind, _name(found))
 
 
 def _name(found: Json) -> str:

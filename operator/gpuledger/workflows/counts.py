@@ -1,4 +1,4 @@
-"""What has happened so far, in numbers. The controller shows them as metrics.
+"""Counters of the workflows. The controller exposes them as metrics.
 
 They are the counters of Prometheus' client library, each declared here and nowhere else: its name, its text, and the
 values of its label that are known. Their names begin with `gpuledger_`.
@@ -22,7 +22,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 
 class PreemptionOutcome(StrEnum):
-    """What has become of a preemption."""
+    """The outcome of a preemption."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -37,42 +37,44 @@ class Counts:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace=NAMESPACE, registry=self.registry)
-        self.filters = counter("filters", "Filter requests of the scheduler")
-        self.pods_examined = counter("pods_examined", "Events of bound pods that were looked at")
+        self.filters = counter("filters", "Filter requests of kube-scheduler")
+        self.pods_examined = counter("pods_examined", "Events of bound pods that the operator examined")
         self.node_events = counter("node_events", "Events of nodes")
-        self.nodes_examined = counter("nodes_examined", "Events of nodes that changed something for the ledger")
-        self.cards_written = counter("cards_written", "Cards created, changed or deleted, their status apart")
-        self.releases = counter("releases", "Pods whose shares were given back")
-        self.wake_ups = counter("wake_ups", "Patches of waiting pods that made the scheduler try them again")
-        self.evictions = counter("evictions", "Pods that were evicted for others of higher priority")
-        self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin had not found in time")
+        self.nodes_examined = counter("nodes_examined", "Events of nodes that changed the ledger's data")
+        self.cards_written = counter(
+            "cards_written", "Cards created, changed or deleted, without changes of their status"
+        )
+        self.releases = counter("releases", "Pods whose shares were released")
+        self.wake_ups = counter("wake_ups", "Patches of waiting pods that made kube-scheduler retry them")
+        self.evictions = counter("evictions", "Pods evicted for pods of higher priority")
+        self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin did not find in time")
         self.binds = counter("binds", "Bind requests by outcome", ["outcome"])
         _begin(self.binds, ("bound", "failed", "late"))
-        self.refusals = counter("refusals", "Filters without a node, by reason", ["reason"])
+        self.refusals = counter("refusals", "Filter requests for which no node fits, by reason", ["reason"])
         """The reason is that of the first node."""
         _begin(self.refusals, Reason)
-        self.preemptions = counter("preemptions", "Preemptions by what has become of them", ["outcome"])
+        self.preemptions = counter("preemptions", "Preemptions, by outcome", ["outcome"])
         _begin(self.preemptions, PreemptionOutcome)
-        self.bad_input = counter("bad_input", "Objects that could not be understood", ["kind"])
+        self.bad_input = counter("bad_input", "Objects that could not be parsed", ["kind"])
         _begin(self.bad_input, ("allocation", "node", "pod", "request"))
 
 
 class JournalCounts:
-    """What the journal has done so far, in the same way. A write carries `most_entries` at most."""
+    """Counters of the journal. A write carries `most_entries` at most."""
 
     def __init__(self, most_entries: int) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace=NAMESPACE, registry=self.registry)
         histogram = partial(Histogram, namespace=NAMESPACE, registry=self.registry)
         self.patches = counter("ledger_patches", "Writes of a card's status")
-        self.entries = counter("ledger_entries", "Changes that these writes carried")
-        self.refusals = counter("ledger_refusals", "Writes of a card's status that a rule of the ledger refused")
-        text = "Writes of a card's status that failed, refusals apart; each is tried again"
+        self.entries = counter("ledger_entries", "Changes in these writes")
+        self.refusals = counter("ledger_refusals", "Writes of a card's status that a rule of the ledger rejected")
+        text = "Writes of a card's status that failed, without refusals; each is retried"
         self.failures = counter("ledger_write_failures", text, ["kind"])
         _begin(self.failures, ("conflict", "error", "not-found", "unreachable"))
-        text = "Time from a write of a card's status to its answer"
+        text = "Time from a write of a card's status to its response"
         self.write_seconds = histogram("ledger_write_seconds", text, buckets=SECONDS)
-        text = "Changes that a write of a card's status carried"
+        text = "Changes per write of a card's status"
         self.write_entries = histogram("ledger_write_entries", text, buckets=(1, 2, 4, 8, 16, 32, most_entries))
 
 

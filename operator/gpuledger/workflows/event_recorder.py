@@ -1,4 +1,4 @@
-"""Who posts Events, as the workflows know it."""
+"""The interface by which the workflows post Events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several operators may write: the one whose kube-scheduler schedules."""
+"""Decides which of several operators may write: the one whose kube-scheduler holds the Lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Leadership:
         return self._active.is_set()
 
     def observe(self, lease: Mapping[str, Any], gone: bool) -> None:
-        """Take in the Lease."""
+        """Observe the Lease."""
         active = not gone and holder_host_name(lease) == self._host_name
         if active != self.is_active():
             logger.info("this operator is %s now", "active" if active else "passive")

@@ -1,6 +1,6 @@
-"""What placement has to know of the past: which pods came, and how many of those that had cards have ended.
+"""The history that placement learns from: which pods came, and how many of those with cards have ended.
 
-A help for preferences only. It is learned anew after a start, from the pods that are bound then.
+A help for preferences only. It is learned again after a start, from the pods that are bound then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Learner:
         return frozenset()
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod that wants cards, or has got some."""
+        """Observe a pod that wants cards, or has got some."""
         uid = pod["metadata"]["uid"]
         if uid in self._came:
             return
@@ -53,7 +53,7 @@ class Learner:
                 self._chooser.arrived(request)
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod; one that was `bound_before` was not given its cards now."""
+        """Observe a bound pod; one that was `bound_before` was not given its cards now."""
         uid = pod["metadata"]["uid"]
         if is_finished(pod):
             self.forget_bound(uid, pod)
@@ -71,7 +71,7 @@ class Learner:
         self.observe_pending(pod)  # if another operator has placed it, or this one before it was started again
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod needs its cards no more. Idempotent."""
+        """Note that a pod needs its cards no more. Idempotent."""
         cards = self._running.pop(pod_uid, None)
         if cards is not None:
             self._chooser.given_back(cards)

@@ -1,6 +1,6 @@
-"""What the cluster shows, from watches or a full list, into the ledger. Every call can be repeated.
+"""Brings the cluster's state, from watches or a full list, into the ledger. Every call can be repeated.
 
-No object's content is an error of these calls: one that can't be taken in is left out by itself (`apart`).
+No object's content is an error of these calls: one that can't be processed is skipped by itself (`apart`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ NEEDED_PAUSE_S = 1.0
 
 
 class _ShownMeanwhile:
-    """What a watch shows while a full list is read: it is newer than what the list says of the same."""
+    """The events of a watch while a full list is read: they are newer than the list."""
 
     def __init__(self) -> None:
         self._keys: set[str] | None = None  # None while no list is read
 
     def note(self, key: str) -> None:
-        """Take in that the watch has shown something."""
+        """Note that the watch has shown something."""
         if self._keys is not None:
             self._keys.add(key)
 
@@ -78,7 +78,7 @@ class _NodeVersions:
         self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
 
     def is_news(self, node: Json) -> bool:
-        """Take in a version of a Node; tell whether it is not older than what was shown before."""
+        """Observe a version of a Node; tell whether it is not older than what was shown before."""
         name, version = node["metadata"]["name"], _version(node)
         if version < self._newest.get(name, 0):
             return False
@@ -144,14 +144,14 @@ class ClusterObserver:
         self._cards_shown = _ShownMeanwhile()  # UUIDs
         self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
         self.cards_read = False
-        """Whether the cards have been taken in once: before, nodes say nothing."""
+        """Whether the cards have been read once: before, nodes say nothing."""
         self.synced = False
-        """Whether everything has been taken in once: before, nothing can be decided."""
+        """Whether everything has been read once: before, nothing can be decided."""
         self.on_compared = Listeners[[]]()
         """Called after each comparison with full lists."""
 
     def node(self, node: Json, gone: bool) -> None:
-        """Take in a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
+        """Observe a Node; before the cards are read, its own would look new, and the list of all nodes comes after."""
         if not self.cards_read:
             return
         self._nodes_shown.note(node["metadata"]["name"])
@@ -172,7 +172,7 @@ class ClusterObserver:
         self._ends.forget(name)
 
     def allocation(self, allocation: Json, gone: bool) -> None:
-        """Take in a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
+        """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
         with apart("allocation", allocation, self._counts):
             self._take_card(stored_card(allocation), gone)
 
@@ -199,7 +199,7 @@ class ClusterObserver:
         self._adopter.notice(entry)
 
     def pod(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod; of another scheduler's only that it may use cards is our business."""
+        """Observe a bound pod; of another scheduler's only that it may use cards is our business."""
         self._pods_shown.note(pod["metadata"]["uid"])
         if scheduler_of(pod) in self._scheduler_names:
             self._take_pod(pod, gone)
@@ -215,7 +215,7 @@ class ClusterObserver:
                     tracker.observe_bound(pod, bound_before=not self.synced)
 
     def any_pod(self, pod: Json, gone: bool) -> None:
-        """Take in a pod, whether it waits or has a node: one that has does not wait any more."""
+        """Observe a pod, whether it waits or has a node: one that has does not wait any more."""
         if bound_node(pod):
             self.pending_pod(pod, gone=True)
             self.pod(pod, gone)
@@ -223,7 +223,7 @@ class ClusterObserver:
             self.pending_pod(pod, gone)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
-        """Take in a pod without a node; `gone` says that it has one now, or was deleted."""
+        """Observe a pod without a node; `gone` says that it has one now, or was deleted."""
         with apart("pod", pod, self._counts):
             self._take_pending_pod(pod, gone)
 
@@ -273,7 +273,7 @@ class ClusterObserver:
         self._preemption.take_over()
 
     async def _list_pending(self, take: Callable[[Json], None]) -> None:
-        """Forget who does not wait any more, and take in the others. What the watch shows meanwhile is newer."""
+        """Forget pods that no longer wait, and observe the others. What the watch shows meanwhile is newer."""
         listed, uids = self.pending_listing(), set[str]()
         with self._wait_no_more_shown.since_now() as gone:
             async for page in self._reader.pending_pods(self._scheduler_names):
@@ -304,7 +304,7 @@ class ClusterObserver:
             self._waiting.refused(pod_identity(pod), request, created_at(pod), None)
 
     async def resync(self) -> None:
-        """Compare memory with full lists, and mend what the watches have missed. Reads only, if nothing was."""
+        """Compare memory with full lists, and correct what the watches have missed. Reads only, if nothing was."""
         await self._compare(self._observe_pending)
 
     async def _compare(self, take_pending: Callable[[Json], None]) -> None:
@@ -337,7 +337,7 @@ class ClusterObserver:
             except StateRolledBack:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, the next comparison may succeed
-                logger.warning("comparing with the API server failed, trying again: %r", error)
+                logger.warning("the comparison with the API server failed, retrying: %r", error)
                 needed.set()
 
     async def _resync_allocations(self) -> None:
@@ -354,7 +354,7 @@ class ClusterObserver:
                 self._inventory.recheck(entry.card.node_name)
 
     async def _resync_nodes(self) -> None:
-        """Take in all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
+        """Observe all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
         missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
@@ -370,7 +370,7 @@ class ClusterObserver:
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:
-        """Take in all bound pods, and forget others. What the watch shows meanwhile is newer."""
+        """Observe all bound pods, and forget others. What the watch shows meanwhile is newer."""
         unlisted = [set(tracker.known_bound()) for tracker in self._bound_trackers]
         with self._pods_shown.since_now() as shown:
             async for page in self._reader.bound_pods(self._scheduler_names):

@@ -1,4 +1,4 @@
-"""What all that follow pods have in common: the observer passes each pod to all of them, in the order of wiring.py."""
+"""The interface of all parts that follow pods: the observer passes each pod to all, in the order of wiring.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class BoundPodTracker(Protocol):
     """Follows the bound pods of our scheduler profiles."""
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
+        """Observe a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod is gone, with what the watch has shown last; None: a full list does not have it.
+        """Note that a pod is gone, with what the watch has shown last; None: a full list does not have it.
 
         Idempotent, and harmless for a pod that was never seen.
         """
@@ -32,10 +32,10 @@ class PendingPodTracker(Protocol):
     """Follows the pods of our scheduler profiles that have no node."""
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod without a node."""
+        """Observe a pod without a node."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more: it is bound or gone. Idempotent."""
+        """Note that a pod waits no more: it is bound or gone. Idempotent."""
 
     def known_pending(self) -> AbstractSet[str]:
         """Return the UIDs of the pods without a node of which something is kept."""

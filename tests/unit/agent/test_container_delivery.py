@@ -150,6 +150,6 @@ async def test_nobody_but_its_own_container_is_ever_given_under_a_name(node: Age
     await node.admit(pod)
     name = await node.start(pod, "main")
     (grant,) = node.grants.all()
-    with pytest.raises(StartRefused, match="belongs to default/a"):
+    with pytest.raises(StartRefused, match="belong to default/a"):
         node.grants.write(replace(grant, pod_uid="uid-b", pod="b"))
     assert node.delivered(name) == ("uid-a", "main", node.uuids(0))

@@ -132,7 +132,7 @@ async def test_a_pod_around_the_scheduler_is_refused_and_hurts_nobody(node: Agen
         await node.admit(pod)
     with pytest.raises(StartRefused) as refused:
         await node.start(bad, "main")
-    for word in ("default/bad", NODE, "schedulerName", "create the pod anew"):
+    for word in ("default/bad", NODE, "schedulerName", "recreate the pod"):
         assert word in str(refused.value)
     assert now_s() < 1_001, "what can't change is said at once"
     assert node.delivered(await node.start(good, "main")) == ("uid-good", "main", node.uuids(0))
@@ -158,7 +158,7 @@ async def test_cards_of_another_node_are_not_given(node: AgentNode) -> None:
     node.api.put_card(node.cards[0])
     node.hold("uid-a", "a", {"main": [0]})
     await node.admit(pod)
-    with pytest.raises(StartRefused, match="around"):
+    with pytest.raises(StartRefused, match="not placed by"):
         await node.start(pod, "main")
 
 

@@ -75,7 +75,7 @@ def test_what_was_mended_is_shown_beside_what_is_left() -> None:
     table = list(as_lines(Report((GONE,), (TWIN,)), Terminal()))
     rows = [line.split() for line in table if line.strip().startswith("node-a")]
     assert [row[-1] for row in rows] == ["yes", "no"]
-    assert table[-1] == "2 found: 1 mended, 1 left."
+    assert table[-1] == "2 found: 1 fixed, 1 left."
 
 
 def test_what_an_annotation_says_moves_no_cursor_and_begins_no_line() -> None:

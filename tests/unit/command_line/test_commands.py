@@ -273,7 +273,7 @@ def test_get_card_takes_the_beginning_of_a_uuid(kubectl: FakeKubectl) -> None:
     shown = run("get", "card/gpu-node-2").stdout
     assert "GPU-node-2-0: card 0 of node node-2, T4" in shown
     assert "Unhealthy: XID 79" in shown
-    assert "Nobody holds it." in shown
+    assert "No pod holds it." in shown
     found = json.loads(run("get", "card/GPU-node-10-0", "-o", "json").stdout)
     assert [holder["pod"] for holder in found["holders"]] == ["web", "chat"]
     assert found["cordoned"] is None

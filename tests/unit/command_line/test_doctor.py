@@ -33,7 +33,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 def test_what_was_found_is_a_table_and_a_sentence() -> None:
     examination = examine(healthy(lease=None, nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})], cards={}))
     title, *rows, empty, sentence = lines_of(examination, Terminal())
-    assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "WHAT MENDS IT"]
+    assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "HOW TO FIX IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
     assert (empty, sentence) == ("", "27 checks: 2 errors, 0 warnings.")
 
@@ -96,7 +96,7 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
     ("option", "text", "told"),
     [
         ("--settings", "no_such_option: 1", "no_such_option"),
-        ("--scheduler-config", "kind: Pod", "file.yaml is no KubeSchedulerConfiguration"),
+        ("--scheduler-config", "kind: Pod", "file.yaml is not a KubeSchedulerConfiguration"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_no_finding(tmp_path: Path, option: str, text: str, told: str) -> None:
@@ -108,4 +108,4 @@ def test_a_file_that_cannot_be_used_is_no_finding(tmp_path: Path, option: str, t
 
 def test_help_has_it_in_a_section() -> None:
     shown = CliRunner().invoke(main, ["--help"]).stdout
-    assert "What keeps the cluster from working." in shown
+    assert "Find what keeps gpuledger from working." in shown

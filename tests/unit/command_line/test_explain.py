@@ -99,7 +99,7 @@ def test_records_say_when_what_whose_and_why() -> None:
 
 
 def test_no_records_is_a_sentence() -> None:
-    assert "Nothing is recorded" in history_lines({"kept": 7, "dropped": 0, "records": []}, Terminal(), NOW)[0]
+    assert "No record matches" in history_lines({"kept": 7, "dropped": 0, "records": []}, Terminal(), NOW)[0]
 
 
 def test_a_history_is_asked_for_by_what_it_is_of() -> None:
@@ -112,5 +112,5 @@ def test_a_history_is_asked_for_by_what_it_is_of() -> None:
     }
     assert question("card/GPU-1", "", None, 5) == {"limit": "5", "card": "GPU-1"}
     assert question("node/a", "", None, 5) == {"limit": "5", "node": "a"}
-    with pytest.raises(BadInput, match="none of pod/NAME"):
+    with pytest.raises(BadInput, match="neither pod/NAME"):
         question("web", "", None, 5)

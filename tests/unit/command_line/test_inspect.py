@@ -322,7 +322,7 @@ def test_files_that_are_missing_folders_or_binary_are_refused(tmp_path: Path) ->
     for file, sentence in [
         (tmp_path / "missing", "No such file"),
         (tmp_path, "Is a directory"),
-        (binary, f"{binary} is no text"),
+        (binary, f"{binary} is not text"),
     ]:
         result = CliRunner().invoke(main, ["inspect", "-f", str(file)])
         assert result.exit_code == 1

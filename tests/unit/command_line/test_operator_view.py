@@ -124,7 +124,7 @@ def test_the_port_forward_ends_when_the_operator_refuses(kubectl: FakeKubectl, v
         ({"spec": {"holderIdentity": ""}}, "", "no operator leads"),
         (LEADER, "error: unable to forward port because pod is not running", "pod is not running"),
         (LEADER, 'Error from server (Forbidden): pods "x" is forbidden: create pods/portforward', "needs `create` on"),
-        (LEADER, 'Error from server (NotFound): pods "x" not found', "try again in a moment"),
+        (LEADER, 'Error from server (NotFound): pods "x" not found', "retry in a moment"),
     ],
 )
 def test_why_there_is_no_way_to_the_operator_is_said_with_what_to_do(

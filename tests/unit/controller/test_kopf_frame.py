@@ -123,7 +123,7 @@ async def test_the_parts_run_until_kopf_stops_them_and_end_in_the_reverse_order(
 async def test_an_operator_whose_part_ends_ends_as_if_it_was_told_to(
     operator: StubOperator, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = StateRolledBack("put back to an older state")
+    why = StateRolledBack("restored from an older state")
 
     async def went_back() -> None:
         raise why

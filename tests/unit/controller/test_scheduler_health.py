@@ -65,7 +65,7 @@ async def test_a_neighbour_that_hangs_is_not_live(
     monkeypatch.setattr(scheduler_health, "TIMEOUT_S", 0.01)
     neighbour.hangs = True
     status, text = await told(str(served.make_url("/livez")))
-    assert (status, text) == (503, "kube-scheduler: /livez says nothing within 0.01 s\n")
+    assert (status, text) == (503, "kube-scheduler: /livez does not answer within 0.01 s\n")
 
 
 async def test_a_neighbour_that_is_away_is_not_live(served: TestServer) -> None:

@@ -53,14 +53,14 @@ def test_an_agent_that_is_not_ready_says_why() -> None:
     agent = an_agent(ready=False, containerStatuses=states)
     (finding,) = examine(healthy(nodes=[bare(SHARED)], our_pods=[OPERATOR, agent])).findings
     assert finding.kind.value == "agent-not-ready"
-    assert "CrashLoopBackOff, after it ended with 1: no driver; the node has never listed its cards" in finding.text
+    assert "CrashLoopBackOff, after it exited with 1: no driver; the node has never listed its cards" in finding.text
 
 
 def test_an_agent_that_runs_and_is_not_ready_says_in_its_log_why() -> None:
     agent = an_agent(ready=False, containerStatuses=[{"name": "agent", "ready": False, "state": {"running": {}}}])
-    facts = healthy(our_pods=[OPERATOR, agent], last_words={"agent-0": "all cards are out: no NVML"})
+    facts = healthy(our_pods=[OPERATOR, agent], last_words={"agent-0": "no card takes pods: no NVML"})
     (finding,) = examine(facts).findings
-    assert finding.text.endswith("says that it is not ready; its log: all cards are out: no NVML")
+    assert finding.text.endswith("reports that it is not ready; its log: no card takes pods: no NVML")
 
 
 def test_of_a_log_the_last_error_counts_or_else_the_last_warning_or_the_last_line() -> None:
@@ -110,10 +110,13 @@ def test_one_card_that_cannot_be_read_does_not_hide_the_others() -> None:
 
 
 def test_cards_of_which_none_works_say_the_fault() -> None:
-    broken = [replace(card, healthy=False, fault="the driver is gone") for card in NODE.cards]
+    broken = [replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in NODE.cards]
     node = a_gpu_node(SHARED, {REGISTER_ANNOTATION: register_of(broken)})
     (finding,) = examine(healthy(nodes=[node])).findings
-    assert (finding.kind.value, finding.text) == ("cards-out", "none of its 2 cards works: the driver is gone")
+    assert (finding.kind.value, finding.text) == (
+        "cards-out",
+        "none of its 2 cards works: the NVIDIA driver is not available",
+    )
 
 
 def test_cards_that_somebody_may_use_without_the_ledger() -> None:

@@ -46,7 +46,7 @@ def test_no_pod_of_the_operator_is_an_error(found: Found) -> None:
     [
         ("initContainerStatuses", {"terminated": {"exitCode": 1}}, "container main: ended with 1"),
         ("containerStatuses", {"waiting": {"reason": "ImagePullBackOff"}}, "container main: ImagePullBackOff"),
-        ("containerStatuses", {"running": {}}, "container main runs, and says that it is not ready"),
+        ("containerStatuses", {"running": {}}, "container main runs, but reports that it is not ready"),
     ],
 )
 def test_a_pod_that_is_not_ready_says_why(kind: str, state: Json, words: str) -> None:
@@ -129,8 +129,8 @@ def test_a_configuration_that_goes_with_the_settings_may_have_more() -> None:
 
 def test_a_configuration_has_to_name_the_same_resources() -> None:
     (missing, others) = problems(config(resource_count="example.com/gpu"))
-    assert missing == "its extender is not asked about nvidia.com/gpu, which the settings have"
-    assert others == "its extender is asked about example.com/gpu, which the settings do not have"
+    assert missing == "its extender does not manage nvidia.com/gpu, which the settings have"
+    assert others == "its extender manages example.com/gpu, which the settings do not have"
 
 
 def test_a_configuration_has_to_name_extender_profiles_and_verbs() -> None:

@@ -222,8 +222,8 @@ async def test_an_object_that_cannot_be_taken_in_is_left_out_and_named_and_the_w
     assert follower.shown == [("a", False), ("b", False)]
     assert follower.listings == [{"uid-odd", "uid-a"}]
     assert server.asked == [("list", ""), ("watch", "7")]
-    assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
-        "object odd is left out: it can't be taken in"
+    assert [record.getMessage() for record in caplog.records if "is skipped" in record.getMessage()] == [
+        "object odd is skipped: processing it failed"
     ] * 2
 
 

@@ -237,7 +237,7 @@ def test_a_bound_pod_whose_request_can_not_be_read_is_shown() -> None:
         (bound("a", SHARE, a_share(SECOND)), f"container 'main', card {SECOND.uuid}: in the annotation alone"),
         (
             bound("a", a_share(HERE, 16_000, 50)),
-            f"container 'main', card {HERE.uuid}: told 16000 MiB, 50 %, in the ledger 1000 MiB, 0 %",
+            f"container 'main', card {HERE.uuid}: annotation 16000 MiB, 50 %, ledger 1000 MiB, 0 %",
         ),
     ],
 )

@@ -162,9 +162,9 @@ def test_the_first_true_reason_is_given_in_words(case: Case) -> None:
 
 
 MISSING = {
-    Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: so far there are 0 in the ledger"],
-    Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: look at the agent's pod on the node, and its log"],
-    Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: look at their logs"],
+    Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: the ledger has none of this node"],
+    Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: check the agent's pod on the node, and its log"],
+    Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: check their logs"],
     Reason.OTHER_RESOURCE: ["needs a device plugin that serves volcano.sh/vgpu-number; here it serves nvidia.com/gpu"],
     Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
     Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],
@@ -193,7 +193,7 @@ MISSING = {
     Reason.NO_COMBINATION: ["would fit if 30 % of cores more were free on GPU-node-a-1 (index 1)"],
     Reason.NUMA: ["would fit if 1 more card had room on the NUMA node of GPU-node-a-0 (index 0)"],
     Reason.CONTAINERS_TOGETHER: [
-        "each container fits alone, and not all together: they ask for 2 shares with 20,000 MiB, and the cards here "
+        "each container fits alone, but not all together: they ask for 2 shares with 20,000 MiB, and the cards here "
         "have 16,000 MiB, 100 % of cores, 10 slots free in all"
     ],
 }

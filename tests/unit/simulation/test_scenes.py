@@ -286,7 +286,7 @@ def test_files_that_cannot_be_read_and_folders(tmp_path: Path) -> None:
         "missing",
     ]
     assert [note.partition(": ")[2] for note in found.notes] == [
-        "Service web is passed over: it is no Node, no Pod, and makes no pods"
+        "Service web is skipped: it is neither a Node nor a Pod, and creates no pods"
     ]
 
 

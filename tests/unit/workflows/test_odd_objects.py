@@ -1,4 +1,4 @@
-"""No object ends or stalls the process, whatever it holds: one that can't be taken in is left out by itself."""
+"""No object ends or stalls the process, whatever it holds: one that can't be processed is skipped by itself."""
 
 import copy
 from collections.abc import Iterator

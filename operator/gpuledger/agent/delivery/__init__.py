@@ -1,1 +1,1 @@
-"""What a container gets to know of its cards, and how."""
+"""Delivery of cards to containers."""

@@ -62,7 +62,7 @@ class DirectoryFiles:
     def remove_unused(self, names: Collection[str]) -> None:
         """Remove directories without a record that can be read, except under these names.
 
-        An agent that died in the middle has left them, or a power loss: nobody would ever find their owner.
+        An agent that died in the middle has left them, or a power loss: their owner could never be found.
         """
         given = {grant.name for grant in self.all()}
         for path in self._directory.glob("*/share"):
@@ -76,7 +76,7 @@ class DirectoryFiles:
             try:
                 grant = read_grant(record.read_bytes())
             except (OSError, BadInput) as error:
-                logger.warning("%s is left alone: %s", record, error)
+                logger.warning("%s is not ours and stays: %s", record, error)
                 continue
             if grant.name == record.parent.name:
                 found.append(grant)

@@ -1,4 +1,4 @@
-"""What a container's runtime changes for its cards: devices and drivers, the names of the cards, the limits. Pure."""
+"""The container runtime's edits for cards: devices and drivers, names of the cards, limits. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
 
 
 def _vendor_names(card: GrantedCard) -> list[str]:
-    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, as it was told to."""
+    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, by its configuration."""
     return [card.uuid] if card.mode == "mig" else [card.uuid, str(card.index)]
 
 

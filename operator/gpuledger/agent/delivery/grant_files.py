@@ -31,13 +31,13 @@ class GrantFiles:
         """Read what an earlier agent has left. Files that are not ours, or can't be read, stay untouched."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for file in self._directory.glob(f"{FILE_PREFIX}*{UNFINISHED}"):
-            with contextlib.suppress(OSError):  # on a read-only disk it stays, and harms nobody
+            with contextlib.suppress(OSError):  # on a read-only disk it stays, and does no harm
                 file.unlink()
         for file in sorted(self._directory.glob(f"{FILE_PREFIX}*{FILE_SUFFIX}")):
             try:
                 grant = read_grant(file.read_bytes())
             except (OSError, BadInput) as error:
-                logger.warning("%s is left alone: %s", file, error)
+                logger.warning("%s is not ours and stays: %s", file, error)
                 continue
             if grant.file_name == file.name:
                 self._grants[grant.name] = grant
@@ -50,8 +50,8 @@ class GrantFiles:
         before = self._grants.get(grant.name)
         if before is not None and (before.pod_uid, before.container) != (grant.pod_uid, grant.container):
             raise StartRefused(
-                f"what pod {grant.namespace}/{grant.pod} was given belongs to {before.namespace}/{before.pod}: "
-                "delete the pod, so that it is created anew"
+                f"the files of pod {grant.namespace}/{grant.pod} belong to {before.namespace}/{before.pod}: "
+                "delete the pod, so that it is recreated"
             )
         file = self._directory / grant.file_name
         text = grant_file(grant)
@@ -67,7 +67,7 @@ class GrantFiles:
                 if self._owner(file) == grant.pod_uid:
                     file.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning("%s is removed later: %s", file, error)
+                logger.warning("%s can't be removed yet: %s", file, error)
                 continue
             removed.append(self._grants.pop(grant.name))
         return removed

@@ -1,4 +1,4 @@
-"""How shares of a card are kept apart: what each way needs of the node, and what it tells a container. Pure.
+"""Isolation of the shares of a card: each mode's needs on the node, and its settings for containers. Pure.
 
 Sources: CUDA's MPS documentation (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); HAMi-core's
 environment and mounts as HAMi 2.10's device plugin sets them.
@@ -27,7 +27,7 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrantedCard:
-    """What a container has of one card, as the ledger says."""
+    """A container's part of one card, by the ledger."""
 
     uuid: str
     index: int
@@ -65,7 +65,7 @@ HAMI_LOCK_DIRECTORY = "vgpulock"
 def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installed: Installed) -> IsolationChoice:
     """Return how these cards are kept apart from others' shares.
 
-    A pod's wish is followed where it can harm nobody: it is alone on its cards, or the node enforces nothing and has
+    A pod's wish counts where it can harm no other pod: it is alone on its cards, or the node enforces nothing and has
     what the wish needs. Users can write wishes at any time.
     """
     own = Isolation.MIG if all(card.mode == Isolation.MIG for card in cards) else of_node

@@ -139,7 +139,7 @@ class DeviceWatcher:
             critical = self._health.take(fault, time.monotonic())
             counts |= critical
             level = logging.ERROR if critical else logging.INFO
-            remark = "" if critical else ", which says nothing of the card"
+            remark = "" if critical else ", which does not affect the card"
             logger.log(level, "%s: %s%s", fault.uuid or "all cards", fault.text, remark)
         return counts
 
@@ -156,7 +156,7 @@ class DeviceWatcher:
             return
         try:
             if not self._open:
-                raise DriverGone("the driver is gone")
+                raise DriverGone("the NVIDIA driver is not available")
             processes = self._source.processes()
         except DriverGone as error:
             for answer in waiting:
@@ -172,12 +172,12 @@ class DeviceWatcher:
         self._open = False
         self._health.driver_gone()
         if not self._reported_gone:
-            logger.error("all cards are out: %s", error)
+            logger.error("no card takes pods: %s", error)
             self._report(loop, None)
 
     def _report(self, loop: asyncio.AbstractEventLoop, snapshot: Snapshot | None) -> None:
         if self._reported_gone:
-            logger.info("the driver is back")
+            logger.info("the NVIDIA driver is available again")
         self._reported, self._reported_gone = snapshot, snapshot is None
         _in_loop(loop, self._hand_over, snapshot)
 
@@ -192,7 +192,7 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argume
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
-        logger.debug("the event loop has ended before the thread")
+        logger.debug("the event loop ended before the thread")
 
 
 def _give(answer: _Answer, processes: tuple[DeviceProcess, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Which cards are out, why, and when they come back. Pure: time is an argument.
+"""Decides which cards are out of service, why, and when they come back. Pure: time is an argument.
 
 A card is out while its probe fails, and for a while after its last critical fault: errors of the hardware come in
 bursts, and a pod that starts between two of them is lost. So is it when its probe fails time and again. A card that the
@@ -23,7 +23,7 @@ LOST = "lost: the driver no longer lists the card"
 
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
-    """What puts a card out, and for how long."""
+    """The faults that put a card out of service, and for how long."""
 
     fault_quiet_s: float = 300.0
     """A card comes back this long after its last critical fault, if its probe passes then."""
@@ -36,7 +36,7 @@ class HealthPolicy:
 
 
 class CardHealth:
-    """What is remembered of the cards between two looks at them."""
+    """The memory of cards between two looks at them."""
 
     def __init__(self, policy: HealthPolicy) -> None:
         self._policy = policy
@@ -67,7 +67,7 @@ class CardHealth:
         return replace(snapshot, devices=tuple(devices))
 
     def driver_gone(self) -> None:
-        """Forget all faults: a driver that comes back has set up every card anew, and each is probed then."""
+        """Forget all faults: a driver that comes back has set up every card again, and each is probed then."""
         self._faults.clear()
 
     def next_return_s(self) -> float | None:

@@ -78,7 +78,7 @@ def try_to_ask(call: Callable[..., Answer], *arguments: object) -> Answer | None
 def raise_if_gone(error: pynvml.NVMLError) -> None:
     """Raise DriverGone when the error says that no card can be talked to."""
     if error.value in DRIVER_IS_GONE:
-        raise DriverGone(f"the NVIDIA driver can't be talked to: {error}") from error
+        raise DriverGone(f"the NVIDIA driver does not respond: {error}") from error
 
 
 def text(answer: str | bytes | None) -> str:

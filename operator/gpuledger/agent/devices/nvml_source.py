@@ -49,7 +49,7 @@ LOOKS_BETWEEN_OPENINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """What does not change of a physical card while NVML is open."""
+    """The constant properties of a physical card while NVML is open."""
 
     handle: Handle
     uuid: str
@@ -87,7 +87,7 @@ class NvmlSource:
             self.close()
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and self._worked:
                 raise DriverReplaced("the NVIDIA driver was replaced while its old library was loaded") from error
-            raise DriverGone(f"the NVIDIA driver can't be talked to: {error}") from error
+            raise DriverGone(f"the NVIDIA driver does not respond: {error}") from error
         self._worked = True
         self._versions = (driver, _cuda_version(try_to_ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)))
         self._events = FaultEvents(lambda card, gi, ci: self._mig_uuids.get((card, gi, ci), card))
@@ -167,8 +167,8 @@ class NvmlSource:
         memory_mib = _memory_mib(card.handle)
         if memory_mib is None:
             problems.append(
-                f"card {card.uuid} ({card.model}) is left out: NVML does not tell its memory, which it probably shares "
-                "with the processor"
+                f"card {card.uuid} ({card.model}) is left out: NVML does not report its memory, which it probably "
+                "shares with the processor"
             )
             return []
         self._contexts.append(Context(card.uuid, card.handle))
@@ -196,7 +196,7 @@ class NvmlSource:
                 continue
             uuid, memory_mib = text(need(pynvml.nvmlDeviceGetUUID, handle)), _memory_mib(handle)
             if memory_mib is None:
-                problems.append(f"MIG device {uuid} is left out: NVML does not tell its memory")
+                problems.append(f"MIG device {uuid} is left out: NVML does not report its memory")
             if memory_mib is None or not _usable(uuid, problems):
                 continue
             self._name_instance(card.uuid, uuid, handle)
@@ -229,7 +229,7 @@ class NvmlSource:
     def _lose(self, index: int, error: CardError, problems: list[str]) -> None:
         """Show a card that can't be read as it was before. Indexes stay the same while NVML is open."""
         if not self._listed.get(index):
-            problems.append(f"card number {index} is left out, it can't be read: {error}")
+            problems.append(f"card number {index} is left out because it can't be read: {error}")
         known = self._listed.get(index, [])
         self._listed[index] = [replace(device, fault=f"does not answer: {error}") for device in known]
 
@@ -256,7 +256,7 @@ class NvmlSource:
 def _usable(uuid: str, problems: list[str]) -> bool:
     if re.match(UUID_PATTERN, uuid):
         return True
-    problems.append(f"card {uuid!r} is left out: its UUID can't be the name of an object")
+    problems.append(f"card {uuid!r} is left out: its UUID is not a valid object name")
     return False
 
 

@@ -1,4 +1,4 @@
-"""What the rest of the agent sees of a driver: cards, their faults, their processes.
+"""The agent's view of a driver: cards, their faults, their processes.
 
 Every call of a `DeviceSource` blocks, and may never return where the hardware hangs. So one thread owns a source, and
 makes all of its calls (`device_watcher.py`).

@@ -1,6 +1,6 @@
-"""How well two cards reach each other, as one number. Pure.
+"""Scores the connection of two cards as one number. Pure.
 
-The table is that of HAMi 2.10 (`calculate_score.go`, `links.go`), so scores mean the same whoever lists the cards: a
+The table is that of HAMi 2.10 (`calculate_score.go`, `links.go`), so scores mean the same for every agent: a
 number for the closest PCIe ancestor, and 100 for each NVLink between the two. Cards behind NVSwitches have no links to
 each other, but each of them to the switches: the smaller count is what the pair has.
 """
@@ -39,7 +39,7 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What the driver says of two cards."""
+    """The driver's report on two cards."""
 
     ancestor: int | None = None
     """The closest common ancestor, as NVML counts; None where it is unknown."""

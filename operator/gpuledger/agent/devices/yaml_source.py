@@ -12,7 +12,7 @@
         number: 4                   # slots; the node's configuration if absent
         healthy: false              # or `fault`, with the reason
 
-The file is read anew when it changes, also while cards are in use. A version that can't be used changes nothing.
+The file is read again when it changes, also while cards are in use. A version that can't be used changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)
 
-NO_REASON = "the file says that it is not healthy"
+NO_REASON = "the file marks it as unhealthy"
 
 _Uuid = Annotated[str, Field(pattern=UUID_PATTERN, max_length=253)]
 _Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
@@ -99,7 +99,7 @@ class YamlSource:
             self._version = self._version_now()
             self._snapshot = read_cards_file(self._file)
         except OSError as error:
-            raise BadInput(f"{self._file}: it can't be read: {error.strerror}") from error
+            raise BadInput(f"{self._file} can't be read: {error.strerror}") from error
 
     def snapshot(self) -> Snapshot:
         """Return the cards of the file; of its last good version when the present one can't be used."""
@@ -140,7 +140,7 @@ def read_cards_file(file: Path) -> Snapshot:
         content = yaml_of(file.read_text(), str(file))
         cards = _File.model_validate(content)
     except UnicodeDecodeError:
-        raise BadInput(f"{file}: it is not text") from None
+        raise BadInput(f"{file} is not a text file") from None
     except ValidationError as error:
         raise BadInput(f"{file}: {_reason(error)}") from None
     devices = tuple(card.device(position) for position, card in enumerate(cards.cards))

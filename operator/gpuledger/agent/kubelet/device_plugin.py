@@ -52,7 +52,7 @@ class DevicePlugin(services.DevicePluginServicer):
             self.streams -= 1
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> messages.PreferredAllocationResponse:  # noqa: N802
-        """Prefer what comes first: slots are all the same. The kubelet asks only if it was told to."""
+        """Prefer what comes first: slots are all the same. The kubelet asks only if the plugin's options say so."""
         return messages.PreferredAllocationResponse(
             container_responses=[
                 messages.ContainerPreferredAllocationResponse(deviceIDs=_preferred(each))
@@ -73,7 +73,7 @@ class DevicePlugin(services.DevicePluginServicer):
         try:
             await self._start(self.resource, frozenset(request.devices_ids))
         except GpuledgerError as error:
-            logger.warning("a container is not started: %s", error)
+            logger.warning("a container start is refused: %s", error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return messages.PreStartContainerResponse()
 

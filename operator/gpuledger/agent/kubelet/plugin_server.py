@@ -1,6 +1,6 @@
 """Device plugins on their sockets, and their registration with the kubelet, again whenever it needs one.
 
-A kubelet that starts removes every socket from its directory and knows no plugin. So the server is made anew when its
+A kubelet that starts removes every socket from its directory and knows no plugin. So the server is rebuilt when its
 own socket is gone, when the kubelet's socket is another one, or when the kubelet no longer listens.
 """
 
@@ -25,7 +25,7 @@ VERSION = "v1beta1"
 LOOK_INTERVAL_S = 1.0
 REGISTER_TIMEOUT_S = 5.0
 LISTEN_GRACE_S = 5.0
-"""How long a kubelet that was told of us may take to listen."""
+"""How long a kubelet may take to connect after our registration."""
 
 CHANNEL_OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.default_authority", "localhost"),  # Go's servers refuse the path of a socket as the name of a host
@@ -72,10 +72,10 @@ class PluginServer:
         while silent_s < LISTEN_GRACE_S:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if _identity(self._socket) != own or _identity(self._kubelet) != kubelet:
-                logger.info("%s: the kubelet has started anew", self._plugin.resource)
+                logger.info("%s: the kubelet has restarted", self._plugin.resource)
                 return
             silent_s = 0.0 if self.connected else silent_s + LOOK_INTERVAL_S
-        logger.info("%s: the kubelet does not listen", self._plugin.resource)
+        logger.info("%s: the kubelet is not connected", self._plugin.resource)
 
     async def _register(self) -> bool:
         request = messages.RegisterRequest(
@@ -86,7 +86,9 @@ class PluginServer:
             try:
                 await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                logger.info("%s: the kubelet does not take us yet: %s", self._plugin.resource, error.details())
+                logger.info(
+                    "%s: the kubelet does not accept the registration yet: %s", self._plugin.resource, error.details()
+                )
                 return False
         logger.info("%s: registered", self._plugin.resource)
         return True

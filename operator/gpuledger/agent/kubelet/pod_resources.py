@@ -16,7 +16,7 @@ from gpuledger.model.errors import Unreachable
 
 TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""What the kubelet's own client takes."""
+"""Limit of the kubelet's own client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class ContainerSlots:
 
 @dataclass(frozen=True, slots=True)
 class NodePods:
-    """What the kubelet says of its active pods."""
+    """The kubelet's list of its active pods."""
 
     pods: frozenset[tuple[str, str]]
     """Namespace and name, also of those without slots."""
     rows: tuple[ContainerSlots, ...]
     twice: frozenset[tuple[str, str]] = frozenset()
-    """Names that two pods have: one ends while the other, created anew, begins. Nothing here tells them apart."""
+    """Names that two pods have: one ends while the recreated one begins. Nothing here tells them apart."""
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
-        """Return whose slots these are, None if no container has exactly them, or it can't be told of which pod."""
+        """Return whose slots these are, None if no container has exactly them, or the pod can't be determined."""
         row = next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
         return None if row is None or (row.namespace, row.pod) in self.twice else row
 
@@ -58,7 +58,7 @@ class PodResources:
     async def list(self) -> NodePods:
         """Return what the kubelet knows at some moment after this call. Raises Unreachable.
 
-        Whoever asks while a read is on its way waits for the next one, together with all others who do.
+        A caller that asks while a read is on its way waits for the next one, together with all others.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._read_after(self._last))
@@ -81,7 +81,7 @@ class PodResources:
 
 
 def _hear_out(read: asyncio.Task[NodePods]) -> None:
-    """Take note of an error that nobody waits for any more: asyncio would complain."""
+    """Take note of an error that no one waits for any more: asyncio would complain."""
     if not read.cancelled():
         read.exception()
 

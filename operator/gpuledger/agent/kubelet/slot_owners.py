@@ -1,4 +1,4 @@
-"""Whose slots these are: the pod, its containers, and the names under which their runtime will look for their cards.
+"""Finds the owner of slots: the pod, its containers, and the device names that their runtime will request.
 
 The kubelet tells a device plugin slots and nothing else. Two places say more. Its list of pod resources is an API, but
 leaves out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its
@@ -84,15 +84,15 @@ class SlotOwners:
     async def find(self, resource: str, slots: frozenset[str]) -> Owner:
         """Return the owner of the slots of a container that is about to start.
 
-        Raises NotKnownYet if nobody knows it yet, StartRefused if it can't be known, ApiError.
+        Raises NotKnownYet if it is not known yet, StartRefused if it can't be known, ApiError.
         """
         row = (await self._lister.list()).owner(resource, slots)
         own = self._noted(resource, slots) or []
         uids, names = {entry.pod_uid for entry in own}, _names(own)
         if len(uids) == 1 and not names:
             raise StartRefused(
-                f"the pod with UID {own[0].pod_uid} was given its GPUs by another device plugin: delete it, so that it "
-                "is created anew"
+                f"the pod with UID {own[0].pod_uid} got its GPUs from another device plugin: delete it, so that it "
+                "is recreated"
             )
         last = self.answered(resource, slots)
         if len(uids) != 1 or (last is not None and last not in names.values()):
@@ -101,14 +101,14 @@ class SlotOwners:
         return Owner(await self._live_pod(row, own[0].pod_uid), names)
 
     def confirm(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
-        """Raise NotKnownYet if the slots have come to somebody else since their owner was found."""
+        """Raise NotKnownYet if the slots have come to another pod since their owner was found."""
         identity = pod_identity(owner.pod)
         last = self.answered(resource, slots)
         lost = last is not None and last not in owner.names.values()
         if owner.noted:
             lost |= {entry.pod_uid for entry in self._noted(resource, slots) or ()} != {identity.uid}
         if lost:
-            raise NotKnownYet(f"the slots of pod {identity} have come to another one")
+            raise NotKnownYet(f"the kubelet has given the slots of pod {identity} to another pod")
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
         """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
@@ -142,7 +142,7 @@ class SlotOwners:
                 raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
             if pod["metadata"]["uid"] == uid:
                 return pod
-        # An init container's slots that nobody else has, or a pod that was created anew under the same name.
+        # An init container's slots that no other container has, or a pod that was recreated under the same name.
         for pod in await self._pods.pods_of_node(self._node_name):
             identity = pod_identity(pod)
             if identity.uid == uid:
@@ -168,10 +168,10 @@ class SlotOwners:
             pod: Json = await self._pods.pod(row.namespace, row.pod)
         except NotFound as error:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
-        # Of a pod that was created anew under this name, the kubelet says first that it has taken it up, and then lists
+        # Of a pod that was recreated under this name, the kubelet says first that it has taken it up, and then lists
         # it, too: only a row that still stands after that is of the pod that the API server shows.
         if not has_started(pod) or is_finished(pod) or (await self._lister.list()).owner(resource, slots) != row:
-            raise NotKnownYet(f"the kubelet has not said yet that it has pod {row.namespace}/{row.pod}")
+            raise NotKnownYet(f"the kubelet has not reported yet that it has pod {row.namespace}/{row.pod}")
         if _may_start_init_container_with(pod, resource):
             raise NotKnownYet(
                 f"which container of pod {row.namespace}/{row.pod} starts is only in the kubelet's checkpoint, "

@@ -1,6 +1,6 @@
-"""What the kubelet counts: slots without a name, as many as all cards of the node have together.
+"""The slots that the kubelet counts: without names, as many as all cards of the node have together.
 
-A slot belongs to no card, so it can't be unhealthy for one: a broken card is told to the ledger. Slots are withdrawn
+A slot belongs to no card, so it can't be unhealthy for one: the ledger hears of a broken card. Slots are withdrawn
 together, when no card can be used at all.
 """
 

@@ -17,11 +17,11 @@ from gpuledger.command_line.options import read_settings, settings_option
     type=click.Choice(["all", "validating", "mutating", "agents"]),
     default="all",
     show_default=True,
-    help="The mutating one needs Kubernetes 1.36, the validating ones and that of the node agents 1.30.",
+    help="Policies to print. The mutating policy needs Kubernetes 1.36, all others need 1.30.",
 )
-@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+@click.option("--output", type=click.File("w"), default="-", help="File to write to instead of standard output.")
 def admission_policies(settings_file: Path | None, kind: str, output: TextIO) -> None:
-    """Print the API server's policies on pods and nodes that go with the settings."""
+    """Print the admission policies on pods and nodes that match the settings."""
     from gpuledger.configuration.admission import policies
 
     kinds = frozenset(("validating", "mutating", "agents") if kind == "all" else (kind,))

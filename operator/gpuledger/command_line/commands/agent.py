@@ -1,4 +1,4 @@
-"""`gpuledger agent`: what runs on a node. The parent process imports little: it only watches its child."""
+"""`gpuledger agent`: the node agent. The parent process imports little: it only watches its child."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from gpuledger.model.errors import BadInput
 @click.command()
 @settings_option
 @kubeconfig_option
-@click.option("--node-name", envvar="NODE_NAME", required=True, help="The node on which this runs.  [env: NODE_NAME]")
+@click.option(
+    "--node-name", envvar="NODE_NAME", required=True, help="Name of the node that the agent runs on.  [env: NODE_NAME]"
+)
 @click.option(
     "--kubelet-directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("/var/lib/kubelet"),
     show_default=True,
-    help="Where the kubelet has its sockets.",
+    help="Directory of the kubelet, with its sockets.",
 )
-@click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod in which this runs.  [env: POD_UID]")
+@click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod that the agent runs in.  [env: POD_UID]")
 def agent(
     settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path, pod_uid: str
 ) -> None:
-    """Run the node agent: tell the ledger of this node's GPUs, and containers of theirs."""
+    """Run the node agent: report this node's GPUs, and give containers their cards."""
     from gpuledger.agent.supervisor import Supervisor
     from gpuledger.configuration.config_files import nodes_config
     from gpuledger.configuration.dialects import dialects_of

@@ -31,10 +31,14 @@ class AuditFailed(click.ClickException):
 @click.command()
 @settings_option
 @own_kubeconfig_option
-@click.option("--fix", is_flag=True, help="Mend what can be mended without a person's decision.")
-@click.option("--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, by their annotation.")
+@click.option("--fix", is_flag=True, help="Repair every finding that needs no human decision.")
+@click.option(
+    "--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, from their annotation."
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between two reads.")
+@click.option(
+    "--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between the two reads."
+)
 @click.pass_context
 def audit(
     context: click.Context,
@@ -47,8 +51,8 @@ def audit(
 ) -> None:
     """Compare the ledger with pods, annotations and nodes, and show every difference.
 
-    What is shown was seen by two reads, some seconds apart. Ends with 0 if nothing was found or all of it was mended,
-    with 1 if something is left, with 2 after an error.
+    Shows only differences that two reads, some seconds apart, have found. Exit status: 0 if nothing was found or all
+    of it was repaired, 1 if something is left, 2 after an error.
     """
     if adopt and not fix:
         raise click.UsageError("--adopt enters shares, so it needs --fix")
@@ -132,12 +136,12 @@ def _table(rows: list[tuple[AuditFinding, bool]], show_repaired: bool, terminal:
     if show_repaired:
         for shown, (_, repaired) in zip(body, rows, strict=True):
             shown.append((("yes", "green") if repaired else ("no", "red"),))
-    return ruled(terminal, [columns[p] for p in used] + [Column("MENDED")] * show_repaired, body)
+    return ruled(terminal, [columns[p] for p in used] + [Column("FIXED")] * show_repaired, body)
 
 
 def _summary(report: Report) -> str:
     if not report.repaired and not report.left:
         return "Ledger, pods and nodes agree."
-    parts = [f"{len(report.repaired)} mended"] if report.repaired else []
+    parts = [f"{len(report.repaired)} fixed"] if report.repaired else []
     parts += [f"{len(report.left)} left"] if report.left else []
     return f"{len(report.repaired) + len(report.left)} found: {', '.join(parts)}."

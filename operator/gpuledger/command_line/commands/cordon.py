@@ -20,7 +20,7 @@ Json = dict[str, Any]
 NO_REASON = "cordoned by hand"
 
 
-@click.command(short_help="Let cards or a node take no new pods.")
+@click.command(short_help="Keep new pods off cards or a node.")
 @click.argument(
     "names",
     nargs=-1,
@@ -28,18 +28,18 @@ NO_REASON = "cordoned by hand"
     metavar="[card/UUID | node/NAME]...",
     shell_complete=completed_names("card", "node"),
 )
-@click.option("--reason", default=NO_REASON, show_default=True, help="What the card then shows.")
+@click.option("--reason", default=NO_REASON, show_default=True, help="Reason that the card shows.")
 @access_options
 def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context: str | None, no_color: bool) -> None:
-    """Let cards take no new pods, or all cards of a node; who holds them stays.
+    """Keep new pods off cards, or off all cards of a node; pods that hold them stay.
 
-    Writes the annotation gpuledger.dev/cordoned, for which your account needs `patch` on gpuallocations. Ends with 0,
-    or with 2 after an error; said twice, it changes nothing.
+    Writes the annotation gpuledger.dev/cordoned, for which your account needs `patch` on gpuallocations. Exit status:
+    0, or 2 after an error; a second run changes nothing.
     """
     _change(names, reason, kubeconfig, context)
 
 
-@click.command(short_help="Let them take new pods again.")
+@click.command(short_help="Let cordoned cards take new pods again.")
 @click.argument(
     "names",
     nargs=-1,
@@ -49,7 +49,7 @@ def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context:
 )
 @access_options
 def uncordon(names: tuple[str, ...], kubeconfig: str | None, context: str | None, no_color: bool) -> None:
-    """Let cordoned cards take new pods again. Ends as `cordon` does."""
+    """Let cordoned cards take new pods again. Exit status as for `cordon`."""
     _change(names, None, kubeconfig, context)
 
 
@@ -59,7 +59,7 @@ def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, 
         for done in change_cordons(cluster, names, reason):
             try:
                 click.echo(described(done), err=done["error"] is not None)
-            except BrokenPipeError:  # nobody reads on; that is no reason to leave the other cards as they are
+            except BrokenPipeError:  # the reader is gone; that is no reason to leave the other cards as they are
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
     sys.exit(2 if failed else 0)
@@ -69,7 +69,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
     """Cordon cards for a reason, or take that back with None; yield for each card what was done.
 
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
-    the reading; a write that fails is told in what is yielded, and the next card has its turn.
+    the reading; a write that fails is reported in what is yielded, and the next card has its turn.
     """
     for allocation in _meant(all_cards(cluster), list(names)):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)

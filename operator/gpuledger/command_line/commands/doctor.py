@@ -35,12 +35,12 @@ COLUMNS = (
     Column("FINDING"),
     Column("WHERE", fold=True),
     Column("WHAT IS WRONG", fold=True),
-    Column("WHAT MENDS IT", fold=True),
+    Column("HOW TO FIX IT", fold=True),
 )
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 
 
-@click.command(short_help="What keeps the cluster from working.")
+@click.command(short_help="Find what keeps gpuledger from working.")
 @settings_option
 @click.option(
     "--scheduler-config",
@@ -49,7 +49,7 @@ STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Configuration of a kube-scheduler that you run yourself, to compare with the settings.",
 )
-@click.option("--as-init", is_flag=True, help="Check only what must hold before the operator starts; log the findings.")
+@click.option("--as-init", is_flag=True, help="Check only what the operator needs before it starts; log the findings.")
 @output_option("table", "json", "yaml")
 @access_options
 def doctor(
@@ -61,11 +61,11 @@ def doctor(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Check what gpuledger needs of a cluster, and say what mends what is wrong. Changes nothing.
+    """Check that a cluster has what gpuledger needs, and print how to fix what is wrong. Changes nothing.
 
-    Reads with your account; what it may not read is a finding, too. Without --settings, the settings are those of the
-    Deployment. Ends with 1 if an error was found, else with 2 if something could not be checked, else with 0: warnings
-    alone are no failure.
+    Reads with your account; what it may not read is a finding, too. Without --settings, the Deployment's settings
+    count. Exit status: 1 if an error was found, else 2 if something could not be checked, else 0: warnings alone are
+    no failure.
     """
     with errors_shown():
         settings = _settings_of(settings_file)
@@ -119,7 +119,7 @@ def _log(found: Examination) -> None:
         level = logging.ERROR if finding.kind.severity is Severity.ERROR else logging.WARNING
         logger.log(level, "%s", log_line(finding))
     if not found.findings:
-        logger.info("what the operator needs is there")
+        logger.info("everything that the operator needs is there")
 
 
 def _yaml_of(file: Path) -> dict[str, Any]:
@@ -128,9 +128,9 @@ def _yaml_of(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{file} is no YAML: {error}") from error
+        raise BadInput(f"{file} is not YAML: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != "KubeSchedulerConfiguration":
-        raise BadInput(f"{file} is no KubeSchedulerConfiguration")
+        raise BadInput(f"{file} is not a KubeSchedulerConfiguration")
     return content
 
 

@@ -47,10 +47,10 @@ def explain(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Say why a pod waits: for each node what is missing there, and what would help; with -o wide, for each card.
+    """Explain why a pod waits: for each node, what is missing and what would help; with -o wide, for each card.
 
-    Asks the operator. Ends with 0 if the pod has its place, with 1 if it has none, with 2 after an error: also if the
-    operator knows of no such pod.
+    Asks the operator. Exit status: 0 if the pod has its place, 1 if it has none, 2 after an error or if the operator
+    does not know the pod.
     """
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "po", "pods") or not rest:
@@ -123,7 +123,7 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     }
     if found["schedulerRefused"]:
         refused = plural(found["schedulerRefused"], "node")
-        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see what it says)"
+        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:

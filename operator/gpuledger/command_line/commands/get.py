@@ -38,10 +38,9 @@ Json = dict[str, Any]
 def get(
     name: str, namespace: str | None, output: str, kubeconfig: str | None, context: str | None, no_color: bool
 ) -> None:
-    """Show a pod's cards and what its containers were told, or who holds a card.
+    """Show a pod's cards and each container's part of them, or the pods that hold a card.
 
-    The beginning of a UUID is enough where no other card has it. Ends with 0, or with 2 after an error: also if there
-    is no such pod or card.
+    A unique prefix of a UUID is enough. Exit status: 0, or 2 after an error or if there is no such pod or card.
     """
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         kind, _, rest = name.partition("/")
@@ -69,7 +68,7 @@ def card_json(cluster: ClusterAccess, name: str) -> Json:
 
 
 def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
-    """Return a pod's shares as the ledger has them, and what its containers were told. Raises BadInput and ApiError."""
+    """Return a pod's shares as the ledger has them, and what its annotation names. Raises BadInput and ApiError."""
     try:
         pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
     except NotFound:
@@ -106,10 +105,10 @@ def card_lines(card: Json, terminal: Terminal) -> list[str]:
         *_facts(card, terminal),
     ]
     lines += _pods_table("held by", card["holders"], terminal)
-    lines += _pods_table("claimed by, as soon as others have left", card["claimedBy"], terminal)
+    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], terminal)
     lines += _pods_table("found on it, without room", card["conflictsWith"], terminal)
     if not card["holders"]:
-        lines += ["", "Nobody holds it."]
+        lines += ["", "No pod holds it."]
     return lines
 
 
@@ -131,7 +130,7 @@ def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
         annotated = [
             (each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]
         ]
-        lines += ["", "What its containers were told:", *table(terminal, titles, annotated)]
+        lines += ["", "In the pod's annotation, by container:", *table(terminal, titles, annotated)]
     if pod["toldProblem"]:
         lines += ["", terminal.paint(pod["toldProblem"], "yellow")]
     return lines

@@ -37,7 +37,7 @@ STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": 
 )
 @namespace_option
 @click.option("--kind", type=click.Choice([kind.value for kind in RecordKind]), help="Only records of this kind.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The last so many records.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records to show.")
 @operator_option
 @output_option("table", "wide", "json", "yaml")
 @access_options
@@ -52,9 +52,9 @@ def history(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Show what happened to a pod, a card, a node, or in all: newest last.
+    """Show what happened to a pod, a card, a node or all of them, newest last.
 
-    Asks the operator, which remembers what it has seen since it started. Ends with 0, or with 2 after an error.
+    Asks the operator, which has records since it started. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
         of_pod = name is not None and name.startswith("po")
@@ -71,7 +71,7 @@ def question(named: str | None, namespace: str, kind: str | None, limit: int) ->
         return asked
     what, _, name = named.partition("/")
     if not name or what not in ("pod", "po", "pods", "card", "cards", "node", "no", "nodes"):
-        raise BadInput(f"{named!r} is none of pod/NAME, card/UUID and node/NAME")
+        raise BadInput(f"{named!r} is neither pod/NAME, card/UUID nor node/NAME")
     if what.startswith("po"):
         return asked | {"namespace": namespace, "pod": name}
     return asked | {"card" if what.startswith("card") else "node": name}
@@ -81,7 +81,7 @@ def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
     """Return the records, newest last; with `wide`, the cards and what else there was."""
     records = found["records"]
     if not records:
-        return [f"Nothing is recorded of that; the operator keeps {found['kept']} records since it has started."]
+        return [f"No record matches; the operator has kept {found['kept']} records since it started."]
     columns = [
         Column("TIME"),
         Column("WHAT"),

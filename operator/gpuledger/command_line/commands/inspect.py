@@ -30,8 +30,8 @@ Json = dict[str, Any]
 @settings_option
 @own_kubeconfig_option
 @click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME]...")
-@click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON to read; - for standard input.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pods that are named.")
+@click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON file to read; - for standard input.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the named pods.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
 def inspect(
@@ -43,9 +43,9 @@ def inspect(
     namespace: str,
     output: str,
 ) -> None:
-    """Show what is understood of Nodes and Pods: their GPUs, what containers ask for, and every problem.
+    """Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.
 
-    Reads files, which needs no cluster, or objects of the cluster by name. Ends with 1 if there is a problem.
+    Reads files, which needs no cluster, or objects of the cluster by name. Exit status: 1 if there is a problem.
     """
     if not names and not files:
         raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME or pod/NAME")
@@ -70,7 +70,7 @@ def _text_of(file: str) -> str:
         with click.open_file(file, encoding="utf-8") as opened:
             return str(opened.read())
     except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is no text: {error}") from None
+        raise BadInput(f"{file} is not text: {error}") from None
 
 
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:

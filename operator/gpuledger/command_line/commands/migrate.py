@@ -35,9 +35,9 @@ NARROWEST = 140
 def migrate(
     context: click.Context, settings_file: Path | None, kubeconfig: Path | None, dry_run: bool, output: str
 ) -> None:
-    """Enter the pods that HAMi or Volcano has placed into the ledger, by their annotations.
+    """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
-    Users can write these annotations: look at what --dry-run shows first. Ends with 1 if something needs a person.
+    Users can write these annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act.
     """
     settings = read_settings(settings_file)
     names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
@@ -78,9 +78,9 @@ def as_lines(steps: Sequence[Step], dry_run: bool, terminal: Terminal) -> Iterat
 
 def _summary(steps: Sequence[Step], done: str) -> str:
     if not steps:
-        return "Nothing to move over: every bound pod has its shares in the ledger."
+        return "Nothing to migrate: every bound pod has its shares in the ledger."
     blocked = sum(bool(step.why) for step in steps)
-    return f"{len(steps) - blocked} shares {done}, {blocked} need a person."
+    return f"{len(steps) - blocked} shares {done}, {blocked} need a decision."
 
 
 def _as_json(step: Step) -> Json:

@@ -23,13 +23,13 @@ from gpuledger.command_line.options import kubeconfig_option, read_settings, set
 @click.option(
     "--host",
     envvar="GPULEDGER_HOST",
-    help="Host name of that kube-scheduler; without it, this host's: they share a pod.  [env: GPULEDGER_HOST]",
+    help="Host name of that kube-scheduler; without it, this host's name (same pod).  [env: GPULEDGER_HOST]",
 )
 @click.option(
     "--scheduler-config",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="GPULEDGER_SCHEDULER_CONFIG",
-    help="Named pipe from which that kube-scheduler reads its configuration: it starts when this operator runs.  "
+    help="Named pipe from which that kube-scheduler reads its configuration, so that it starts after the operator.  "
     "[env: GPULEDGER_SCHEDULER_CONFIG]",
 )
 def run(
@@ -39,7 +39,7 @@ def run(
     host: str | None,
     scheduler_config: Path | None,
 ) -> None:
-    """Run the operator: the ledger, and the scheduler's extender."""
+    """Run the operator: keep the ledger, and serve kube-scheduler as its extender."""
     import uvloop  # a second, which the help does without
 
     from gpuledger.controller.kopf_frame import run as run_operator

@@ -13,14 +13,14 @@ from gpuledger.command_line.options import read_settings, settings_option
 @click.command("scheduler-config")
 @settings_option
 @click.option("--leader-elect/--no-leader-elect", default=True, show_default=True)
-@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+@click.option("--output", type=click.File("w"), default="-", help="File to write to instead of standard output.")
 @click.option(
     "--pipe",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Named pipe to make, instead of printing: `gpuledger run --scheduler-config` then fills it.",
+    help="Named pipe to create instead of printing; `gpuledger run --scheduler-config` fills it.",
 )
 def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
-    """Print the configuration of kube-scheduler that goes with the settings."""
+    """Print the kube-scheduler configuration that matches the settings."""
     from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
 
     content = scheduler_config_text(read_settings(settings_file), leader_elect)

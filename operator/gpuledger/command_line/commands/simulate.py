@@ -65,32 +65,42 @@ class Questions:
     "policies",
     multiple=True,
     metavar="NAME",
-    help="Policy, for nodes and cards alike or as NODES/CARDS; several times, or all.  [default: as the settings say]",
+    help="Policy, for both nodes and cards or as NODES/CARDS; may be repeated, or all.  [default: from the settings]",
 )
 @click.option(
     "--load",
     "loads",
     type=click.FloatRange(0, 100, min_open=True),
     multiple=True,
-    help=f"Trace: GPUs that are asked for, as a multiple of the cluster's; several times.  [default: {DEFAULT_LOAD}]",
+    help=f"Trace: requested GPUs, as a multiple of the cluster's; may be repeated.  [default: {DEFAULT_LOAD}]",
 )
 @click.option("--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Trace: runs per policy.")
-@click.option("--first-seed", type=int, help=f"Trace: the others follow.  [default: {FIRST_SEED}; 0 with --departures]")
+@click.option(
+    "--first-seed",
+    type=int,
+    help=f"Trace: seed of the first run; the next ones count up.  [default: {FIRST_SEED}; 0 with --departures]",
+)
 @click.option(
     "--history",
     type=click.Choice(["known", "none"]),
     default="known",
     show_default=True,
-    help="Trace: whether policies know how often each kind of pod comes, or learn it from the arrivals.",
+    help="Trace: policies know in advance how often each kind of pod arrives, or learn it (none).",
 )
-@click.option("--departures", is_flag=True, help="Trace: pods also leave, at the trace's times; see the document.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Of the trace, with --departures."
+    "--departures", is_flag=True, help="Trace: pods also leave, at the times in the trace; see docs/simulate.md."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="With --departures: rounds of the trace.",
 )
 @click.option(
     "--chart", type=click.Path(dir_okay=False, path_type=Path), help="Trace: draw a .png or .svg; needs matplotlib."
 )
-@click.option("--workers", type=click.IntRange(1), help="Trace: runs at the same time.  [default: one per CPU]")
+@click.option("--workers", type=click.IntRange(1), help="Trace: parallel runs.  [default: one per CPU]")
 @click.option(
     "-f",
     "--filename",
@@ -99,8 +109,8 @@ class Questions:
     help="Nodes and Pods: a YAML or JSON file, a folder, or - for standard input.",
 )
 @click.option("--from-cluster", is_flag=True, help="Start from the live cluster's nodes, ledger and waiting pods.")
-@click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Try it with so many nodes more.")
-@click.option("--like", metavar="NODE", help="Whose cards the additional nodes have.")
+@click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Number of nodes to add.")
+@click.option("--like", metavar="NODE", help="Node that the added nodes copy.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.pass_context
 def simulate(
@@ -108,15 +118,15 @@ def simulate(
 ) -> None:
     """Try placement without a cluster: replay a trace, or see where pods would go.
 
-    With --nodes and --pods, a trace in the format of Alibaba's cluster-trace-gpu-v2023 is replayed through ledger and
-    placement: how much of the GPUs each policy gets into use, and which pods find no place.
+    With --nodes and --pods, it replays a trace in the format of Alibaba's cluster-trace-gpu-v2023 through ledger and
+    placement, and shows how much of the GPUs each policy gets into use, and which pods find no place.
 
-    With -f, Nodes (with the register of any device plugin) and Pods are read; pods that are bound with their cards in
-    an annotation have them, the others are placed in turn, and shown with their devices or the reasons. With
-    --from-cluster, the same starts from the cluster as it is: would this pod fit, and what with four nodes more
-    (--add-nodes 4 --like NODE)? Of kube-scheduler's own conditions, CPU, memory, taints, nodeSelector and required
-    node affinity are looked at; preferences, affinity between pods, spread constraints, volumes, ports and the
-    number of pods are not. Ends with 1 if an object can't be read.
+    With -f, it reads Nodes (with the register of any device plugin) and Pods. Bound pods with their cards in an
+    annotation keep them; the others are placed in turn, and shown with their cards or the reasons. With
+    --from-cluster, it starts from the cluster as it is: would this pod fit, and would it with four more nodes
+    (--add-nodes 4 --like NODE)? It respects kube-scheduler's conditions on CPU, memory, taints, nodeSelector and
+    required node affinity, but not preferences, affinity between pods, spread constraints, volumes, ports and the
+    number of pods. Exit status: 1 if an object can't be read.
     """
     settings = read_settings(settings_file)
     is_trace = bool(options["nodes_file"] or options["pods_file"])

@@ -17,17 +17,17 @@ from gpuledger.command_line.top.views import SORTS, VIEWS
 Json = dict[str, Any]
 
 
-@click.command(short_help="How much of the GPUs is taken, and by whom.")
+@click.command(short_help="How much of the GPUs is used, and by which pods.")
 @click.argument("view", type=click.Choice(list(VIEWS)), default="nodes", metavar=f"[{'|'.join(VIEWS)}]")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Keep running and show changes, until Ctrl-C.")
 @click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
-@click.option("-l", "--selector", help="Only the cards of nodes with these labels, as kubectl's -l.")
+@click.option("-l", "--selector", help="Only the cards of nodes with these labels, like kubectl's -l.")
 @click.option(
     "--sort",
     type=click.Choice(["name", *SORTS]),
     default="name",
     show_default=True,
-    help="The fullest first, or names.",
+    help="By name, or the fullest first.",
 )
 @output_option("table", "wide", "json", "yaml")
 @access_options
@@ -42,9 +42,9 @@ def top(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Show how much of the GPUs is taken: memory, compute, slots.
+    """Show how much of the GPUs is used: memory, compute, slots.
 
-    Reads the ledger from the API server; the operator need not run. Ends with 0, or with 2 after an error.
+    Reads the ledger from the API server; the operator need not run. Exit status: 0, or 2 after an error.
     """
     if watch and selector:
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")

@@ -17,22 +17,28 @@ from gpuledger.command_line.options import read_settings, settings_option
     type=click.Choice(["all", "validating", "mutating"]),
     default="all",
     show_default=True,
-    help="What it does: fill pods in (mutating), refuse them (validating), or both.",
+    help="Configuration to print: mutating (fills in pods), validating (rejects pods), or both.",
 )
-@click.option("--url", default="", help="Where the API server finds it: https://HOST:PORT.  [default: our Service]")
-@click.option("--ca-file", type=click.File("rb"), help="Certificates that vouch for the webhook's own, PEM.")
-@click.option("--cert-manager", default="", metavar="NAMESPACE/NAME", help="Certificate whose CA is filled in later.")
-@click.option("--output", type=click.File("w"), default="-", help="File to write to, instead of printing.")
+@click.option(
+    "--url",
+    default="",
+    help="Address at which the API server reaches the webhook: https://HOST:PORT.  [default: our Service]",
+)
+@click.option("--ca-file", type=click.File("rb"), help="CA certificates, PEM, that verify the webhook's certificate.")
+@click.option(
+    "--cert-manager", default="", metavar="NAMESPACE/NAME", help="Certificate whose CA cert-manager fills in."
+)
+@click.option("--output", type=click.File("w"), default="-", help="File to write to instead of standard output.")
 def webhook_config(
     settings_file: Path | None, kind: str, url: str, ca_file: BinaryIO | None, cert_manager: str, output: TextIO
 ) -> None:
-    """Print which new pods the API server sends to the webhook, for clusters without its policies."""
+    """Print the admission webhook's configurations, for clusters without the policies."""
     from gpuledger.configuration.admission import webhook_configuration
     from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 
     ca_bundle = ca_file.read() if ca_file else b""
     if ca_file and b"-----BEGIN CERTIFICATE-----" not in ca_bundle:
-        raise click.ClickException(f"{ca_file.name} has no certificate in PEM")
+        raise click.ClickException(f"{ca_file.name} has no PEM certificate")
     if url and not url.startswith("https://"):
         raise click.UsageError("--url must begin with https://")
     kinds = frozenset(("validating", "mutating") if kind == "all" else (kind,))

@@ -38,7 +38,7 @@ class Line:
 
     @property
     def ready(self) -> bool:
-        """Tell whether there is nothing to look after."""
+        """Tell whether there is nothing to act on."""
         return self.state in (READY, "")
 
 

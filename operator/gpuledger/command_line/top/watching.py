@@ -30,7 +30,7 @@ class CardWatch:
         self.trouble = ""
 
     def changed(self, found: Json, gone: bool) -> None:
-        """Take in a card as it is now, or was when it was deleted."""
+        """Observe a card as it is now, or was when it was deleted."""
         uid = found["metadata"]["uid"]
         if gone:
             self.cards.pop(uid, None)
@@ -50,7 +50,7 @@ class CardWatch:
         return listed
 
     def report(self, trouble: str) -> None:
-        """Take in what is wrong, or that nothing is."""
+        """Note what is wrong, or that nothing is."""
         if trouble != self.trouble:
             self.trouble = trouble
             self.news.set()

@@ -69,15 +69,15 @@ CARD_SHEETS = (
             *((f"gpuledger_card_{name.format('used')}", f"{what} that pods hold of a card") for name, what in AMOUNTS),
             ("gpuledger_card_holders", "Pods that hold shares of a card"),
             ("gpuledger_card_exclusive", "Whether a pod has the card alone"),
-            ("gpuledger_card_claims", "Pods that wait until others have left a card"),
-            ("gpuledger_card_conflicts", "Shares that were found on a card and that it has no room for"),
+            ("gpuledger_card_claims", "Pods that wait for others to leave a card"),
+            ("gpuledger_card_conflicts", "Shares found on a card that has no room for them"),
         ),
         _cards,
     ),
     Sheet((*CARD_LABELS, "phase"), (("gpuledger_card_phase", "1 for the phase that a card is in"),), _phases),
     Sheet(
         (*CARD_LABELS, "vendor", "mode", "numa_node"),
-        (("gpuledger_card_info", "1 for each card, with what else is known of it"),),
+        (("gpuledger_card_info", "1 for each card, with its properties as labels"),),
         _facts,
     ),
 )
@@ -119,13 +119,13 @@ class Sums:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the sums as metrics."""
-        phases = GaugeMetricFamily("gpuledger_cards_in_phase", "Cards, by what they can take", labels=["phase"])
+        phases = GaugeMetricFamily("gpuledger_cards_in_phase", "Cards, by phase", labels=["phase"])
         for phase, number in sorted(self._phases.items()):
             phases.add_metric([phase], number)
         yield phases
-        text = "Cards on which pods hold more than they have"
+        text = "Cards of which pods hold more than the card has"
         yield GaugeMetricFamily("gpuledger_cards_over_capacity", text, value=self._over)
-        text = "Shares that were found on cards and that these have no room for"
+        text = "Shares found on cards that have no room for them"
         yield GaugeMetricFamily("gpuledger_conflicts", text, value=self._conflicts)
         yield from _families("gpuledger_model_{}", "capacity", "of all cards of a model", "model", self._capacity)
         yield from _families("gpuledger_model_{}", "used", "that pods hold of a model's cards", "model", self._used)

@@ -3,7 +3,7 @@
 The ledger of 5,000 nodes is some 600,000 objects that live long. A full collection looks at each of them, which takes
 a third of a second, and Python begins one whenever it thinks that enough is new. So after each comparison with full
 lists, itself a pause in which little depends on us, what is left is taken out of later collections. Objects are still
-freed when nobody refers to them; cycles among those that were there by then wait until, now and then, all is looked at.
+freed when nothing refers to them; cycles among those that were there by then wait until, now and then, all is searched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL_EVERY = 50
 
 
 class GcTuning:
-    """Collects and measures. `pause` is called with the seconds of each collection, whoever has begun it."""
+    """Collects and measures. `pause` is called with the seconds of each collection, whatever has begun it."""
 
     def __init__(self, pause: Callable[[float], object]) -> None:
         self._pause = pause

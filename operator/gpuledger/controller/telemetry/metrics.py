@@ -1,4 +1,4 @@
-"""Metrics, read from the ledger and from the counters of the workflows when somebody asks for them.
+"""Metrics, read from the ledger and from the counters of the workflows at each scrape.
 
 The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices.
 """
@@ -72,14 +72,16 @@ class Metrics:
         self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, state))
         ProcessCollector(registry=self._registry)
         self.filter_seconds = self._histogram(
-            "filter_seconds", "Time to answer a Filter, from its body to the answer's", FILTER_SECONDS
+            "filter_seconds",
+            "Time to answer a Filter request, from reading its body to writing the response",
+            FILTER_SECONDS,
         )
-        self.bind_seconds = self._histogram("bind_seconds", "Time to answer a Bind", SECONDS)
+        self.bind_seconds = self._histogram("bind_seconds", "Time to answer a Bind request", SECONDS)
         self.garbage_seconds = self._histogram(
-            "garbage_seconds", "Time in which Python looked for garbage, and nothing else ran", SECONDS
+            "garbage_seconds", "Time for which Python's garbage collector stopped everything else", SECONDS
         )
         self.loop_lag_seconds = self._histogram(
-            "event_loop_lag_seconds", "By how much a timer of the event loop came late, once a second", SECONDS
+            "event_loop_lag_seconds", "Delay of a timer of the event loop, measured once a second", SECONDS
         )
 
     async def while_served(self, _application: object) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""What the operator counts about itself, read when somebody asks: the workflows' counters, and who waits."""
+"""The operator's metrics of itself, read at each scrape: the workflows' counters, and the waiting pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NumberOf = Callable[[], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """What is asked for and is not in the workflows' counters. None: nobody knows."""
+    """What is asked for and is not in the workflows' counters. None: unknown."""
 
     is_active: Callable[[], bool]
     is_synced: Callable[[], bool] | None = None
@@ -65,7 +65,7 @@ class ProcessMetrics(Collector):
             if family.type == "counter":  # without a sample for each that says when it was made
                 family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
-        text = "Comparisons of a node with a shape of request"
+        text = "Comparisons of a node with a kind of request"
         yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._chooser.evaluations)
 
     def _gauges(self) -> Iterator[Metric]:
@@ -89,14 +89,14 @@ class ProcessMetrics(Collector):
 
     def _who_waits(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
-        text = "Pods that wait for room, by the reason that most nodes give"
+        text = "Pods that wait for room, by the reason that applies to most nodes"
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
         if self._state.pending_by_reason is not None:
             pods = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
             for reason, number in sorted(pods.items()):
                 by_reason.add_metric([reason], number)
         yield by_reason
-        text = "When the pod was created that has been waiting longest; missing if none waits"
+        text = "Creation time of the pod that has been waiting longest; absent if none waits"
         oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
         created_s = [_timestamp_s(pod.rank[1]) for pod in self._waiting.in_order()]
         known_s = [each for each in created_s if each is not None]

@@ -1,4 +1,4 @@
-"""The text of the metrics, for whoever reaches the port: made once for all who ask at the same time, and for a few."""
+"""The text of the metrics, for every client of the port: made once for all who ask at the same time, and for a few."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scrapes:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Write the text in pieces: while it is made and sent, everybody else gets their turn."""
         if self._readers >= MOST_READERS:
-            text = f"{MOST_READERS} others are reading the metrics: ask again later\n"
+            text = f"{MOST_READERS} other requests are reading the metrics: retry later\n"
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=text)
         self._readers += 1
         response = web.StreamResponse(headers={"Content-Type": self._content_type})

@@ -1,6 +1,6 @@
 """Who may see the page's data, and what every answer says to browsers.
 
-On a loopback address whoever reaches the port may read: `kubectl port-forward` has asked the API server before. A
+On a loopback address every client of the port may read: `kubectl port-forward` has asked the API server before. A
 browser on that machine reaches it, too, for any website that it shows; so requests that such a site causes are refused.
 On any other address, a request needs a token whose owner may list GPUAllocations.
 """
@@ -35,7 +35,7 @@ REVIEWS_AT_ONCE = 8
 """Strangers can make up tokens; the API server is asked about so many of them at a time, and others wait."""
 
 REVIEWS_WAITING = 100
-"""How many others; the rest is told to come later."""
+"""How many others; the rest has to retry later."""
 
 TOKEN_LIMIT_BYTES = 16 * 1024
 
@@ -94,18 +94,18 @@ class LocalAccess:
         """Refuse names that are not this machine's own: a website can have its name point here."""
         name = _parts(f"//{request.headers.get(hdrs.HOST, '')}")[0]
         if not is_loopback(name):
-            raise refusal(web.HTTPForbidden, "this address is reached as localhost alone")
+            raise refusal(web.HTTPForbidden, "this address only accepts requests to localhost")
 
 
 class TokenAccess:
-    """Whoever may list GPUAllocations, by the API server's word."""
+    """Admits accounts that may list GPUAllocations, as the API server decides."""
 
     asks_for_token = True
 
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
         self._known: Latest[bytes, tuple[float, bool | None]] = Latest(TOKENS_KNOWN)
-        """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if nobody's."""
+        """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if unknown."""
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._asking: dict[bytes, asyncio.Task[bool | None]] = {}
         """Hash of a token -> the question about it that is under way."""
@@ -120,11 +120,13 @@ class TokenAccess:
         try:
             allowed = await self._verdict(key, token)
         except Denied as error:
-            raise refusal(web.HTTPServiceUnavailable, f"the operator may not ask who you are: {error}") from error
+            raise refusal(
+                web.HTTPServiceUnavailable, f"the operator is not allowed to verify your token: {error}"
+            ) from error
         except ApiError as error:
-            raise refusal(web.HTTPServiceUnavailable, "the API server can't be asked who you are") from error
+            raise refusal(web.HTTPServiceUnavailable, "the API server could not verify your token") from error
         if allowed is None:
-            raise refusal(web.HTTPUnauthorized, "this token is nobody's, or not valid any longer")
+            raise refusal(web.HTTPUnauthorized, "this token is unknown or has expired")
         if not allowed:
             raise refusal(web.HTTPForbidden, f"this account may not list {PLURAL}.{GROUP}")
 
@@ -164,7 +166,7 @@ def guard(access: Access, is_public: Callable[[str], bool]) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not _from_here(request):
-            raise refusal(web.HTTPForbidden, "requests that another website causes are not answered")
+            raise refusal(web.HTTPForbidden, "requests from another website are refused")
         if not (access.asks_for_token and is_public(request.path)):
             await access.check(request)
         return await handler(request)

@@ -1,4 +1,4 @@
-"""What the page is sent of the cluster: every node encoded once after it has changed, and only while somebody looks.
+"""The data that the page gets: every node encoded once after it has changed, and only while a page is open.
 
 The event loop has kube-scheduler to answer, too. So all that grows with the cluster is done in slices of a few
 milliseconds, and a client that reads slowly gets one message with everything that has changed meanwhile.
@@ -30,13 +30,13 @@ TIMER_S = 0.01
 """How much too early a timer may ring."""
 
 FAULT_PAUSE_S = 5.0
-"""After an error nobody has thought of: the page must not end the operator, nor fill its log."""
+"""After an unexpected error: the page must not end the operator, nor fill its log."""
 
 KEPT_S = 60.0
 """How long encoded nodes stay after the last look: some 5 kB for eight cards."""
 
 GONE_KNOWN = 1_000
-"""Nodes that are gone, kept for clients that are behind; whoever is further behind gets everything anew."""
+"""Nodes that are gone, kept for clients that are behind; a client further behind gets everything."""
 
 CHUNK_BYTES = 64 * 1024
 
@@ -110,7 +110,7 @@ class Feed:
 
     @contextlib.asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Keep the feed up to date as long as somebody is in here."""
+        """Keep the feed up to date as long as this context lasts."""
         self._watchers += 1
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick())
@@ -124,7 +124,7 @@ class Feed:
             self._drop_later()
 
     async def refresh(self) -> None:
-        """Encode what has changed, unless somebody has just had that done: what is known is half a second old, then."""
+        """Encode what has changed, unless that was just done: what is known is half a second old, then."""
         async with self._refreshing:
             if _now_s() - self._refreshed_s < INTERVAL_S:
                 return
@@ -146,7 +146,7 @@ class Feed:
                 self._drop_later()
 
     def since(self, edition: int | None) -> FeedChange:
-        """Return what somebody lacks who has seen an edition; everything, if it is none of ours."""
+        """Return what a client lacks that has seen an edition; everything, if it is none of ours."""
         if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
             return FeedChange(self.edition, True, tuple(self._nodes), (), self._waiting)
         nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
@@ -200,7 +200,7 @@ class Feed:
             try:
                 await self.refresh()
             except Exception:
-                logger.exception("the page can't be brought up to date")
+                logger.exception("the page's data can't be updated")
                 await asyncio.sleep(FAULT_PAUSE_S)
             await asyncio.sleep(INTERVAL_S + TIMER_S)
 
@@ -235,7 +235,7 @@ class Feed:
         return True
 
     def _drop_later(self) -> None:
-        """Forget everything when nobody has looked for a while; who comes back then gets everything."""
+        """Forget everything when no page was open for a while; a client that comes back then gets everything."""
         if self._dropping is not None:
             self._dropping.cancel()
         if not self.closed.is_set():

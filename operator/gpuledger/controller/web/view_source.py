@@ -1,4 +1,4 @@
-"""What the page shows, from the parts of the operator: nodes from the ledger, the rest from whoever knows it."""
+"""What the page shows, from the parts of the operator: nodes from the ledger, the rest from the part that has it."""
 
 from __future__ import annotations
 

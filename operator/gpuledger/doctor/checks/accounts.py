@@ -1,4 +1,4 @@
-"""What our accounts may do."""
+"""Checks of our accounts' permissions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuledger.formats.objects.node import node_facts
 from gpuledger.model.node_offer import Dialect
 
 SHOWN = 6
-"""Permissions that are named; what mends one mends them all."""
+"""Number of permissions to name; one remedy fixes them all."""
 
 
 def check_operator_account(facts: Facts) -> Iterator[Finding]:

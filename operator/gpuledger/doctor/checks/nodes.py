@@ -46,7 +46,9 @@ def check_inventory(facts: Facts) -> Iterator[Finding]:
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
             yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
         elif not found.registers and (sign := _sign_of_gpus(node, found)):
-            text = f"it has GPUs ({sign}), and no register of cards: it has neither our agent nor another's annotation"
+            text = (
+                f"it has GPUs ({sign}), but no register of cards: neither our agent's annotation nor another system's"
+            )
             yield Finding.of(FindingKind.NODE_NOT_SHARED, f"node {name}", text, NODE=name)
 
 
@@ -55,7 +57,7 @@ def _agent_problems(
 ) -> Iterator[Finding]:
     where = f"node {name}"
     if not pods:
-        text = f"it has the label {AGENT_LABEL}=true, and no pod of the node agent"
+        text = f"it has the label {AGENT_LABEL}=true, but no pod of the node agent"
         yield Finding.of(FindingKind.AGENT_ABSENT, where, text, NODE=name)
     elif not any(is_ready(pod) for pod in pods):
         pod = pods[0]
@@ -64,7 +66,7 @@ def _agent_problems(
         yield Finding.of(FindingKind.AGENT_NOT_READY, where, text, POD=name_of(pod), NODE=name)
     elif not found.registers:
         yield Finding.of(
-            FindingKind.NODE_WITHOUT_CARDS, where, "its agent is Ready, and has listed no cards", NODE=name
+            FindingKind.NODE_WITHOUT_CARDS, where, "its agent is Ready, but has listed no cards", NODE=name
         )
 
 
@@ -106,7 +108,7 @@ def _card_problems(
 
 
 def check_unaccounted(facts: Facts) -> Iterator[Finding]:
-    """Yield the cards that are closed because somebody may use them without the ledger."""
+    """Yield the cards that are closed because pods may use them without the ledger."""
     closed = sorted(name for name, phase in known(facts.cards).items() if phase == CardPhase.UNACCOUNTED)
     if closed:
         text = f"{len(closed)} of {len(known(facts.cards))} take no new pods: {some_of(closed)}"
@@ -127,7 +129,7 @@ def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
                 text = f"it offers {', '.join(others)}, and none of {register.count}, which is the name in the settings"
                 yield Finding.of(FindingKind.NODE_NAMES, where, text, NODE=found.name)
             elif found.offer is None:
-                text = f"it lists cards in {register.annotation}, and its allocatable {register.count} is 0 or absent"
+                text = f"it lists cards in {register.annotation}, but its allocatable {register.count} is 0 or absent"
                 yield Finding.of(FindingKind.PLUGIN_SILENT, where, text, NODE=found.name)
 
 
@@ -173,9 +175,7 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
         if len(cards) < 2 or any(card.links for card in cards):
             continue
         hami = found.registers[0][0].dialect is Dialect.HAMI
-        remedy = (
-            "" if hami else "Choose another node_policy and card_policy, or leave it: the cards count as equally far."
-        )
+        remedy = "" if hami else "Choose another node_policy and card_policy, or ignore this: all links count as equal."
         text = f"its {len(cards)} cards have no scores, so topology can't tell them apart"
         yield Finding.of(FindingKind.NO_SCORES, f"node {found.name}", text, remedy, NODE=found.name)
 

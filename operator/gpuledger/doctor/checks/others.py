@@ -1,4 +1,4 @@
-"""Who else gives out the GPUs of our nodes: other device plugins, and other schedulers."""
+"""Checks for other programs that allocate our nodes' GPUs: device plugins, and schedulers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_other_schedulers(facts: Facts) -> Iterator[Finding]:
         for name, (image, word) in served.items():
             containers = (pod.get("spec") or {}).get("containers") or ()
             if bound_node(pod) and any(image.search(_image(c)) and word in _program(c) for c in containers):
-                text = f"it serves the scheduler name {name}, and so do we"
+                text = f"it serves the scheduler name {name}, and so does gpuledger"
                 where = f"pod {pod['metadata']['namespace']}/{name_of(pod)}"
                 yield Finding.of(FindingKind.SCHEDULER_TWICE, where, text)
 
@@ -93,5 +93,5 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
             described = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
             found.setdefault(node, []).append(described)
     for node, pods in sorted(found.items()):
-        text = f"pods that are not in the ledger ask for its cards: {some_of(pods)}"
+        text = f"pods that are not in the ledger request its cards: {some_of(pods)}"
         yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)

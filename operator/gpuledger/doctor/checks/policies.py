@@ -1,4 +1,4 @@
-"""What the API server fills in and refuses by itself: the policies, and the webhook that stands in for them."""
+"""Checks of the admission policies, and of the webhook that replaces them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
         wanted = [each for each in wanted if _key(each) in stored or not each["kind"].startswith("Mutating")]
     chosen = [each for each in wanted if name_of(each) != WITH_AGENTS]
     if not webhooks and not any(_key(each) in stored for each in chosen):
-        yield Finding.of(
-            FindingKind.POLICIES_ABSENT, "API server", "none of the admission policies is there, and no webhook"
-        )
+        yield Finding.of(FindingKind.POLICIES_ABSENT, "API server", "there are no admission policies, and no webhook")
         chosen = []
     elif not any(_key(each) in stored for each in chosen):
         chosen = []  # the webhook stands in for them
@@ -81,18 +79,20 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
     fills_in = any(kind.startswith("Mutating") for kind, _ in stored) or "MutatingWebhookConfiguration" in webhooks
     if known(facts.version) < MUTATING_FROM and not fills_in and (webhooks or ours & stored.keys()):
         major, minor = known(facts.version)
-        text = f"Kubernetes {major}.{minor} has no mutating policies, and no mutating webhook of ours is configured"
+        text = (
+            f"Kubernetes {major}.{minor} has no mutating policies, and gpuledger's mutating webhook is not configured"
+        )
         yield Finding.of(FindingKind.NO_DEFAULTS, "API server", text)
 
 
 def check_webhook(facts: Facts) -> Iterator[Finding]:
-    """Yield whether the webhook that the API server is told of is served, and concerns the right pods."""
+    """Yield whether the webhook that the API server calls is served, and concerns the right pods."""
     release = known(facts.release)
     wanted = {each["kind"]: each for each in release.webhooks}
     for found in known(facts.webhooks):
         where = f"{found['kind']} {name_of(found)}"
         if not release.webhook_port:
-            text = "pods with GPUs are sent to a webhook, and in the settings webhook_port is 0"
+            text = "pods with GPUs are sent to a webhook, but webhook_port is 0 in the settings"
             yield Finding.of(FindingKind.WEBHOOK_UNSERVED, where, text)
         conditions = [each.get("matchConditions") for each in found.get("webhooks") or ()]
         if problem := _other_names(

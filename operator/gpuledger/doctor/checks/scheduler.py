@@ -56,13 +56,11 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
         kind = FindingKind.OPERATOR_DEGRADED if ready else FindingKind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
     elif not pods:
-        text = "there is no pod of it" if wanted is None else f"it has no pods; it wants {wanted}"
+        text = "it has no pods" if wanted is None else f"it has 0 of {wanted} pods"
         yield Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, text)
     elif wanted is not None and len(pods) < wanted:
         remedy = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
-        yield Finding.of(
-            FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} pods, and wants {wanted}", remedy
-        )
+        yield Finding.of(FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} of {wanted} pods", remedy)
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
@@ -85,11 +83,11 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
         return
     leader = next((p for p in pods_of_app(known(facts.our_pods), OPERATOR_APP) if name_of(p) == host_name), None)
     if leader is None:
-        text = f"its holder is {host_name}, and no pod of the operator has that name"
+        text = f"its holder is {host_name}, but no pod of the operator has that name"
         yield Finding.of(FindingKind.LEADER_UNKNOWN, LEASE, text)
     elif not is_ready(leader):
         why = why_not_ready(leader, facts.last_words)
-        text = f"its kube-scheduler leads, and asks the operator of the same pod; {why}"
+        text = f"its kube-scheduler is the leader, and asks the operator of the same pod; {why}"
         yield Finding.of(FindingKind.LEADER_NOT_READY, f"pod {LEASE_NAMESPACE}/{host_name}", text, POD=host_name)
 
 
@@ -132,16 +130,16 @@ def _config_problems(wanted: Json, found: Json) -> Iterator[str]:
     if extender is not None:
         should, are = _managed(ours), _managed(extender)
         if missing := sorted(should - are):
-            yield f"its extender is not asked about {some_of(missing)}, which the settings have"
+            yield f"its extender does not manage {some_of(missing)}, which the settings have"
         if others := sorted(are - should):
-            yield f"its extender is asked about {some_of(others)}, which the settings do not have"
+            yield f"its extender manages {some_of(others)}, which the settings do not have"
         rest = {key: value for key, value in ours.items() if key not in ("urlPrefix", "managedResources")}
         has = {key: extender.get(key) for key in rest}
         if different := sorted(differences(rest, has)):
             yield f"its extender differs in {some_of(different)}"
     names = {each.get("schedulerName") for each in found.get("profiles") or ()}
     if missing := sorted({each["schedulerName"] for each in wanted["profiles"]} - names):
-        yield f"it has no profile named {some_of(missing)}: pods that name it wait for ever"
+        yield f"it has no profile named {some_of(missing)}: pods that name it wait forever"
 
 
 def _managed(extender: Json) -> set[str]:

@@ -20,7 +20,7 @@ ASKS_EXTENDERS = (1, 38)
 
 CRD = f"CustomResourceDefinition {PLURAL}.{GROUP}"
 SHOWN = 3
-"""Differences that are named; what mends one mends them all."""
+"""Number of differences to name; one remedy fixes them all."""
 
 
 def check_server_version(facts: Facts) -> Iterator[Finding]:
@@ -35,7 +35,7 @@ def check_preemption(facts: Facts) -> Iterator[Finding]:
     """Yield whether evicting is left to a kube-scheduler that does not do it."""
     version, release = known(facts.version), known(facts.release)
     if release.preemption == "native" and version < ASKS_EXTENDERS:
-        text = f"preemption is native, and it is Kubernetes {_spelled(version)}: nobody is evicted for want of cards"
+        text = f"preemption is native, but it is Kubernetes {_spelled(version)}: no pod is evicted for cards"
         yield Finding.of(FindingKind.NOBODY_PREEMPTS, "settings", text)
 
 

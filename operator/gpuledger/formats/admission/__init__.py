@@ -1,1 +1,1 @@
-"""What is checked and added before a pod is stored."""
+"""Admission: checks and defaults before a pod is stored."""

@@ -1,4 +1,4 @@
-"""Who may write what: the annotations that steer device plugins, our own account, and the node agents."""
+"""Rules on writes: annotations that steer device plugins, our own account, and the node agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AGENT = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger-agent"
 
 OUR_PREFIX = "gpuledger.dev/"
 NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of a claim
-"""What the API server tells of a token that was made for a pod: the node of that pod."""
+"""The claim by which the API server names the node of a token's pod."""
 
 FOREIGN_ANNOTATIONS = (
     HAMI_NODE,
@@ -51,7 +51,7 @@ FOREIGN_ANNOTATIONS = (
     VOLCANO_PHASE,
     CLASSIC_INDEX,
 )
-"""What a scheduler tells HAMi's and Volcano's device plugins. Wishes of users have other names."""
+"""Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
 FOREIGN_PREFIX = "hami.io/"
 FOREIGN_ENDINGS = ("-devices-to-allocate", "-devices-allocated")
@@ -124,7 +124,7 @@ def _is_foreign() -> str:
 
 
 def foreign_validations() -> list[Json]:
-    """Return the rule that nobody else steers device plugins, at creation: later on, the plugins write there too."""
+    """Return the rule that only schedulers steer device plugins, at creation: later on, the plugins write there too."""
     return [
         {
             "expression": "variables.found.size() == 0",

@@ -1,4 +1,4 @@
-"""What the API server fills in on new pods that ask for cards: scheduler, label, and the number of cards."""
+"""Defaults that the API server adds to new pods with cards: scheduler, label, and number of cards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANAGED_LABEL = "gpuledger.dev/managed"
 """On pods that ask for cards: so that they can be selected."""
 
 CLUSTERS_OWN = "default-scheduler"
-"""What the API server writes where a pod names no scheduler."""
+"""The API server's default where a pod names no scheduler."""
 
 
 def asking_pods(dialects: Dialects) -> Json:
@@ -95,7 +95,7 @@ def _uncounted(field: str) -> str:
 
 
 def _defaults(dialects: Dialects) -> dict[str, dict[str, str]]:
-    """Return name of a resource -> the count that goes with it, and its number where nobody says it.
+    """Return name of a resource -> the count that goes with it, and its number where the container names none.
 
     A container that mixes words gets the count of any of them, and is refused by the policy on requests.
     """

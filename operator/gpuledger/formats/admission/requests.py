@@ -1,4 +1,4 @@
-"""Which requests the API server refuses at once: those that no node could ever serve, whoever sends them.
+"""Rules on requests that the API server rejects at once: those that no node could ever serve.
 
 The rules are those of request.py, as far as CEL can say them in few words; the rest is refused by the operator, with a
 reason on the pod. What is accepted there must never be refused here.
@@ -20,12 +20,12 @@ Json = dict[str, Any]
 ITS_SCHEDULER = "this pod asks for GPUs, but its scheduler "
 WRITE_SCHEDULER = " does not know who has them: write spec.schedulerName: "
 NAMES_ITS_NODE = (
-    "this pod asks for GPUs, and names its node itself, so nobody would choose cards for it: "
+    "this pod asks for GPUs, and names its node itself, so no scheduler would choose cards for it: "
     "remove spec.nodeName; to say which nodes it may use, write spec.nodeSelector"
 )
 
 AMOUNT = "c.resources.limits[n]"
-"""What container `c` says of resource `n`. Requests are the same: the API server sees to it."""
+"""Container `c`'s amount of resource `n`. Requests are the same: the API server sees to it."""
 
 TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""

@@ -1,4 +1,4 @@
-"""What the webhook says of a new pod: the policies' answers, for API servers that have none.
+"""The webhook's verdict on a new pod: the policies' answers, for API servers that have none.
 
 It reads pods with the operator's own functions, so what is accepted here can be placed, and nothing else is accepted.
 """
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What new pods are held to."""
+    """The rules for new pods."""
 
     dialects: Dialects
     scheduler_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which new pods the API server sends to the webhook, and where that is.
+"""The configurations of the admission webhook: which new pods the API server sends where.
 
 As few as possible, by the conditions of the policies: pods without GPUs must start whatever is wrong with us.
 """

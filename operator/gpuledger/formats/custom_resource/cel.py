@@ -1,4 +1,4 @@
-"""How values and texts are spelled in CEL, the language of the API server's policies."""
+"""Writes values and texts in CEL, the language of the API server's policies."""
 
 from __future__ import annotations
 

@@ -120,14 +120,14 @@ HELD_CARD_STAYS_ON_ITS_NODE: Final = Rule(
     field_path=".spec.nodeName",
 )
 
-# Whoever asked for a card of its own gets it, no matter which of the two came first.
+# A pod that requested a card of its own gets it, no matter which of the two came first.
 EXCLUSIVE_HOLDER_IS_ALONE: Final = Rule(
     rule="!self.holders.exists(h, h.exclusive) || self.holders.size() == 1",
-    message="an exclusive holder has to be alone on the card; choose a card that nobody holds",
+    message="an exclusive holder has to be alone on the card; choose a card that no pod holds",
     field_path=".holders",
 )
 
-# The pod's amounts are what counts; a container that was given more would take what nobody has counted.
+# The pod's amounts are what counts; a container that was given more would take what is not counted.
 CONTAINERS_WITHIN_THE_POD: Final = Rule(
     rule="self.containers.all(c, c.memoryMiB <= self.memoryMiB && c.cores <= self.cores)",
     message="a container has more of the card than its pod; the pod's amounts have to cover each container",

@@ -95,7 +95,7 @@ class _Part(BaseModel):
 
 
 class Capacity(_Part):
-    """What the card offers in all."""
+    """The amounts that the card offers in total."""
 
     memory_mib: SomeMemoryMiB = Field(description="Memory of the card, in MiB.")
     cores: Cores = Field(
@@ -105,7 +105,7 @@ class Capacity(_Part):
 
 
 class CardSpec(_Part):
-    """What the card is and where it sits, taken from the node."""
+    """The card, as its node reports it."""
 
     # One owner, as for the status: else each link of each card has an entry of its own in metadata.managedFields.
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
@@ -116,14 +116,14 @@ class CardSpec(_Part):
         pattern=UUID_PATTERN,
         description="UUID of the card, as its driver spells it. In lower case it is the name of this object.",
     )
-    node_name: DnsName = Field(description="Node that the card sits in. Cannot change while a pod holds the card.")
+    node_name: DnsName = Field(description="Node that the card is in. Cannot change while a pod holds the card.")
     index: int = Field(
         ge=0,
         le=MAX_INDEX,
         json_schema_extra={"format": "int32"},
         description="Number of the card on its node, counted from 0. Can change at a reboot; the UUID does not.",
     )
-    vendor: Word = Field(description="Who made the card, such as nvidia.")
+    vendor: Word = Field(description="Vendor of the card, such as nvidia.")
     model: Line = Field(description="Model of the card, as its driver names it.")
     mode: Word = Field(
         description="How the node keeps shares of the card apart, such as none, mps, hami-core or mig. "
@@ -134,19 +134,19 @@ class CardSpec(_Part):
         ge=-1,
         le=MAX_INDEX,
         json_schema_extra={"format": "int32"},
-        description="NUMA node of the card; -1 or absent where the machine does not say.",
+        description="NUMA node of the card; -1 or absent where the machine does not report it.",
     )
-    healthy: bool = Field(description="Whether the node says that the card works. If not, it takes no new pods.")
-    capacity: Capacity = Field(description="What the card offers in all. Shares never add up to more.")
+    healthy: bool = Field(description="Whether the node reports that the card works. If not, it takes no new pods.")
+    capacity: Capacity = Field(description="What the card offers in total. Shares never add up to more.")
     links: dict[str, LinkScore] | None = Field(
         default=None,
         max_length=MAX_LINKS,
-        description="How well the card reaches others of its node: the other card's UUID to a score, higher is better.",
+        description="Links to other cards of its node: the other card's UUID to a score, higher is better.",
     )
 
 
 class Used(_Part):
-    """What the holders take together."""
+    """The sum over the holders."""
 
     memory_mib: MemoryMiB = Field(description="Memory held, in MiB. Always the sum over the holders.")
     cores: Cores = Field(description="Compute held, in percent of the card. Always the sum over the holders.")
@@ -159,7 +159,7 @@ def unique_by(key: str) -> JsonDict:
 
 
 class ContainerShare(_Part):
-    """What one container of the pod gets of the card."""
+    """One container's part of the card."""
 
     name: DnsLabel = Field(description="Name of the container. A container has at most one share of a card.")
     memory_mib: MemoryMiB = Field(description="Memory that the container may use, in MiB.")
@@ -192,8 +192,8 @@ class _WholeShare(_Share):
         ge=0,
         le=LONGEST_GRACE_KEPT_S,
         json_schema_extra={"format": "int32"},
-        description=f"How long the pod may take to end once it is told to; absent: {DEFAULT_GRACE_S} s. A pod that is "
-        "gone without a word of its node keeps its share for that time, and longer.",
+        description=f"How long the pod may take to end once it is deleted; absent: {DEFAULT_GRACE_S} s. A pod that is "
+        "gone without a report of its node keeps its share for that time, and longer.",
     )
     containers: tuple[ContainerShare, ...] = Field(
         max_length=MAX_CONTAINERS,
@@ -208,7 +208,7 @@ class Holder(_WholeShare):
 
     state: HolderState = Field(
         description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
-        "back; the pod is gone and may still run, or its bind was given up. reserved: room kept for a pod that waits "
+        "back; the pod is gone and may still run, or its bind failed. reserved: room kept for a pod that waits "
         "for others to leave."
     )
     attempt: Attempt | None = Field(
@@ -217,7 +217,7 @@ class Holder(_WholeShare):
         "to the entry test it: one that arrives late, meant for an earlier attempt, changes nothing.",
     )
     deadline: AwareDatetime | None = Field(
-        default=None, description="When a reserved or releasing share is given up if nothing else happens."
+        default=None, description="When a reserved or releasing share expires if nothing else happens."
     )
 
 
@@ -228,14 +228,14 @@ class Claim(_WholeShare):
         ge=1,
         le=MAX_CARDS_OF_ONE_POD,
         json_schema_extra={"format": "int32"},
-        description="How many cards the pod gets in all. Nobody is evicted before all of them are claimed.",
+        description="How many cards the pod gets in total. No pod is evicted before all of them are claimed.",
     )
     victims: tuple[Victim, ...] = Field(
         max_length=MAX_HOLDERS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="UIDs of the holders of this card that gpuledger evicts for it. Empty where the scheduler does.",
+        description="UIDs of the holders of this card that gpuledger evicts for it. Empty if kube-scheduler evicts.",
     )
-    deadline: AwareDatetime = Field(description="When the claim is given up if the pod has not come to its cards.")
+    deadline: AwareDatetime = Field(description="When the claim expires if the pod has not got its cards.")
 
 
 class Conflict(_Share):
@@ -245,18 +245,18 @@ class Conflict(_Share):
 
 
 class CardStatus(_Part):
-    """Who holds the card. Kept by gpuledger; the API server refuses a holder that does not fit."""
+    """Which pods hold the card. Written by gpuledger; the API server rejects a holder that does not fit."""
 
     # One owner for the whole status: metadata.managedFields stays the same size, however many holders there are.
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     phase: CardPhase = Field(
-        description="Pending: just found, its holders are still being looked up. Ready: takes pods. Unhealthy: the "
-        "node says that it is broken. Unavailable: its node no longer offers it. Cordoned: a person has set the "
-        "annotation gpuledger.dev/cordoned. Unaccounted: somebody may use the card whose share is not in the ledger. "
+        description="Pending: just found, the operator still looks up its holders. Ready: takes pods. Unhealthy: the "
+        "node reports a fault. Unavailable: its node no longer offers it. Cordoned: an administrator has set the "
+        "annotation gpuledger.dev/cordoned. Unaccounted: a pod may use the card without a share in the ledger. "
         "Only a Ready card takes new pods."
     )
-    reason: Line | None = Field(default=None, description="Why the card is not Ready, for people.")
+    reason: Line | None = Field(default=None, description="Why the card is not Ready, in words.")
     used: Used = Field(description="What the holders take together, out of spec.capacity.")
     pods: Line | None = Field(default=None, description="The holders in one line, shortened where there are many.")
     holders: tuple[Holder, ...] = Field(
@@ -269,13 +269,13 @@ class CardStatus(_Part):
         max_length=MAX_CLAIMS,
         json_schema_extra=unique_by("podUID"),
         description="Shares promised to pods of higher priority, for which holders have to leave. Not counted in used, "
-        "since it is not free yet; nobody else gets what becomes free.",
+        "since it is not free yet; no other pod gets what becomes free.",
     )
     conflicts: tuple[Conflict, ...] | None = Field(
         default=None,
         max_length=MAX_CONFLICTS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="Shares found on the node that do not fit. They are not counted; somebody has to look at them.",
+        description="Shares found on the node that do not fit. They are not counted, and need an administrator.",
     )
 
 
@@ -283,11 +283,11 @@ class GPUAllocation(_Part):
     """One GPU of the cluster, and every share of it that pods hold.
 
     The status is the ledger. A pod is entered here before it is bound to a node, and the API server refuses an entry
-    that does not fit, whoever writes it.
+    that does not fit, no matter which client writes it.
     """
 
-    spec: CardSpec = Field(description="What the card is and where it sits, taken from the node. Not to be edited.")
+    spec: CardSpec = Field(description="What the card is and where it is, as its node reports it. Not to be edited.")
     status: CardStatus | None = Field(
         default=None,
-        description="Who holds the card. Kept by gpuledger; the API server refuses a holder that does not fit.",
+        description="The pods that hold the card. Written by gpuledger; the API server rejects what does not fit.",
     )

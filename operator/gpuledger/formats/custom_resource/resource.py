@@ -1,4 +1,4 @@
-"""What the custom resource `GPUAllocation` is called, and how much may be in it.
+"""The names of the custom resource `GPUAllocation`, and its limits.
 
 Apart from its models: a command that only reads cards starts without pydantic, a fifth of a second sooner.
 """

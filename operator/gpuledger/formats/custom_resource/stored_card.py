@@ -146,7 +146,7 @@ def pods_column(holders: Iterable[Holder]) -> str:
 def _cordoned(annotations: Mapping[str, str] | None) -> str:
     if not annotations or CORDON_ANNOTATION not in annotations:
         return ""
-    return annotations[CORDON_ANNOTATION] or "by a person, who has not said why"
+    return annotations[CORDON_ANNOTATION] or "by a person, without a reason"
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:

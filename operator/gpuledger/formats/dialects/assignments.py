@@ -1,4 +1,4 @@
-"""What HAMi's and Volcano's device plugins, and their old pods, say of a pod's cards.
+"""Assignments of cards to pods in the annotations of HAMi and Volcano.
 
 HAMi: containers in order, the init containers first, each closed by `;`; in it cards, each closed by `:`; a card is
 `uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor.
@@ -108,7 +108,7 @@ def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
 
 
 def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] | None:
-    """Return whose device plugin has still to find this pod, None for nobody's; of Volcano's the number of cards, too.
+    """Return whose device plugin has still to find this pod, None if none has; of Volcano's the number of cards, too.
 
     That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
     where it is known whose plugin it is, the words of others say nothing.

@@ -147,7 +147,7 @@ class _NodeFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """What a ConfigMap means here."""
+    """A ConfigMap, as gpuledger reads it."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     nodes: NodeConfigs | None = None

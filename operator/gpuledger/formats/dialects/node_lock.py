@@ -17,7 +17,7 @@ LOCK_ANNOTATION = "hami.io/mutex.lock"
 
 @dataclass(frozen=True, slots=True)
 class NodeLock:
-    """Who a node is locked for, and since when; None if the text does not say."""
+    """The pod that a node is locked for, and since when; None if the text does not say."""
 
     since: datetime | None
     namespace: str = ""
@@ -38,7 +38,7 @@ def lock_text(pod: Pod, now: datetime) -> str:
 
 
 def read_lock(node: Mapping[str, Any]) -> NodeLock | None:
-    """Return the lock of a node, None if there is none. A text that can't be read is a lock of nobody, since ever."""
+    """Return the lock of a node, None if there is none. An unreadable text is a lock without a holder or a time."""
     text = ((node.get("metadata") or {}).get("annotations") or {}).get(LOCK_ANNOTATION)
     if text is None:
         return None

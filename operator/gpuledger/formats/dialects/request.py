@@ -1,4 +1,4 @@
-"""What containers ask for, in whichever vocabulary: the words in `resources`, and what was left out."""
+"""Containers' requests in any vocabulary: the names in `resources`, and the defaults of omitted ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_CARDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for, and what of that it did not say itself."""
+    """One container's request, and the parts of it that are defaults."""
 
     name: str
     demand: Demand
@@ -61,7 +61,7 @@ def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
 
 
 def too_many_containers(most: int) -> str:
-    """Return what a user is told whose pod has more containers with cards than that."""
+    """Return the message for a pod that has more containers with cards than that."""
     return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
 
 
@@ -182,7 +182,7 @@ class _Reader:
             cards = vocabulary.default_gpus
             if not cards:
                 raise BadInput(
-                    f"{self._where} asks for a share of GPUs, and not for a number of them: set {vocabulary.count}"
+                    f"{self._where} asks for a share of GPUs, but not for a number of them: set {vocabulary.count}"
                 )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)

@@ -57,7 +57,7 @@ OTHER_POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a pod's annotations say of its cards."""
+    """A pod's choice of cards, from its annotations."""
 
     cards: CardFilter = ANY_NVIDIA
     one_numa_node: bool = False
@@ -138,6 +138,6 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
             if word in POLICIES:
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
-                raise BadInput(f"annotation {name}: {word[:64]!r} is no policy; there are {', '.join(POLICIES)}")
+                raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; policies are {', '.join(POLICIES)}")
             warnings.append(f"annotation {name}: {word} has no effect; {OTHER_POLICIES[word]}")
     return "", tuple(warnings)

@@ -20,7 +20,7 @@ Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
 
 
 UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
-"""What PyYAML raises for text that it can't read, such as `!!bool x` or the 45th of a month."""
+"""Errors of PyYAML for text that it can't read, such as `!!bool x` or the 45th of a month."""
 
 
 class _Row(BaseModel):
@@ -85,7 +85,7 @@ class VendorRow(_Row):
         return self
 
     def assignment_annotations(self) -> AssignmentAnnotations | None:
-        """Return how HAMi's device plugin for these cards is told which ones a pod has."""
+        """Return how HAMi's device plugin for these cards learns which ones a pod has."""
         assignment = self.assignment
         if assignment is None:
             return None

@@ -15,7 +15,7 @@ from gpuledger.model.node_offer import Dialect
 
 
 class Several(StrEnum):
-    """What a container may have of each card if it asks for several."""
+    """A container's part of each card if it requests several."""
 
     SPLIT = "split"
     """Shares of each, as of one card alone."""
@@ -102,7 +102,7 @@ class NodeRegister:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentAnnotations:
-    """How HAMi's device plugin for a kind of card is told which cards a pod has: two annotations, a word in them."""
+    """How HAMi's device plugin for a kind of card learns which cards a pod has: two annotations, a word in them."""
 
     to_allocate: str = "hami.io/vgpu-devices-to-allocate"
     allocated: str = "hami.io/vgpu-devices-allocated"
@@ -125,7 +125,7 @@ class Dialects:
     vocabularies: tuple[Vocabulary, ...]
     registers: tuple[NodeRegister, ...] = ()
     assignments: Mapping[tuple[str, str], AssignmentAnnotations] = field(default_factory=dict, compare=False)
-    """(Vendor, model) of a card -> how HAMi's plugin is told of it; a model that is empty stands for all."""
+    """(Vendor, model) of a card -> how HAMi's plugin names it; a model that is empty stands for all."""
     node_label: tuple[str, str] | None = None
     """Key and value of the label without which a node's cards are not ours."""
     most_containers: int = MOST_CONTAINERS
@@ -142,7 +142,7 @@ class Dialects:
         object.__setattr__(self, "by_name", found)
 
     def assignment(self, card: Card) -> AssignmentAnnotations:
-        """Return how HAMi's device plugin is told of a card."""
+        """Return how a card is named to HAMi's device plugin."""
         found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
         return found or AssignmentAnnotations()
 
@@ -153,7 +153,7 @@ class Dialects:
 
     @property
     def volcano_memory_unit_mib(self) -> int:
-        """What 1 stands for where Volcano speaks of memory."""
+        """The unit of Volcano's memory, in MiB."""
         units = [each.memory_unit_mib for each in self.registers if each.dialect is Dialect.VOLCANO]
         return units[0] if units else 1
 

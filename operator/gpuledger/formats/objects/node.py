@@ -39,13 +39,13 @@ class NodeFacts:
     registers: tuple[tuple[NodeRegister, str], ...]
     """The registers that the node has, as they are: ours alone if there is one."""
     scores: str | None
-    """How well its cards reach each other, as HAMi's device plugin says it."""
+    """Scores of the links between its cards, from HAMi's device plugin."""
     offered: frozenset[str]
     """Count resources of which some amount is allocatable; the kubelet sets it to 0 when the device plugin is gone."""
     offer: NodeOffer | None
-    """What its device plugin serves; None while it does not answer."""
+    """The offer of its device plugin; None while that does not answer."""
     host: HostAmounts | None = None
-    """What it offers to pods of CPU and memory, if it says so."""
+    """Its allocatable CPU and memory, if it reports them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ def _offer(
         return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
     if not served:
         return None
-    # A pod is told of its cards in one dialect: what a plugin of another one has beside it can't be given out.
+    # A pod's annotations name its cards in one dialect: what a plugin of another one has beside it can't be given out.
     dialect = registers[0][0].dialect
     return NodeOffer(dialect, served & {each.count for each, _ in registers if each.dialect is dialect}, once)
 
 
 def _contradictions(facts: NodeFacts) -> Iterable[str]:
-    """Yield what a person should know of a node whose cards nobody will get."""
+    """Yield what an administrator should know of a node whose cards no pod will get."""
     for register, _ in facts.registers:
         # KNOWN_COUNTS are names of NVIDIA's cards: no other vendor's plugin serves these.
         others = sorted(facts.offered & {*KNOWN_COUNTS} - {register.count}) if register.vendor == NVIDIA else []

@@ -25,7 +25,7 @@ containers, and etcd takes 1.5 MiB. An ordinary pod has some 10 kB. A user can m
 well."""
 
 LONGEST_GRACE_S = 3_600
-"""Who may take longer to end is the last to be asked to leave, and is waited for no longer."""
+"""Pods that may take longer to end are evicted last, and no pod waits longer for them."""
 
 
 def pod_identity(pod: Json) -> Pod:
@@ -117,7 +117,7 @@ def created_at(pod: Json) -> str:
 
 
 def scheduler_of(pod: Json) -> str:
-    """Return the name of the scheduler profile that has to place the pod; nobody can change it."""
+    """Return the name of the scheduler profile that has to place the pod; it can't be changed."""
     return str((pod.get("spec") or {}).get("schedulerName") or "")
 
 
@@ -178,7 +178,7 @@ def _is_given_up(pod: Json) -> bool:
 
 
 def _statuses(pod: Json) -> Iterator[Json]:
-    """Yield what the kubelet has told of each container."""
+    """Yield what the kubelet has reported of each container."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
         yield from status.get(kind) or ()
@@ -209,7 +209,7 @@ def bound_at(pod: Json) -> str:
 
 
 def container_ids(pod: Json) -> list[str]:
-    """Return the runtime's ids of the pod's containers, as far as the kubelet has told them."""
+    """Return the runtime's ids of the pod's containers, as far as the kubelet has reported them."""
     return [str(each["containerID"]).rpartition("//")[2] for each in _statuses(pod) if each.get("containerID")]
 
 
@@ -238,13 +238,13 @@ def leaves_at(pod: Json) -> str:
 
 
 def grace_s(pod: Json) -> int:
-    """Return how many seconds the pod may take to end once it is told to."""
+    """Return how many seconds the pod may take to end once it is deleted."""
     given = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if given is None else int(given)
 
 
 def leaves_slowly(pod: Json) -> bool:
-    """Tell whether nobody can be expected to wait until the pod has left: the API server takes 63 bits of seconds."""
+    """Tell whether it makes no sense to wait until the pod has left: the API server takes 63 bits of seconds."""
     return grace_s(pod) > LONGEST_GRACE_S
 
 

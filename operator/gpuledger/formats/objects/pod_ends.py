@@ -1,4 +1,4 @@
-"""What a node's agent says of pods that have ended without a word of their kubelet: whether anything of them runs.
+"""An agent's report of pods that have ended without a report of their kubelet: whether any process runs.
 
     {"6d0c...": "runs 8f2e...", "91ab...": "ended"}
 
@@ -34,7 +34,7 @@ def ends_annotation(runs: Mapping[str, bool], containers: Mapping[str, Collectio
 
 
 def read_ends(node: Mapping[str, Any]) -> dict[str, bool] | None:
-    """Return UID of a pod -> whether anything of it runs; None if nobody answers for the node.
+    """Return UID of a pod -> whether anything of it runs; None if no agent answers for the node.
 
     Raises BadInput for an annotation that can't be read.
     """

@@ -1,1 +1,1 @@
-"""What kubelet and container runtime read and write."""
+"""Formats of kubelet and container runtime."""

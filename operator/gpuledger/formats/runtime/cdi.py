@@ -39,7 +39,7 @@ _LISTS = ("env", "deviceNodes", "hooks", "mounts", "additionalGids", "netDevices
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one container got, as our file says it: enough to recognise the file's owner after a restart."""
+    """One container's cards, as our file has them: enough to recognise the file's owner after a restart."""
 
     name: str
     """Name of the device: never used for another container."""
@@ -61,7 +61,7 @@ class Grant:
 
 
 def device_name(name: str) -> str:
-    """Return the name by which a runtime is told of a device."""
+    """Return the name of a device for a container runtime."""
     return f"{KIND}={name}"
 
 

@@ -1,7 +1,7 @@
 """The kubelet's own record of which container has which slots, and what its device plugin answered for it.
 
 Source: k8s.io/kubernetes `pkg/kubelet/cm/devicemanager/checkpoint`, in this form since 1.20. It is the kubelet's own
-file and no API: whoever reads it must be able to do without.
+file and no API: its readers must be able to do without.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CheckpointEntry:
     resource: str
     slots: frozenset[str]
     answer: bytes
-    """What the plugin answered, a ContainerAllocateResponse: what the kubelet will pass to the runtime."""
+    """The plugin's answer, a ContainerAllocateResponse, which the kubelet passes to the runtime."""
 
 
 def read_checkpoint(text: bytes) -> tuple[CheckpointEntry, ...]:

@@ -1,1 +1,1 @@
-"""What kube-scheduler asks, and how it is configured."""
+"""Formats of kube-scheduler: extender requests, and its configuration."""

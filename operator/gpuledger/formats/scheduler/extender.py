@@ -14,7 +14,7 @@ import orjson
 from gpuledger.model.errors import BadInput
 
 NAMES_KEY = b',"NodeNames":['
-"""What comes before the names of the nodes, the last field of a request. Within a string its quotes are escaped."""
+"""The text before the names of the nodes, the last field of a request. Within a string its quotes are escaped."""
 
 SEARCHES = 8
 """Names that are looked for in the text, before it is decoded: that takes as long as about sixteen of them."""

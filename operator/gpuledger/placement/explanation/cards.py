@@ -25,7 +25,7 @@ def card_verdict(demand: Demand, entry: CardEntry, room: Room | None, closed: st
     wanted = demand.amounts_on(card.capacity)
     if not wanted.fits_in(card.capacity):
         short = _lacking(wanted, card.capacity)
-        return CardVerdict(card, Reason.CARD_TOO_SMALL, f"has {amounts_text(short)} less than is asked for", short)
+        return CardVerdict(card, Reason.CARD_TOO_SMALL, f"has {amounts_text(short)} less than requested", short)
     if not card.healthy:
         return CardVerdict(card, Reason.UNHEALTHY, entry.reason or "its node reports a fault")
     if room is None and entry.cordoned:
@@ -33,7 +33,7 @@ def card_verdict(demand: Demand, entry: CardEntry, room: Room | None, closed: st
     if room is None and closed:
         return CardVerdict(card, Reason.UNACCOUNTED, closed)
     if room is None:
-        return CardVerdict(card, Reason.UNHEALTHY, "its holders are still being looked up")
+        return CardVerdict(card, Reason.UNHEALTHY, "the operator still looks up its holders")
     if fits(demand, room):
         return CardVerdict(card, None, "takes it")
     return _verdict_on_room(demand, entry, room, wanted)
@@ -90,7 +90,7 @@ def _filtered(wanted: CardFilter, card: Card) -> str:
         return f"model {card.model}, not {' or '.join(wanted.use_models)}"
     avoided = next((part for part in wanted.avoid_models if part.lower() in model), "")
     if avoided:
-        return f"model {card.model}, and {avoided} is to be avoided"
+        return f"model {card.model}, and the pod avoids {avoided}"
     if wanted.use_uuids and card.uuid not in wanted.use_uuids:
         return "not among the UUIDs that the pod names"
     if card.uuid in wanted.avoid_uuids:
@@ -115,4 +115,4 @@ def _by_size(entry: CardEntry) -> tuple[str, ...]:
 def _kept(entry: CardEntry) -> str:
     """Tell how much of what is taken is only kept for pods that are not there yet."""
     kept = total(share.amounts for uid, share in entry.shares_by_pod() if uid not in entry.holders)
-    return f"; of what is taken, {kept.memory_mib:,} MiB are kept for pods on their way" if kept != NOTHING else ""
+    return f"; {kept.memory_mib:,} MiB of this are reserved for pods on their way" if kept != NOTHING else ""

@@ -25,7 +25,7 @@ def explain_node(
 ) -> NodeVerdict:
     """Return the verdict on a node for a pod. `entries` are the ledger's lines of its cards.
 
-    `closed` are those that somebody may use who is not in the ledger: UUID -> why.
+    `closed` are those that a pod may use that is not in the ledger: UUID -> why.
 
     Where the `work` is spent before cards for all containers were found, they count as not fitting together.
 

@@ -11,9 +11,9 @@ from gpuledger.model.request import Shape
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 
 _OF_THE_NODE = {
-    Reason.NO_INVENTORY: "needs GPUs that its node agent reports: so far there are 0 in the ledger",
-    Reason.AGENT_NOT_READY: "needs its GPU node agent to be ready: look at the agent's pod on the node, and its log",
-    Reason.NODE_NOT_STARTING: "needs a kubelet and a GPU node agent that start the pods it has: look at their logs",
+    Reason.NO_INVENTORY: "needs GPUs that its node agent reports: the ledger has none of this node",
+    Reason.AGENT_NOT_READY: "needs its GPU node agent to be ready: check the agent's pod on the node, and its log",
+    Reason.NODE_NOT_STARTING: "needs a kubelet and a GPU node agent that start the pods it has: check their logs",
     Reason.PLUGIN_LIMIT: "needs a pod with one container and no init container, or a node with another device plugin",
 }
 
@@ -62,7 +62,7 @@ def _together(shape: Shape, node: NodeRoom) -> str:
     memory_mib = sum(demand.cards * (demand.memory_mib or 0) for demand in shape)
     asked = f"{sum(demand.cards for demand in shape)} shares" + (f" with {memory_mib:,} MiB" if memory_mib else "")
     return (
-        f"each container fits alone, and not all together: they ask for {asked}, and the cards here have "
+        f"each container fits alone, but not all together: they ask for {asked}, and the cards here have "
         f"{amounts_text(free) or 'nothing'} free in all"
     )
 

@@ -24,7 +24,7 @@ COVERED = 0.95
 """Typical are the most frequent kinds of pods, until they make up this part of all."""
 
 REFRESHED_EVERY = 1000
-"""Arrivals after which the typical pods are determined anew."""
+"""Arrivals after which the typical pods are determined again."""
 
 
 class Fgd:
@@ -34,7 +34,7 @@ class Fgd:
         self._nodes = NodeTable(ledger)
         self._mix = mix
         self._version = 0
-        self._next = 0  # number of arrivals at which the typical pods are determined anew
+        self._next = 0  # number of arrivals at which the typical pods are determined again
         self._typical = _TypicalPods(self._nodes, [])
 
     @property
@@ -43,7 +43,7 @@ class Fgd:
         return self._version
 
     def tick(self) -> None:
-        """Determine the typical pods anew, when enough pods have come."""
+        """Determine the typical pods again, when enough pods have come."""
         if self._mix.arrivals >= self._next:
             self._next = self._mix.next_look(REFRESHED_EVERY)
             self._version += 1

@@ -1,4 +1,4 @@
-"""Which pods are to be expected: those that came lately, the later the more they count.
+"""The pods to expect: those that came lately, the later the more they count.
 
 And how many of those that get cards give them back: whether the cluster fills, or is in a steady state.
 """
@@ -60,7 +60,7 @@ class Mix:
         self._fixed = True
 
     def arrived(self, footprint: Footprint) -> None:
-        """Take in a new pod."""
+        """Observe a new pod."""
         self.arrivals += 1
         self._given_out *= self._fading
         self._given_back *= self._fading
@@ -79,20 +79,20 @@ class Mix:
         return self.arrivals + max(1, min(self.arrivals, every))
 
     def given_out(self, cards: float) -> None:
-        """Take in that a pod has got cards, or parts of cards."""
+        """Note that a pod has got cards, or parts of cards."""
         self._given_out += cards
 
     def given_back(self, cards: float) -> None:
-        """Take in that a pod has ended that had cards."""
+        """Note that a pod has ended that had cards."""
         self._given_back += cards
 
     def taken_over(self) -> None:
-        """Take in that pods come and go since before this began to count."""
+        """Note that pods come and go since before this began to count."""
         self._given_out = self._given_back = CARDS_BEFORE
 
     @property
     def turnover(self) -> float:
-        """What was given back lately, divided by what was given out: 0 while the cluster fills, 1 in a steady state."""
+        """Cards released lately, divided by cards given out: 0 while the cluster fills, 1 in a steady state."""
         return min(1.0, self._given_back / self._given_out) if self._given_out > 0 else 0.0
 
     def expected(self) -> Sequence[Expected]:

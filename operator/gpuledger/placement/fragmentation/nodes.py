@@ -55,10 +55,10 @@ class NodeTable:
         self.cpu: Floats = np.zeros(64, dtype=np.float32)
         self.memory: Floats = np.zeros(64, dtype=np.float32)
         self.changed: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
-        """Node -> number of the ledger's change that was the last to be taken in here."""
+        """Node -> number of the ledger's change that was the last applied here."""
 
     def sync(self) -> None:
-        """Take in what has changed in the ledger."""
+        """Apply what has changed in the ledger."""
         names, changes = list(self._ledger.touched_since(self._seen)), self._ledger.changes
         for name in names:
             self._take(self._ledger.node_room(name), changes)
@@ -70,11 +70,11 @@ class NodeTable:
 
     @property
     def seen(self) -> int:
-        """Number of the ledger's last change that is taken in."""
+        """Number of the ledger's last change that is applied."""
         return self._seen
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
-        """Return what a way does; the table must have taken in its node as it is."""
+        """Return what a way does; the table must have its node as it is."""
         number = self._numbers[candidate.node.name]
         left, after = self._left[number], self.remnants.after
         changes = []
@@ -97,7 +97,7 @@ class NodeTable:
         self._make_room(number, len(node.rooms))
         left = self._left[number] = [self.remnants.now(room) for room in node.rooms]
         if node.offer is None:
-            left = []  # nobody can have them
+            left = []  # no pod can have them
         self.cards[number] = NO_CARD
         self.cards[number, : len(left)] = left
         self.cpu[number] = UNLIMITED if node.host is None else node.host.cpu_milli
@@ -124,7 +124,7 @@ class CardSums:
         self._sums: Floats = np.zeros((0, width), dtype=np.float32)
 
     def sync(self) -> None:
-        """Take in what has changed of the nodes."""
+        """Apply what has changed of the nodes."""
         changed = self._nodes.changed_since(self._seen)
         self._seen = self._nodes.seen
         self._sums = _grown(self._sums, self._nodes.size)

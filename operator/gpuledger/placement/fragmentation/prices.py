@@ -63,7 +63,7 @@ class Prices:
         return costs
 
     def _sync(self) -> None:
-        """Take in what has changed of the nodes, and remnants that were not seen before."""
+        """Apply what has changed of the nodes, and remnants that were not seen before."""
         self._slots.sync()
         changed = self._nodes.changed_since(self._seen)
         self._seen = self._nodes.seen

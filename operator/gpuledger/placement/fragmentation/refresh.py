@@ -1,6 +1,6 @@
-"""How prices are kept up to date with the mix of pods and with what is idle.
+"""Keeps prices up to date with the mix of pods and with what is idle.
 
-They are made anew after some arrivals, in small steps between the questions of the scheduler: nobody waits for them.
+They are rebuilt after some arrivals, in small steps between the questions of the scheduler: no one waits for them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FragmentationPrices:
         return left
 
     def _refresh_remnants(self, left: Numbers) -> Iterator[None]:
-        """Make the worth of remnants anew, for each size of cards by itself: pods need another part of each."""
+        """Compute the worth of remnants again, for each size of cards by itself: pods need another part of each."""
         kinds = self._nodes.remnants.kinds
         for capacity in dict.fromkeys(card.capacity for card in kinds):
             alike = [kind for kind, card in enumerate(kinds) if card.capacity == capacity and kind < len(left)]

@@ -32,9 +32,9 @@ class Remnants:
         return self._number(self.kind(room.card), _free_milli(room))
 
     def after(self, remnant: int, room: Room, taken: Amounts, alone: bool) -> int:
-        """Return the number of what will be left of a card, now `remnant`, when somebody has taken this.
+        """Return the number of what will be left of a card, now `remnant`, when a pod has taken this.
 
-        Whoever is `alone` there leaves nothing.
+        A pod that is `alone` there leaves nothing.
         """
         kind, _ = self.found[remnant]
         return self._number(kind, 0 if alone else _part_milli(room.free - taken, room.card.capacity))
@@ -63,7 +63,7 @@ def _free_milli(room: Room) -> int:
 
 
 def _part_milli(free: Amounts, capacity: Amounts) -> int:
-    """Return what is free of a card that somebody is on: of memory or of cores, whichever is less."""
+    """Return what is free of a card that a pod is on: of memory or of cores, whichever is less."""
     if free.number < 1:
         return 0
     memory = free.memory_mib * WHOLE // max(capacity.memory_mib, 1)

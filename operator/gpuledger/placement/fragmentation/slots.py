@@ -33,7 +33,7 @@ MANY = 1e4
 
 
 class Worth:
-    """What slots of each kind are worth, in thousandths of a card; `turnover` says how they are counted, 0 to 1."""
+    """The worth of slots of each kind, in thousandths of a card; `turnover` says how they are counted, 0 to 1."""
 
     def __init__(self, weights: Numbers, turnover: float) -> None:
         self._weights = weights.astype(np.float32)
@@ -60,7 +60,7 @@ class Slots:
         self._sums = CardSums(nodes, self._on_card, len(pods))
 
     def sync(self) -> None:
-        """Take in what has changed of the nodes, which are synced already."""
+        """Apply what has changed of the nodes, which are synced already."""
         self._sums.sync()
 
     def of(self, nodes: Ints | NDArray[np.intp]) -> Floats:

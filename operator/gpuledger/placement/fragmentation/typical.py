@@ -17,7 +17,7 @@ from gpuledger.model.request import Demand, phases
 from gpuledger.placement.candidates import Footprint
 
 WHOLE = 1000
-"""Thousandths of a card that nobody is on. A pod that needs the card alone asks for as many."""
+"""Thousandths of a card that no pod is on. A pod that needs the card alone asks for as many."""
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.float64]

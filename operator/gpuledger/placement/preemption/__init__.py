@@ -1,1 +1,1 @@
-"""Who has to leave a node so that another pod fits there."""
+"""Choice of the victims on a node for another pod."""

@@ -1,4 +1,4 @@
-"""What must be free on one card for some containers of a pod: the rules of `placement.fit`, as numbers.
+"""The amounts that must be free on one card for some containers of a pod: the rules of `placement.fit`, as numbers.
 
 The search for victims asks this of thousands of sets of pods. So it is worked out once for a card, and what is freed
 is then only added up.
@@ -18,11 +18,11 @@ Numbers = tuple[int, int, int]
 
 
 class Need(NamedTuple):
-    """What containers of one pod need of a card that nobody else has alone."""
+    """The containers' needs on a card that no other pod has alone."""
 
     free: Numbers
     idle: bool
-    """Nobody else may be there."""
+    """No other pod may be there."""
 
 
 def need_on(card: Card, shape: Shape, containers: Sequence[int], phases: Sequence[Sequence[int]]) -> Need | None:

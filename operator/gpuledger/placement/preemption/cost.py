@@ -1,4 +1,4 @@
-"""What it costs to ask pods to leave, and in which order that compares.
+"""The cost of evicting pods, and its order.
 
 Source of the order: kube-scheduler, pickOneNodeForPreemption (pkg/scheduler/framework/preemption/preemption.go).
 """
@@ -25,7 +25,7 @@ One more victim always makes it larger: none of the first three gets smaller by 
 victims costs more than each set that it contains, and a search may give up what costs too much already."""
 
 FREE: Cost = (0, LOWEST_PRIORITY, 0, 0, -NOT_STARTED_S)
-"""Nobody has to leave. It is less than every other cost, and adds nothing to one."""
+"""No pod has to leave. It is less than every other cost, and adds nothing to one."""
 
 Low = tuple[int, int, int, int]
 """A lower bound of the first four numbers of a cost."""
@@ -40,7 +40,7 @@ class Tenant:
     uid: str
     priority: int
     started_s: int = 0
-    """Unix seconds, 0 if it has not started or nobody knows; then it is taken as having started last."""
+    """Unix seconds, 0 if it has not started or that is unknown; then it is taken as having started last."""
     budgets: tuple[str, ...] = ()
     """Names of the PodDisruptionBudgets that cover it, each once."""
     leaves: bool = False

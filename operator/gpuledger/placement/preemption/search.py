@@ -1,6 +1,6 @@
 """The cheapest victims on one node: which containers go on which cards, and who leaves these.
 
-Branch and bound, card after card. A pod's containers are put on a card, whoever is in the way leaves, and what is
+Branch and bound, card after card. A pod's containers are put on a card, pods in the way leave, and what is
 still to be placed goes on the cards that follow. Costs never get smaller on the way, and each card adds at least its
 lower bound: what can't be cheaper than the best so far is given up.
 """
@@ -87,7 +87,7 @@ class VictimSearch:
         """Return a card by its place in the order of the search."""
         return self._node_tenants.cards[self._order[place]]
 
-    # What is known of each card before the search.
+    # The data of each card before the search.
 
     def _lowest(self, card: int) -> list[Low | None]:
         """Return what each container by itself costs on a card at least, None where there is never room for it."""

@@ -1,7 +1,7 @@
-"""Which sets of tenants must leave one card, so that there is room for some containers of a pod.
+"""Finds the sets of tenants that must leave one card, so that there is room for some containers of a pod.
 
 A *set* is minimal: with any one of its tenants back, there is no room. Victims on a node are unions of such sets, for
-whoever is in none of them need not leave. Of two sets, one is left out if the other is as good whoever leaves the
+a pod in none of them need not leave. Of two sets, one is left out if the other is as good whatever pods leave the
 other cards.
 """
 
@@ -205,7 +205,7 @@ class _SetSearch:
 
 
 class _Tail(NamedTuple):
-    """What is known of the kinds from a position on."""
+    """Sums over the kinds from a position on."""
 
     together: Numbers
     """What all of them take."""
@@ -278,9 +278,9 @@ def _undominated(found: Iterable[LeavingSet], work: Work) -> list[LeavingSet]:
 
 
 def _replaces(one: LeavingSet, other: LeavingSet) -> bool:
-    """Tell whether one set costs no more than the other beside whoever else leaves; by itself it costs no more.
+    """Tell whether one set costs no more than the other whatever other pods leave; by itself it costs no more.
 
-    The highest priority can be that of somebody else, and then the sum of the priorities decides. So neither may be
+    The highest priority can be that of another pod, and then the sum of the priorities decides. So neither may be
     larger. The start only matters where all else is equal.
     """
     if one.shared & ~other.shared or any(mine > its for mine, its in zip(one.counts, other.counts, strict=True)):

@@ -16,7 +16,7 @@ from gpuledger.placement.preemption.card_needs import Numbers
 from gpuledger.placement.preemption.cost import LOWEST_PRIORITY, Cost, Tenant
 
 Place = tuple[int, int, int, int, bool]
-"""What a pod has of a card: the card's position, memory in MiB, cores in percent, slots, and whether it is alone."""
+"""A pod's part of a card: the card's position, memory in MiB, cores in percent, slots, and whether it is alone."""
 
 
 @dataclass(slots=True)
@@ -56,9 +56,9 @@ class OccupiedCard:
     card: Card
     free: Numbers
     fixed: bool
-    """Somebody is there who stays."""
+    """A pod is there that stays."""
     shut: bool
-    """Somebody who stays has the card alone."""
+    """A pod that stays has the card alone."""
     kinds: list[tuple[TenantKind, Numbers, bool]] = field(default_factory=list)
     """The kinds on it, the cheapest first; what each of their tenants takes of it, and whether alone."""
 

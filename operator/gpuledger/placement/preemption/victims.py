@@ -1,4 +1,4 @@
-"""Who has to leave a node so that a pod fits there: the cheapest victims, by kube-scheduler's order of costs.
+"""Chooses the cheapest victims on a node for a pod, by kube-scheduler's order of costs.
 
 kube-scheduler's own answer is often dearer: it lets all pods of a lower priority go and takes them back one by one,
 the most important first, and it knows nothing of cards. Here whole sets of victims are compared. Pods that leave anyway
@@ -89,7 +89,7 @@ def cheapest_eviction(
     below: Cost | None = None,
     work: Work | None = None,
 ) -> Eviction | None:
-    """Return who has to leave a node for a pod of this shape: the victims that cost least; nobody, if it fits anyway.
+    """Return who has to leave a node for a pod of this shape: the victims that cost least; none, if it fits anyway.
 
     `entries` are the ledger's lines of the node's cards. `tenants`, by pod UID, are all that may be asked to leave,
     here or elsewhere, and those that leave anyway; who is not among them stays. `allowed` are the evictions that each

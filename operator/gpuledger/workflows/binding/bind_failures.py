@@ -2,7 +2,7 @@
 
 Several times in a row: they are put off. Whatever is wrong with them, others go first.
 
-On a node: they get another one next time, if another one fits. Nobody says that something fails between Filter and
+On a node: they get another one next time, if one fits. kube-scheduler does not report failures between Filter and
 Bind, such as Reserve, Permit or PreBind; it shows when kube-scheduler asks for the pod again without having asked to
 bind it. If it names the node again, the node is fit by its own rules, and has led nowhere. If it does not name it, it
 keeps the pod off the node by itself, and nothing is remembered.
@@ -52,15 +52,15 @@ class BindFailures:
         return set(self._failures)
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that a pod was bound, or is gone."""
+        """Note that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
 
     def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
-        """Take in which nodes kube-scheduler was offered for a pod."""
+        """Note which nodes kube-scheduler was offered for a pod."""
         self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
 
     def bind_begins(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has come as far as Bind with what it was offered."""
+        """Note that kube-scheduler has come as far as Bind with what it was offered."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.offered = ()
@@ -77,13 +77,13 @@ class BindFailures:
         return failures.nodes
 
     def start_over(self, pod_uid: str) -> None:
-        """Take in that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.nodes = Latest(NODES_KEPT)
 
     def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
-        """Take in why a bind has failed. What says nothing of the pod, or of the node, does not count."""
+        """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
         if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, BindAbandoned)):
@@ -105,4 +105,4 @@ class BindFailures:
     def check(self, pod: Pod) -> None:
         """Raise BindFailed if a pod is put off."""
         if self.put_off_s(pod.uid):
-            raise BindFailed(f"pod {pod} could not be bound several times in a row; it is tried again after a pause")
+            raise BindFailed(f"binding pod {pod} failed several times in a row; the operator retries after a pause")

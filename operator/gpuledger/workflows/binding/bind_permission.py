@@ -42,7 +42,7 @@ class BindPermission:
 
     @contextmanager
     def question(self, is_heard: Callable[[], bool]) -> Iterator[None]:
-        """Let Bindings be sent as long as this lasts, and `is_heard` says that somebody still listens.
+        """Let Bindings be sent as long as this lasts, and `is_heard` says that a caller still listens.
 
         The latest question counts: kube-scheduler asks again only when it waits for the one before no more.
         """
@@ -54,7 +54,7 @@ class BindPermission:
             question.is_over = True
 
     def expect_question(self, is_expected: bool) -> None:
-        """Take in whether kube-scheduler would still take the node; if not, whoever waits for a question fails."""
+        """Note whether kube-scheduler would still take the node; if not, each bind that waits for a question fails."""
         self._is_expected = is_expected
         self._news.set()
 
@@ -69,8 +69,8 @@ class BindPermission:
     async def sending(self) -> AsyncIterator[None]:
         """Wait until a Binding may be sent; what is done inside sends it, and finds out what has become of it.
 
-        Raises BindAbandoned if nobody asks any more. Where the outcome of an earlier Binding is unknown it does not
-        wait: it has to be found out before kube-scheduler is told anything.
+        Raises BindAbandoned if the scheduler no longer asks. If an earlier Binding's outcome is unknown, it does not
+        wait: that has to be found out before kube-scheduler gets an answer.
         """
         await self._until_asked()
         self._nothing_under_way.clear()
@@ -93,7 +93,7 @@ class BindPermission:
             async with asyncio.timeout(ASKED_AGAIN_S):
                 while not self._is_asked():
                     if not self._is_expected or self.is_unanswered:
-                        raise BindAbandoned("kube-scheduler does not wait for the pod's Binding any more")
+                        raise BindAbandoned("kube-scheduler no longer waits for the pod's Binding")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:

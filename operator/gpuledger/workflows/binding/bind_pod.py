@@ -114,8 +114,8 @@ class PodBinder:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
         Each Binding is sent after the API server has shown that the shares are in the ledger, and that after the pod's
-        resourceVersion was read; and only as long as these cards take pods, and nobody else may use them.
-        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from nobody
+        resourceVersion was read; and only as long as these cards take pods, and no other pod may use them.
+        `unbound` is kept up to date: the names of the attempts that have not bound the pod. These took over from none
         else, and no Binding is without an answer.
         """
         pod, version = seen.pod, seen.resource_version

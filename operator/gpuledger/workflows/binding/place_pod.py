@@ -1,7 +1,7 @@
 """A pod's way onto its cards: hold at Filter, journal and bind at Bind.
 
 A pod is in one of four states. *None*: nothing is known of it. *Held*: Filter chose its cards, in memory. *Binding*:
-a task enters its shares into the ledger and binds it; whoever asks again meanwhile gets the same node, or waits for the
+a task enters its shares into the ledger and binds it; a repeated request gets the same node meanwhile, or waits for the
 same task. *Entered*: the ledger has its shares. Any step can be the last before a crash: what it leaves is a share too
 many for a while, never one too few.
 """
@@ -50,7 +50,7 @@ MAX_POD_BYTES = 1_000_000
 """Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
 its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
 
-TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: put what is long in it into a ConfigMap"
+TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: move its long fields into a ConfigMap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class PodPlacer:
         self._trail = trail
 
     def is_binding(self, pod_uid: str) -> bool:
-        """Tell whether a bind of the pod is in progress: then nobody else may judge its shares."""
+        """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
         return pod_uid in self._binds
 
     def held_pod(self, pod_uid: str) -> Pod | None:
@@ -180,7 +180,7 @@ class PodPlacer:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
+        """Note that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
@@ -263,7 +263,7 @@ class PodPlacer:
         if placement is not None:
             return placement.node_name
         self._releaser.recheck(pod.uid)
-        raise BindInProgress(f"shares that an earlier attempt has left to pod {pod} are being given back")
+        raise BindInProgress(f"shares of an earlier attempt to bind pod {pod} are still being released")
 
     def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
         if self.is_binding(pod.uid):
@@ -273,7 +273,7 @@ class PodPlacer:
         if self.is_binding(pod.uid):
             raise BindInProgress(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
-        raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which does not take it any more")
+        raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which no longer takes it")
 
     def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
         self._counts.refusals.labels(refusal.reason).inc()
@@ -299,8 +299,8 @@ class PodPlacer:
             self._counts.binds.labels("late").inc()
             why = "the API server is slow to answer"
             if self._turns.is_waiting(arguments.uid):
-                why = "the node's device plugin has another pod to find first"
-            raise BindFailed(f"{why}; the pod is not bound yet, and it goes on when it is asked again")
+                why = "the node's device plugin has to find another pod first"
+            raise BindFailed(f"{why}; the pod is not bound yet, and the next request continues")
         try:
             bind.task.result()
         except GpuledgerError as error:
@@ -356,7 +356,7 @@ class PodPlacer:
         pod, request = pod_identity(found), self._request(found)
         seen, node_name = SeenPod(pod, resource_version(found), request), bound_node(found)
         if pod.uid != arguments.uid:
-            raise BindFailed(f"pod {pod} is another one by now")
+            raise BindFailed(f"pod {pod} has been replaced by another of the same name")
         if node_name:
             if node_name == arguments.node_name:
                 return seen, None

@@ -1,4 +1,4 @@
-"""What the settings say of a pod's way onto its cards."""
+"""The settings of a pod's placement and binding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """What a pod's words mean, and how long things may take."""
+    """The meaning of a pod's resource names, and timeouts."""
 
     dialects: Dialects
     hold_ttl_s: float

@@ -1,10 +1,10 @@
-"""Over another system's device plugin: how it is told of a pod's cards, and whose turn it is.
+"""Over another system's device plugin: how it learns of a pod's cards, and which pod's turn it is.
 
 The kubelet does not say for which pod it asks a device plugin. HAMi's and Volcano's guess, and a guess can be wrong
 only while several pods answer to it. So a pod is bound when no other one that its node's plugin could mistake it for is
 still to be found. HAMi's takes any pod of the node that waits, unless the node's lock names one: one pod at a time,
 under that lock. Volcano's compares the number of cards: pods with different numbers never wait for each other. Our own
-node agent asks the kubelet, and nobody waits.
+node agent asks the kubelet, and no one waits.
 
 A turn ends when the plugin has marked the pod, when the pod is gone, or after `timeout_s`: then the next pod is bound,
 whatever has become of the plugin.
@@ -94,7 +94,7 @@ class PluginTurns:
         return offer.dialect
 
     def annotations(self, placement: Placement, request: PodRequest | None, dialect: Dialect) -> dict[str, str]:
-        """Return what the pod is told of its cards: in our words always, and in those of the node's plugin."""
+        """Return the annotations that name a pod's cards: ours always, and those of the node's plugin."""
         annotations = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
         if request is None or dialect is Dialect.NATIVE:
             return annotations
@@ -135,20 +135,20 @@ class PluginTurns:
     def _check_still_so(self, placement: Placement, dialect: Dialect) -> None:
         """Raise BindFailed if, while the pod waited, the node has changed plugins or lost one of its cards."""
         if self.dialect(placement.node_name) is not dialect:
-            raise BindFailed(f"the device plugin of node {placement.node_name} is another one by now")
+            raise BindFailed(f"the device plugin of node {placement.node_name} has changed since the pod was placed")
         self.check_cards(placement)
 
     def check_cards(self, placement: Placement) -> None:
         """Raise BindFailed if a card that was chosen takes no new pods any more.
 
-        It is sick, gone, in another node or cordoned by now, or somebody else may use it: the node's plugin was told of
+        It is sick, gone, in another node or cordoned by now, or another pod may use it: the node's plugin was told of
         another pod.
         """
         for share in placement.shares:
             entry = self._ledger.entry(share.uuid)
             is_there = entry is not None and entry.reported and entry.card.node_name == placement.node_name
             if entry is None or not is_there or not entry.takes_pods:
-                raise BindFailed(f"card {share.uuid} of node {placement.node_name} takes no new pods any more")
+                raise BindFailed(f"card {share.uuid} of node {placement.node_name} no longer takes new pods")
             if self._ledger.strangers.is_closed(entry):
                 raise BindFailed(f"card {share.uuid} may be in use by a pod that is not in the ledger")
 
@@ -157,9 +157,9 @@ class PluginTurns:
         return uid in self._waiting
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod: perhaps its plugin has found it.
+        """Observe a bound pod: perhaps its plugin has found it.
 
-        Users can write what is looked at here. So nobody waits for a pod without cards, or twice for the same one.
+        Users can write what is looked at here. So no one waits for a pod without cards, or twice for the same one.
         """
         uid = pod["metadata"]["uid"]
         if is_finished(pod) or not bound_node(pod):
@@ -183,7 +183,7 @@ class PluginTurns:
         return set(self._over)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod has ended or is gone: its turn is over."""
+        """Note that a pod has ended or is gone: its turn is over."""
         self._over.discard(pod_uid)
         self._close(pod_uid)
 
@@ -249,14 +249,14 @@ class PluginTurns:
             found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             found = {}
-        except ApiError:  # nobody knows
+        except ApiError:  # unknown
             self._end_in_time(pod, key)
             return
         mine = (found.get("metadata") or {}).get("uid") == pod.uid
         if mine and bound_node(found) == node_name and unmatched(found, dialect) is not None:
             self._end_in_time(pod, key)
             return
-        if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it anew
+        if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it again
             await self._lock.give_back(node_name, pod)
         self._close(pod.uid, key)
 
@@ -302,7 +302,7 @@ class HamiLock:
             if lock != seen:
                 seen, since_s = lock, self._clock.now_s()
             try:
-                # One of the same pod is set anew, too: it may be of an attempt long ago, and look void to others.
+                # One of the same pod is set again, too: it may be of an attempt long ago, and look void to others.
                 # A clock that is ahead must not keep a lock alive: what was waited for is measured here as well.
                 waited_s = self._clock.now_s() - since_s
                 if lock is None or lock.is_of(pod) or await self._is_void(lock, waited_s):
@@ -329,7 +329,7 @@ class HamiLock:
                 attempt += 1
 
     async def _is_void(self, lock: NodeLock, waited_s: float) -> bool:
-        """Tell whether nobody will remove a lock: it is too old, or its pod is not on its way to the node any more.
+        """Tell whether no program will remove a lock: it is too old, or its pod is not on its way to the node any more.
 
         A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
         """

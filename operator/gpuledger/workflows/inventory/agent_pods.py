@@ -21,7 +21,7 @@ AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 
 
 class AgentPods:
-    """Which nodes have an agent's pod, and which of these are Ready."""
+    """The nodes that have an agent's pod, and those of them whose pod is Ready."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, str] = {}  # UID of an agent's pod -> its node's name
@@ -37,7 +37,7 @@ class AgentPods:
         return pods is not None and not any(pods.values())
 
     def observe(self, pod: Json, gone: bool) -> None:
-        """Take in an agent's pod."""
+        """Observe an agent's pod."""
         uid, node_name = pod["metadata"]["uid"], bound_node(pod)
         if gone:
             self._forget(uid)

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
-UNACCOUNTED = "somebody may use it whose share is not in the ledger: `gpuledger audit` and `explain` say who"
+UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger audit` and `explain` name it"
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
 
 
@@ -60,7 +60,7 @@ class InventoryKeeper:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
-        self._reported_problems: dict[str, tuple[str, ...]] = {}  # node name -> the problems it was told of last
+        self._reported_problems: dict[str, tuple[str, ...]] = {}  # node name -> the problems that its last Events named
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
         self._all_seen = False
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
@@ -69,7 +69,7 @@ class InventoryKeeper:
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
     def observe(self, facts: NodeFacts) -> None:
-        """Take in a Node. Equal facts cost a comparison and nothing else."""
+        """Observe a Node. Equal facts cost a comparison and nothing else."""
         self._counts.node_events.inc()
         before = self._facts.get(facts.name)
         if facts == before:
@@ -97,7 +97,7 @@ class InventoryKeeper:
             self._offer_to_others(uuid)
 
     def reconsider(self, node_name: str) -> None:
-        """Take in that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
+        """Note that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
         facts = self._facts.get(node_name)
         if facts is not None:
             self._open_or_close(facts)
@@ -109,7 +109,7 @@ class InventoryKeeper:
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
-        """Take in that a card was written: what somebody else has changed of it is put right.
+        """Note that a card was written: what another client has changed of it is corrected.
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
@@ -127,7 +127,7 @@ class InventoryKeeper:
             self._throttle.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
-        """Take in that a card's object is gone, whoever has deleted it: the node that has the card gets it anew.
+        """Note that a card's object was deleted, by any client: the node that has the card gets it again.
 
         At once; if that goes on, later and later, as in `notice`.
         """
@@ -149,7 +149,7 @@ class InventoryKeeper:
             self.recheck(node_name)
 
     def all_seen(self) -> None:
-        """Take in that every Node was shown once: who was not is gone."""
+        """Note that every Node was shown once: who was not is gone."""
         if not self._all_seen:
             self._all_seen = True
             self._gone_early.clear()
@@ -172,7 +172,7 @@ class InventoryKeeper:
         try:
             inventory = read_registers(facts)
         except BadInput as error:  # what was known of the node stays as it is
-            self._report_problems(facts.name, (f"{error}; its cards stay as they were known",))
+            self._report_problems(facts.name, (f"{error}; its cards stay as they are in the ledger",))
             return
         given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
@@ -196,7 +196,9 @@ class InventoryKeeper:
             owner = self._other_owner(card)
             if owner:
                 self._left_out.setdefault(card.uuid, set()).add(node_name)
-                problems.append(f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is left out")
+                problems.append(
+                    f"card {card.uuid} belongs to node {owner}, which holds or reports it; it is ignored here"
+                )
             else:
                 entry = self._ledger.entry(card.uuid)
                 alike = entry is not None and entry.card == card and not card.fault  # which is not compared
@@ -272,7 +274,7 @@ class InventoryKeeper:
         if entry is None or not entry.stored:
             try:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
-            except Conflict:  # it exists: memory is behind, or was told wrongly that it was gone
+            except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
             self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
@@ -295,7 +297,7 @@ class InventoryKeeper:
         for holder in entry.holders.values() if entry else ():
             if card.healthy:
                 self._event_recorder.post_pod_event(
-                    holder.pod, False, EventReason.HEALTHY, f"{where} works again, its node reports"
+                    holder.pod, False, EventReason.HEALTHY, f"{where} works again, as its node reports"
                 )
             else:
                 self._event_recorder.post_pod_event(holder.pod, True, EventReason.UNHEALTHY, f"{where}: {_fault(card)}")
@@ -324,7 +326,7 @@ class InventoryKeeper:
         if node_name not in self._facts:
             return CardPhase.UNAVAILABLE, "its node is gone"
         if not entry.reported:
-            return CardPhase.UNAVAILABLE, "its node does not report it any more"
+            return CardPhase.UNAVAILABLE, "its node no longer reports it"
         if self._ledger.offer(node_name) is None:
             return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
         problem = self._starts.problem(node_name)
@@ -336,7 +338,7 @@ class InventoryKeeper:
         if entry.cordoned:
             return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]
         strangers = self._ledger.strangers
-        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # nobody knows yet that it is over
+        if not strangers.listed and entry.phase == CardPhase.UNACCOUNTED:  # not all pods were read yet
             return CardPhase.UNACCOUNTED, entry.reason
         if strangers.is_closed(entry):
             return CardPhase.UNACCOUNTED, UNACCOUNTED

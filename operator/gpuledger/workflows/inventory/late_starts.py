@@ -83,7 +83,7 @@ class LateStarts:
         return f"its kubelet has not started pod {first.pod} for {self._timeout_s:g} s"
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod. One that was `bound_before` we looked has the less time left, or none."""
+        """Observe a bound pod. One that was `bound_before` we looked has the less time left, or none."""
         uid = pod["metadata"]["uid"]
         if has_started(pod):
             self._started(uid)
@@ -100,12 +100,12 @@ class LateStarts:
                 self._note_late(uid)
 
     def cards_read(self) -> None:
-        """Take in that the ledger knows who holds what: pods can have been seen before."""
+        """Note that the ledger knows who holds what: pods can have been seen before."""
         for uid in [uid for uid, waiting in self._waiting.items() if waiting.is_over]:
             self._note_late(uid)
 
     def forget_bound(self, pod_uid: str, last: Json | None = None) -> None:
-        """Take in that a pod is gone, or of no interest any more."""
+        """Note that a pod is gone, or of no interest any more."""
         self._excused.discard(pod_uid)
         self._drop(pod_uid)
 
@@ -122,7 +122,7 @@ class LateStarts:
             self.on_change(waiting.node_name)
 
     def _started(self, pod_uid: str) -> None:
-        """Take in that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
+        """Note that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return
@@ -163,7 +163,7 @@ class LateStarts:
             return
         self.observe_bound(found, bound_before=False)
         if pod_uid in self._waiting and is_long(found):
-            self._excuse(waiting, "its kubelet may be unable to write its status, for it is too long")
+            self._excuse(waiting, "its status may be too long for the kubelet to write")
             return
         await self._conclude(pod_uid)
 
@@ -176,13 +176,13 @@ class LateStarts:
         if self._waiting.get(pod_uid) is not waiting:
             return
         if other is not None:
-            self._excuse(waiting, f"pod {other} does, which came to the same node later")
+            self._excuse(waiting, f"pod {other}, which was bound to the same node later, has started")
             return
         self._note_late(pod_uid)
         waiting.timer = self._timer(pod_uid, self._timeout_s)
 
     def _excuse(self, waiting: _Waiting, why: str) -> None:
-        logger.warning("pod %s does not start, and says nothing about its node: %s", waiting.pod, why)
+        logger.warning("pod %s does not start, but its node is not to blame: %s", waiting.pod, why)
         self._excused.add(waiting.pod.uid)
         self._drop(waiting.pod.uid)
 
@@ -200,7 +200,7 @@ class LateStarts:
     def _note_late(self, pod_uid: str) -> None:
         """Close the pod's node, if it still waits for its kubelet."""
         waiting = self._waiting.get(pod_uid)
-        # Who holds no card is no proof: nobody knows how it came to the node.
+        # A pod that holds no card is no proof: how it came to the node is unknown.
         if waiting is None or not self._ledger.holders_of(pod_uid):
             return
         before = self.problem(waiting.node_name)

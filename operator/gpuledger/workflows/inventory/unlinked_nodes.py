@@ -1,4 +1,4 @@
-"""Nodes on which the policy `topology` has nothing to go by: somebody should know that it falls back there."""
+"""Nodes on which the policy `topology` has nothing to go by: an administrator should know that it falls back there."""
 
 from __future__ import annotations
 

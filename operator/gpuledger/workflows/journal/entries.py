@@ -1,4 +1,4 @@
-"""What can be asked of a card's writer, and the JSON patch that carries out several of them at once."""
+"""Changes of a card's status, and the JSON patch that carries out several of them at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass(eq=False)
 class Entry(ABC):
-    """One change of a card's status, and the future of whoever waits for it."""
+    """One change of a card's status, and the future of the caller that waits for it."""
 
     settled: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     refusals: int = 0
@@ -32,7 +32,7 @@ class Entry(ABC):
     @property
     @abstractmethod
     def subject(self) -> str:
-        """What the entry is about: a pod's UID, or the card itself."""
+        """The subject of the entry: a pod's UID, or the card itself."""
 
     def unanswered(self, error: GpuledgerError) -> None:
         """Note that the API server has not said what has become of a patch, of this entry or of one before it."""
@@ -53,7 +53,7 @@ class Entry(ABC):
 class Add(Entry):
     """Enter a holder, or give an equal one that is there this one's attempt. Either way its pod's claim has come true.
 
-    Whoever waits can withdraw it, by cancelling the future, as long as it is not sent.
+    A caller that waits can withdraw it, by cancelling the future, as long as it is not sent.
     """
 
     holder: Holder = field(kw_only=True)
@@ -77,7 +77,7 @@ class Remove(Entry):
 
     pod_uid: str = field(kw_only=True)
     only: Holder | None = field(default=None, kw_only=True)
-    """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it anew."""
+    """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it again."""
 
     def unanswered(self, error: GpuledgerError) -> None:
         """Have the waiter look at the pod again."""
@@ -204,12 +204,14 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     uid, share = entry.holder.pod.uid, entry.holder.share
     present = card.holders.get(uid)
     if present is not None and present.state is HolderState.RELEASING:
-        entry.fail(ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is being given back"))
+        entry.fail(
+            ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is still being released")
+        )
     elif present is not None and present.share == share:
         if present.attempt == entry.holder.attempt:
             entry.succeed()
         elif present.state is not HolderState.RESERVED:  # a reserved one has never bound the pod
-            entry.took_over.add(present.attempt)  # this is what memory says; somebody may be taking it back now
+            entry.took_over.add(present.attempt)  # this is what memory says; another attempt may be taking it back now
     elif present is not None:
         entry.fail(ShareRefused(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
     elif not card.open:
@@ -239,7 +241,7 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
-    that was removed and made anew since.
+    that was removed and recreated since.
     """
     if not card.open:
         return _opening_patch(card, entries)
@@ -319,9 +321,9 @@ def _claims(card: CardEntry, entries: Sequence[Entry]) -> tuple[Claim, ...]:
 
 
 def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
-    """Return the first status of a card: whoever memory says holds it.
+    """Return the first status of a card: the holders that memory has.
 
-    It would replace a status that somebody else has written meanwhile, so the object must be the one that was read.
+    It would replace a status that another client has written meanwhile, so the object must be the one that was read.
     """
     leaving = _leaving(card, entries)
     change_of = {entry.subject: entry for entry in entries if isinstance(entry, Add | Change)}
@@ -352,7 +354,7 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 def _tests(place: int, holder: Holder) -> list[Json]:
     """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
     tests = [_test(place, "podUID", holder.pod.uid), _test(place, "state", holder.state.value)]
-    if holder.attempt:  # else somebody has written it by hand
+    if holder.attempt:  # else it was written by hand
         tests.append(_test(place, "attempt", holder.attempt))
     return tests
 

@@ -67,7 +67,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """How a holder has come into the ledger."""
+    """The way in which a holder got into the ledger."""
 
     attempt: str
     took_over: frozenset[str]
@@ -98,10 +98,10 @@ class Journal:
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
 
-        Either way the API server has the name when this returns: nobody was taking the share back at that time.
+        Either way the API server has the name when this returns: no one was taking the share back at that time.
 
         Raises ShareRefused if the card has no room, Unreachable if there is no answer in time, or what the API server
-        says. After an error the entry may still get in: whoever gives up must `remove`, which waits its turn.
+        says. After an error the entry may still get in: a caller that gives up must `remove`, which waits its turn.
         """
         entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
         in_a_burst = self._comes_in_a_burst(holder.pod.uid)
@@ -115,7 +115,7 @@ class Journal:
         return Entered(entry.holder.attempt, frozenset(entry.took_over), entry.may_arrive_late)
 
     async def still_has(self, holder: Holder) -> bool:
-        """Read the card, and tell whether this attempt's entry is there and nobody has begun to take it back.
+        """Read the card, and tell whether this attempt's entry is there and no one has begun to take it back.
 
         Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
         Raises OlderThanKnown.
@@ -248,7 +248,7 @@ class _CardWriter:
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = gather_s
         self._stale = False
-        """The last write was refused, or had no answer: what memory knows of the card has to be read anew."""
+        """The last write was refused, or had no answer: what memory knows of the card has to be read again."""
 
     async def run(self) -> None:
         """Work until nothing waits. Each write takes along what has gathered by the time of its turn."""
@@ -317,7 +317,7 @@ class _CardWriter:
             self._counts.failures.labels("conflict" if isinstance(error, Conflict) else "unreachable").inc()
             self._stale = True
             self._unanswered([*entries, *others], error)
-        except ApiError as error:  # who gives up a share can't be told to give up on that
+        except ApiError as error:  # a caller that gives up a share must not give up on this
             self._counts.failures.labels("error").inc()
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
@@ -375,7 +375,7 @@ class _CardWriter:
 
     def _note_pause(self, error: ApiError) -> None:
         self._pause_s = max(self._backoff.next_s(), error.retry_after_s)
-        logger.info("card %s: trying again in %.2f s after %s", self.uuid, self._pause_s, error)
+        logger.info("card %s: retrying in %.2f s after %s", self.uuid, self._pause_s, error)
 
     def _card_is_gone(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""How it shows that the API server's data was put back to an older state, as after a restore of etcd."""
+"""Detects that the API server's data was restored from an older state, such as a backup of etcd."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -
 def state_rolled_back(what: str, version: int, known_version: int, others: str = "") -> StateRolledBack:
     """Return the error for an object that is older than it was."""
     return StateRolledBack(
-        f"{what} has version {version}, and had {known_version}{others}: the API server's data was put back to an "
-        "older state. What is remembered never happened there, so this program ends; when it starts again, it reads "
-        "what there is"
+        f"{what} has version {version}, and had {known_version}{others}: the API server's data was restored from an "
+        "older state. The operator's memory no longer matches it, so the operator exits; when it restarts, it reads "
+        "the restored data"
     )
 
 

@@ -96,7 +96,7 @@ class PodExplainer:
         try:
             request = self._read_request(pod)
         except BadInput as error:
-            return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed as it is: {error}", since)
+            return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed: {error}", since)
         if request is None:
             return Explanation(identity, PodState.NO_GPU, "asks for no GPU", since)
         if scheduler_of(pod) not in self._scheduler_names:
@@ -136,10 +136,10 @@ class PodExplainer:
             text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
             return PodState.BEING_FREED, text
         if hold:
-            return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is at it"
+            return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is placing it"
         fitting = next((node for node in nodes if node.reason is None and node.offered), None)
         if fitting:
-            return PodState.ROOM_FOUND, f"fits on {fitting.name} now: it is tried again in its turn"
+            return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
         return PodState.WAITING, in_short(nodes)
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
@@ -209,7 +209,7 @@ class PodExplainer:
         return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
 
     def _name(self, uid: str) -> str:
-        """Return namespace/name of a pod that has, or is to have, something of a card; its UID if nobody knows."""
+        """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
         holders = self._ledger.holders_of(uid)
         pod = holders[0][1].pod if holders else self._held_pod(uid)
         if pod is None:
@@ -220,12 +220,12 @@ class PodExplainer:
 
 def _of_bound(pod: Json, holders: Sequence[tuple[Card, Holder]]) -> tuple[PodState, str]:
     if is_finished(pod):
-        left = "; its cards are being given back" if holders else ""
+        left = "; its cards are being released" if holders else ""
         return PodState.ENDED, f"has ended{left}"
     node_name = bound_node(pod)
     if not holders:
         return PodState.UNCOUNTED, f"is bound to {node_name}, and the ledger has no cards for it: see `gpuledger audit`"
-    taken = "; its cards are being given back" if holders[0][1].state is HolderState.RELEASING else ""
+    taken = "; its cards are being released" if holders[0][1].state is HolderState.RELEASING else ""
     cards = "1 card" if len(holders) == 1 else f"{len(holders)} cards"
     return PodState.PLACED, f"has {cards} of {node_name}{taken}"
 

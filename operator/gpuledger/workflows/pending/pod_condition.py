@@ -60,13 +60,13 @@ class PodConditionWriter:
         self._clock = clock
         self._written: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when it is told
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when its condition is written
         self.writes = 0
         """How many conditions were written so far."""
         self.worker = KeyedWorker(self._write, PODS_AT_ONCE, is_active, self._namespace_of)
 
     def observe(self, record: Record) -> None:
-        """Take in what has happened to a pod: a refusal comes only with another reason than the last one."""
+        """Observe what has happened to a pod: a refusal comes only with another reason than the last one."""
         if not self._after_s:
             return
         uid = record.pod.uid
@@ -80,23 +80,23 @@ class PodConditionWriter:
                 self.worker.mark(uid)
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod without a node: an earlier operator may have told it."""
+        """Observe a pod without a node: an earlier operator may have written its condition."""
         if self._after_s and condition_of(pod, ALLOCATED) is not None:
             self._written.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone. If it was told that it waits, that is put right."""
+        """Note that a pod is bound or gone. If its condition says that it waits, that is corrected."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
         if pod_uid in self._written:
             self.worker.mark(pod_uid)
 
     def known_pending(self) -> set[str]:
-        """Return the UIDs of the pods that wait and are told so, or were."""
+        """Return the UIDs of the waiting pods whose condition says so, or did."""
         return self._waiting.keys() | self._written.keys()
 
     async def stop(self) -> None:
-        """Tell nobody any more."""
+        """Write no more conditions."""
         for timer in self._timers.values():
             timer.cancel()
         await self.worker.stop()
@@ -125,7 +125,7 @@ class PodConditionWriter:
         try:
             found = await self._store.pod(pod.namespace, pod.name)
             if found["metadata"]["uid"] != uid:
-                raise NotFound(f"pod {pod} is another one by now")
+                raise NotFound(f"pod {pod} has been replaced by another of the same name")
             await self._bring_up_to_date(pod, found)
         except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
             self._written.pop(uid, None)

@@ -1,6 +1,6 @@
-"""What this operator has done, and refused to do, since it has started: the latest of it, in memory.
+"""The latest decisions of this operator since it started, in memory.
 
-Whoever wants all of it has it written down as it happens, one line of JSON each.
+A setting has all of it written to a file as it happens, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSALS_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records somebody wants; what is empty does not matter."""
+    """Which records a caller wants; what is empty does not matter."""
 
     namespace: str = ""
     pod: str = ""

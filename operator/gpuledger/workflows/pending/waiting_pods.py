@@ -2,8 +2,8 @@
 
 kube-scheduler tries a refused pod again when something in the cluster changes, but it can ask before we have seen that
 change, and then sleeps for minutes. So each refused pod is remembered with its request. When room that fits it appears,
-it gets that room on hold at once, an *earmark*: the highest priority first, then the oldest, whoever asks first. If
-kube-scheduler does not come for it by itself, one annotation on the pod makes it do so. Whoever then does not come
+it gets that room on hold at once, an *earmark*: the highest priority first, then the oldest, not the first to ask. If
+kube-scheduler does not come for it by itself, one annotation on the pod makes it do so. A pod that then does not come
 either loses the earmark, and is not called again until it was refused again.
 """
 
@@ -75,7 +75,7 @@ class _Candidate:
     waiting: WaitingPod
     fitting: set[str] | None
     since: int | None
-    """Number of the last change that had been looked at before; None if nobody has looked at any node."""
+    """Number of the last change that had been looked at before; None if no node was looked at."""
 
     def still_fits(self, chooser: Chooser, work: Work) -> bool:
         """Tell whether others have left room on one of the nodes."""
@@ -110,19 +110,19 @@ class WaitingPods:
         self._next_number = 0
         self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.changes = 0
-        """How often somebody has come or gone so far."""
+        """How often a pod has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
         self._node_sets = NodeSets()
         self._calls: set[asyncio.Task[None]] = set()
         self.on_newcomer = Listeners[[]]()
-        """Called when there is more to be looked at: a pod has come for which nobody has looked at any node, or a turn
+        """Called when there is more to be looked at: a pod has come for which no node was looked at, or a turn
         has ended before all was looked at."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._earmarks)
 
     def refused(self, pod: Pod, request: PodRequest, created: str, node_names: Iterable[str] | None) -> None:
-        """Remember a pod that none of these nodes could take; None if nobody has looked at any.
+        """Remember a pod that none of these nodes could take; None if none was looked at.
 
         kube-scheduler can ask for a pod of which the operator has seen already that it waits no more.
         """
@@ -139,7 +139,7 @@ class WaitingPods:
             self.on_newcomer()
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more. Its hold is the caller's business."""
+        """Note that a pod waits no more. Its hold is the caller's business."""
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
 
@@ -177,7 +177,7 @@ class WaitingPods:
                 await pause(attempt, error)
                 attempt += 1
             except ApiError as error:
-                logger.info("pod %s can't be called: %s", waiting.pod, error)
+                logger.info("pod %s can't be woken: %s", waiting.pod, error)
                 return
 
     async def _wake_up(self, pod: Pod) -> None:
@@ -193,13 +193,13 @@ class WaitingPods:
             self._earmark(waiting)
 
     def there(self, pod_uid: str) -> bool:
-        """Take in that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
+        """Note that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
         was_gone = pod_uid in self._gone
         self._gone.drop(pod_uid)
         return was_gone
 
     def gone(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone, for good."""
+        """Note that a pod is bound or gone, for good."""
         self.forget(pod_uid)
         self._gone.note(pod_uid, None)
 
@@ -231,7 +231,7 @@ class WaitingPods:
         return bool(lower)
 
     async def stop(self) -> None:
-        """Call nobody any more."""
+        """Wake no more pods."""
         for earmark in self._earmarks.values():
             if earmark.timer:
                 earmark.timer.cancel()
@@ -354,7 +354,7 @@ class WaitingPods:
         """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
         pod, attempt = earmark.waiting.pod, 0
         while self._earmarks.get(pod.uid) is earmark:
-            if not self._is_active():  # whoever is active now has found the pod among those that wait
+            if not self._is_active():  # the replica that is active now has found the pod among those that wait
                 self._does_not_come(earmark)
                 return
             earmark.woken = True
@@ -367,7 +367,7 @@ class WaitingPods:
             except (NotFound, Invalid):  # it is gone, or another one by now
                 self._does_not_come(earmark)
             except ApiError as error:
-                logger.error("pod %s can't be woken, though there is room for it: %s", pod, error)
+                logger.error("pod %s can't be woken, although there is room for it: %s", pod, error)
                 self._does_not_come(earmark)
             else:
                 if self._earmarks.get(pod.uid) is earmark:

@@ -1,4 +1,4 @@
-"""Who waits and why, from what placement remembers: nothing is looked at for it, and nothing is written."""
+"""Reports which pods wait and why, from placement's memory, without looking at nodes or writing."""
 
 from __future__ import annotations
 

@@ -49,15 +49,15 @@ SUSPECT_DELAY_S = 10.0
 """How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
 
 IN_VAIN_S = 10.0
-"""After this a preemption is given up: nobody leaves any more, or kube-scheduler leaves out the node. The victims that
-kube-scheduler has chosen are told after the claim is made, and the watches show later that they go."""
+"""After this a preemption is given up: no pod leaves any more, or kube-scheduler leaves out the node. The victims that
+kube-scheduler has chosen are evicted after the claim is made, and the watches show later that they go."""
 
 READY_WAIT_S = 1.0
-"""How long a question for a pod waits for room that nobody is in any more. Until it is reserved takes two writes."""
+"""How long a request for a pod waits for room that no pod uses any more. Until it is reserved takes two writes."""
 
 
 class PreemptionCarrier:
-    """Brings preemptions to their end, whoever has begun them."""
+    """Brings preemptions to their end, both the operator's and kube-scheduler's."""
 
     def __init__(
         self,
@@ -91,28 +91,28 @@ class PreemptionCarrier:
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
-        self._in_vain: dict[str, float] = {}  # pod UID -> since when nobody leaves for it any more, by the loop's clock
+        self._in_vain: dict[str, float] = {}  # pod UID -> since when no pod leaves for it any more, by the loop's clock
         self._not_taken: dict[str, float] = {}  # pod UID -> since when kube-scheduler leaves out the node of its room
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
         self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
         self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
 
-    # What others tell.
+    # Called by other parts.
 
     def waits(self, pod_uid: str) -> None:
-        """Take in that a pod has no node."""
+        """Note that a pod has no node."""
         self._pending.add(pod_uid)
 
     def waits_no_more(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone: what it is promised elsewhere is free again."""
+        """Note that a pod is bound or gone: what it is promised elsewhere is free again."""
         self._pending.discard(pod_uid)
         self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
     def asked(self, pod_uid: str, node_names: Container[str]) -> None:
-        """Take in that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
+        """Note that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
 
         It leaves that out where others have taken the CPU, for example. Being called again would not change that.
         """
@@ -124,7 +124,7 @@ class PreemptionCarrier:
             self.look(pod_uid)
 
     def found_no_node(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
+        """Note that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
         was_known = pod_uid in self._not_taken
         self.asked(pod_uid, ())
         if pod_uid in self._not_taken and not was_known:
@@ -164,7 +164,7 @@ class PreemptionCarrier:
                 self._look_again(uid, SUSPECT_DELAY_S)
 
     def give_up(self, pod_uid: str, why: str) -> None:
-        """End a pod's preemption; whoever was evicted for it stays so."""
+        """End a pod's preemption; evictions for it are not undone."""
         self._given_up.setdefault(pod_uid, why)
         self.look(pod_uid)
 
@@ -242,7 +242,7 @@ class PreemptionCarrier:
         claims = self._ledger.promises.claims_of(pod_uid)
         taken = [(card, claim) for card, claim in claims if not self._is_free(card, claim)]
         if self._waits_in_vain(pod_uid, taken):
-            self.give_up(pod_uid, "others have come to its cards, and do not leave")
+            self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
         if not await self._evictor.evict(pod_uid, taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
@@ -258,7 +258,7 @@ class PreemptionCarrier:
         if since_s is None:
             return False
         if self._is_in_vain(pod_uid, since_s):
-            self.give_up(pod_uid, f"kube-scheduler does not take it to node {node_name}, where its cards are reserved")
+            self.give_up(pod_uid, f"kube-scheduler does not choose node {node_name}, where its cards are reserved")
         return True
 
     def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
@@ -272,9 +272,9 @@ class PreemptionCarrier:
         if pod_uid not in self._pending:
             return "the pod is bound or gone"
         if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
-            return "a card that it was to have is gone"
+            return "a card that was promised to it is gone"
         if self._seconds_left(holders) <= 0:
-            return "those that were to leave are still there, or the pod has not come to its cards in time"
+            return "the victims have not left in time, or the pod was not bound in time"
         return ""
 
     def _why_not_these(self, cards: Sequence[Card]) -> str:
@@ -283,7 +283,7 @@ class PreemptionCarrier:
         A node whose agent is away may be back in a moment.
         """
         lost = [card.uuid for card in cards if not self._ledger.node_room(card.node_name).can_give([card.uuid])]
-        return f"no pods can come to card {lost[0]} any more" if lost else ""
+        return f"card {lost[0]} no longer takes pods" if lost else ""
 
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
         """Tell whether what is reserved for a pod is known not to be all that it asks for."""
@@ -302,7 +302,7 @@ class PreemptionCarrier:
         if pod_uid in self._pending:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
-            logger.info("pod %s: its preemption is given up: %s", holders[0].pod, why)
+            logger.info("pod %s: its preemption was given up: %s", holders[0].pod, why)
             self._event_recorder.post_pod_event(holders[0].pod, True, EventReason.PREEMPTION_GIVEN_UP, why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
             self.trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
@@ -341,7 +341,7 @@ class PreemptionCarrier:
         return entry is not None and entry.open and entry.takes_now(claim)
 
     def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
-        """Tell whether a pod has waited for some time for cards that nobody is to leave."""
+        """Tell whether a pod has waited for some time for cards that no pod is to leave."""
         if all(self._could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
@@ -355,7 +355,7 @@ class PreemptionCarrier:
         return wait_s <= 0
 
     def _could_come(self, card: Card, claim: Claim) -> bool:
-        """Tell whether a claim fits once all have left who are told to, or leave anyway, or may lose what they have."""
+        """Tell whether a claim fits once all victims, and pods that leave anyway or may lose their room, have left."""
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.open:
             return True  # others judge that
@@ -370,7 +370,7 @@ class PreemptionCarrier:
         """Make the claim a holder, which the API server counts."""
         try:
             await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
-        except ShareRefused as error:  # somebody was quicker, as another operator; the next change tells
+        except ShareRefused as error:  # another client was quicker, such as another operator; the next change shows it
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:

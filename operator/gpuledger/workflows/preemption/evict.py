@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Evictor:
-    """Remembers who was told to leave, and for whom."""
+    """Remembers which pods were evicted, and for which."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class Evictor:
         self._counts = counts
         self._trail = trail
         self._despite_budgets = despite_budgets
-        self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were told to leave for it
+        self._evicted: dict[str, set[str]] = {}  # pod UID -> UIDs of the victims that were evicted for it
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that nobody leaves for a pod any more."""
+        """Note that no pod leaves for a pod any more."""
         self._evicted.pop(pod_uid, None)
 
     async def evict(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]]) -> bool:
-        """Tell those victims to leave that have not been told yet; return whether all of them do. Raises ApiError.
+        """Evict the victims that have not been evicted yet; return whether all of them leave. Raises ApiError.
 
-        Not while the pod could not come to the node: nobody shall leave in vain.
+        Not while the pod could not come to the node: no pod shall leave in vain.
         """
         if any(self._ledger.offer(card.node_name) is None or self._ledger.hangs(card.node_name) for card, _ in claims):
             return True

@@ -1,4 +1,4 @@
-"""Who has to leave for a pod, over all nodes that kube-scheduler would take for it.
+"""Finds a pod's victims, over all nodes that kube-scheduler would take for it.
 
 PodDisruptionBudgets are read only for the namespaces of pods that would be chosen without them: a budget makes a
 choice worse and never better, so a choice whose budgets are all known is the best there is.
@@ -53,13 +53,15 @@ class Budgets:
     """Namespace -> the name of a budget that allows nothing, and stands for those that could not be read."""
 
     async def read(self, reader: KubeStore, namespace: str) -> None:
-        """Take in the budgets of a namespace. Where they can't be read, all its pods are protected."""
+        """Read the budgets of a namespace. Where they can't be read, all its pods are protected."""
         self.namespaces.add(namespace)
         try:
             await self._read(reader, namespace)
         except ApiError as error:
             logger.warning(
-                "namespace %s: its PodDisruptionBudgets can't be read, so nobody is evicted: %s", namespace, error
+                "namespace %s: its PodDisruptionBudgets can't be read, so none of its pods is evicted: %s",
+                namespace,
+                error,
             )
             self.unreadable[namespace] = f"{namespace}/* (these can't be read)"
 
@@ -86,7 +88,7 @@ class Victims:
 
     placement: Placement
     pods: tuple[Pod, ...]
-    """Who is to be evicted."""
+    """The pods to evict."""
     cost: Cost
     displaced: tuple[str, ...] = ()
     """UIDs of pods of less priority to which these places are promised; they lose them."""
@@ -147,7 +149,7 @@ class VictimFinder:
     def _question(
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:
-        """Return what is to be found out for one node, None if nobody can leave it; `leaving` go there anyway."""
+        """Return what is to be found out for one node, None if no pod can leave it; `leaving` go there anyway."""
         tenants = self._tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
@@ -185,7 +187,7 @@ class VictimFinder:
     ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
-        Room that is kept for others of less priority costs nobody his life. A pod that is just being bound stays,
+        Room that is kept for others of less priority costs no pod its life. A pod that is just being bound stays,
         unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
         One that should have ended long ago stays.
         """

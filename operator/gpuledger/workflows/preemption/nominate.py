@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What the API server had in a version of a pod."""
+    """The nomination in one version of a pod."""
 
     version: int
     node_name: str
@@ -38,14 +38,14 @@ class Nominator:
         self._shown: dict[str, _Shown] = {}  # pod UID -> what is known of it, once there was a nomination
 
     def shows(self, pod: Json) -> None:
-        """Take in a pod without a node, as a watch or a list shows it; that can be older than our own write."""
+        """Observe a pod without a node, as a watch or a list shows it; that can be older than our own write."""
         uid, found = pod["metadata"]["uid"], _Shown(int(resource_version(pod) or 0), nominated_node(pod))
         known = self._shown.get(uid)
         if found.node_name if known is None else found.version > known.version:
             self._shown[uid] = found
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that a pod is bound or gone."""
+        """Note that a pod is bound or gone."""
         self._named.pop(pod_uid, None)
         self._shown.pop(pod_uid, None)
 
@@ -55,7 +55,7 @@ class Nominator:
         await self.keep(pod)
 
     async def keep(self, pod: Pod) -> None:
-        """Name it again, if it was named and somebody has cleared that."""
+        """Name it again, if it was named and another client has cleared that."""
         node_name = self._named.get(pod.uid)
         if node_name is not None:
             await self._write(pod, node_name)

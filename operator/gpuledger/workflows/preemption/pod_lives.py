@@ -18,7 +18,7 @@ OVERDUE_S = 30
 
 
 class PodLives:
-    """What is known of the lives of bound pods, in Unix seconds."""
+    """Start and end of bound pods, in Unix seconds."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class PodLives:
         """Called when a pod is seen bound for the first time."""
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod."""
+        """Observe a bound pod."""
         uid = pod["metadata"]["uid"]
         if is_finished(pod) or not bound_node(pod):
             self.forget_bound(uid, pod)
@@ -44,7 +44,7 @@ class PodLives:
             self.on_newcomer()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod is gone. Idempotent."""
+        """Note that a pod is gone. Idempotent."""
         self._started.pop(pod_uid, None)
         self._leaves.pop(pod_uid, None)
         self._slow.discard(pod_uid)

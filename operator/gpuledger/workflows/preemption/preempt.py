@@ -69,7 +69,7 @@ _Look = tuple[int, NodeSet | None]
 
 @dataclass(frozen=True, slots=True)
 class PreemptionSettings:
-    """Who evicts, and whether budgets keep somebody from it."""
+    """Which program evicts, and whether budgets prevent evictions."""
 
     who: WhoPreempts
     despite_budgets: bool
@@ -106,20 +106,20 @@ class Preemption:
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
-        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets of which it was told
+        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets that were reported to it
         self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
         self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
         self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
         self._tasks: set[asyncio.Task[None]] = set()
         self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
-        self._hard_wanted = False  # it is to begin anew when it comes to its end
+        self._hard_wanted = False  # it is to begin again when it comes to its end
         self.wanted = asyncio.Event()
-        """Set when somebody may need others to leave."""
+        """Set when a pod may need others to leave."""
 
-    # What the watches and the scheduler show.
+    # Called with what the watches and kube-scheduler show.
 
     def observe_pending(self, pod: Json) -> None:
-        """Take in a pod without a node."""
+        """Observe a pod without a node."""
         uid = pod["metadata"]["uid"]
         self._carrier.waits(uid)
         self._carrier.nominator.shows(pod)
@@ -128,7 +128,7 @@ class Preemption:
             self._want(uid)
 
     def newcomer(self) -> None:
-        """Take in that a pod was seen bound for the first time: now it could be asked to leave."""
+        """Note that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
         self._want_if_anybody_may()
 
@@ -136,7 +136,7 @@ class Preemption:
         return self._ledger.changes + self._newcomers, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
-        """Take in that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
+        """Note that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
 
         It can ask for one of which was seen already that it waits no more: of that nothing is kept.
         """
@@ -156,7 +156,7 @@ class Preemption:
             self.wanted.set()
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Take in that a pod waits no more: it is bound or gone."""
+        """Note that a pod waits no more: it is bound or gone."""
         for known in (self._asked_s, self._looked_at, self._forbidden):
             known.pop(pod_uid, None)
         self._may.discard(pod_uid)
@@ -173,7 +173,7 @@ class Preemption:
         self._want_if_anybody_may()
 
     def notice(self, card: CardEntry) -> None:
-        """Take in a card as it is stored now."""
+        """Observe a card as it is stored now."""
         self._carrier.notice(card)
 
     def room_has_changed(self) -> None:
@@ -203,7 +203,7 @@ class Preemption:
                 self._hard_wanted = False
                 await self._decide(self._undecided(hard=True))
         except Exception:
-            logger.exception("no victims were found for pods of several containers, which is a defect of this program")
+            logger.exception("searching victims for pods of several containers failed, which is a bug in gpuledger")
         finally:
             self._deciding_hard = None
 
@@ -297,16 +297,16 @@ class Preemption:
         try:
             await self._claim(pod, found, [victim.uid for victim in found.pods], found.pods)
         except GpuledgerError as error:
-            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             await asyncio.sleep(CLAIM_PAUSE_S)
             self._want(pod.uid)
             return
         except Exception:
-            logger.exception("pod %s: no room is claimed for it, which is a defect of this program", pod)
+            logger.exception("pod %s: claiming room for it failed, which is a bug in gpuledger", pod)
             self._rest(pod.uid)
             return
         await self._carrier.nominator.name(pod, found.placement.node_name)  # before anybody leaves
-        names = ", ".join(map(str, found.pods)) or "nobody; others leave already"
+        names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
         cards = ", ".join(share.uuid for share in found.placement.shares)
         sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
         self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
@@ -380,7 +380,7 @@ class Preemption:
         try:
             await self._claim(pod, found, (), [*found.pods, *self._known(victims)])
         except GpuledgerError as error:
-            logger.warning("pod %s: no room is claimed for it: %s", pod, error)
+            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             return {}
         self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
         self._carrier.look(pod.uid)

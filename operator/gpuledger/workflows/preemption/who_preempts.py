@@ -1,4 +1,4 @@
-"""Who evicts pods for others. It can depend on the API server's version, which is known only when that has answered."""
+"""Decides which program evicts pods for others. It can depend on the API server's version, which is known later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ASKS_EXTENDERS = (1, 38)
 
 @dataclass(slots=True)
 class WhoPreempts:
-    """Nobody, as long as it is not known."""
+    """No program, as long as it is not known."""
 
     operator: bool = False
     scheduler: bool = False
@@ -22,6 +22,6 @@ class WhoPreempts:
         return cls(operator=preemption == "own", scheduler=preemption == "native")
 
     def know(self, version: tuple[int, int]) -> None:
-        """Take in the API server's version, major and minor."""
+        """Observe the API server's version, major and minor."""
         self.scheduler = version >= ASKS_EXTENDERS
         self.operator = not self.scheduler

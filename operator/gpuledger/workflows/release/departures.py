@@ -29,7 +29,7 @@ DEADLINE_ROUNDING_S = 1.0
 
 
 class Ends(Protocol):
-    """Who says what is left of a pod on its node."""
+    """Reports on the processes that are left of a pod on its node."""
 
     def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return what is known of a pod that had a share on a node."""
@@ -44,7 +44,7 @@ class ReleaseTimes:
     longest_s: float
     """In all, whatever the pod's time to end."""
     by_deadline: bool = False
-    """Whether the deadline in the ledger counts instead: for somebody who was not there when it was written."""
+    """Whether the deadline in the ledger counts instead: for an operator that did not see it being written."""
 
     def wait_s(self, grace_s: int) -> float:
         """Return how long the shares of a pod stay that may take so long to end."""
@@ -58,7 +58,7 @@ class Departures:
         self._clock = clock
         self._ends = ends
         self._times = times
-        self._until_s: dict[str, float] = {}  # pod UID -> when its shares end, by the loop's clock, if nobody speaks
+        self._until_s: dict[str, float] = {}  # pod UID -> when its shares end, by the loop's clock, without a report
 
     def __contains__(self, pod_uid: str) -> bool:
         return pod_uid in self._until_s
@@ -68,7 +68,7 @@ class Departures:
         return list(self._until_s)
 
     def forget(self, pod_uid: str) -> None:
-        """Take in that the shares have ended, or stay."""
+        """Note that the shares have ended, or stay."""
         self._until_s.pop(pod_uid, None)
 
     def wait_s(self, pod_uid: str, held: Held) -> float:
@@ -89,7 +89,7 @@ class Departures:
         return max(reports, key=lambda report: report.value, default=EndReport.NO_AGENT)
 
     def deadline(self, pod_uid: str) -> str:
-        """Return when the pod's shares end if nobody speaks, RFC 3339, for people."""
+        """Return when the pod's shares end without a report, RFC 3339, for people."""
         wait_s = self._until_s[pod_uid] - self._clock.now_s()
         return (self._clock.wall() + timedelta(seconds=wait_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -1,4 +1,4 @@
-"""What the nodes' agents say of pods that have ended without a word of their kubelet."""
+"""The agents' reports of pods that have ended without a report of their kubelet."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Json = dict[str, Any]
 
 
 class EndReport(Enum):
-    """What is known of a pod that has ended, the worst last."""
+    """The state of a pod that has ended, the worst last."""
 
     ENDED = auto()
     """Nothing of it runs."""
     NO_AGENT = auto()
-    """Nobody will say it: its node is gone, or has no agent that does."""
+    """No agent will report it: its node is gone, or has no agent that does."""
     NOT_REPORTED = auto()
     """The node's agent answers, and has not spoken of it."""
     AGENT_AWAY = auto()
@@ -50,12 +50,12 @@ class PodEnds:
         """Called with the name of a node of which another word may be known now."""
 
     def observe(self, node: Json) -> None:
-        """Take in a Node as it is now."""
+        """Observe a Node as it is now."""
         name = node["metadata"]["name"]
         before = self._reported.get(name)
         try:
             reported = read_ends(node)
-        except BadInput as error:  # its agent mends it
+        except BadInput as error:  # its agent corrects it
             logger.warning("node %s: %s", name, error)
             return
         if reported is None:
@@ -66,7 +66,7 @@ class PodEnds:
             self.on_news(name)
 
     def forget(self, node_name: str) -> None:
-        """Take in that a node is gone."""
+        """Note that a node is gone."""
         if self._reported.pop(node_name, None) is not None:
             self.on_news(node_name)
 
@@ -77,6 +77,6 @@ class PodEnds:
         return EndReport.AGENT_AWAY if is_away else report
 
     def agent_has_changed(self, node_name: str) -> None:
-        """Take in that a node's agent has become Ready, or is not any more."""
+        """Note that a node's agent has become Ready, or is not any more."""
         if node_name in self._reported:
             self.on_news(node_name)

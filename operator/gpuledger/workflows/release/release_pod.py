@@ -10,7 +10,7 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
 
 And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
-agent says it, or nobody does for a long time (departures.py).
+agent reports it, or none does for a long time (departures.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ when it takes longer, taking the share back makes the bind start again, and does
 
 @dataclass(slots=True)
 class _Bound:
-    """What was seen of a bound pod."""
+    """The observed state of a bound pod."""
 
     ended: bool = False
     """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
@@ -89,7 +89,7 @@ class PodReleaser:
         self._read_request = read_request
         self._departures = departures
         self._deadlines = deadlines
-        self._binding: set[str] = set()  # UIDs of the pods that are being bound: nobody else may judge their shares
+        self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
@@ -107,10 +107,10 @@ class PodReleaser:
                 self._put_off.discard(pod_uid)
                 self.recheck(pod_uid)
 
-    # What the watches show.
+    # Called with what the watches show.
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Take in a bound pod: once it is finished, its shares are released."""
+        """Observe a bound pod: once it is finished, its shares are released."""
         self._counts.pods_examined.inc()
         uid = pod["metadata"]["uid"]
         holders = self._ledger.holders_of(uid)
@@ -129,7 +129,7 @@ class PodReleaser:
         return set(self._ledger.pod_uids()) | self._bound.keys()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Take in that a pod is gone. A hint only: the API server is asked before anything is released."""
+        """Note that a pod is gone. A hint only: the API server is asked before anything is released."""
         if last is not None:
             self._counts.pods_examined.inc()
             if has_ended(last):  # it may be the first to say so
@@ -137,7 +137,7 @@ class PodReleaser:
         self.recheck(pod_uid)
 
     def word_of_node(self, node_name: str) -> None:
-        """Take in that another word may be known of pods of a node whose shares are to end."""
+        """Note that another word may be known of pods of a node whose shares are to end."""
         for uid in self._departures.pods():
             if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
                 self.recheck(uid)
@@ -214,7 +214,7 @@ class PodReleaser:
                     await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
                 return
             except GpuledgerError as error:
-                logger.warning("pod %s: giving its shares back is tried again: %s", pod, error)
+                logger.warning("pod %s: releasing its shares failed, retrying: %s", pod, error)
                 await pause(attempt, error)
                 attempt += 1
 
@@ -227,7 +227,7 @@ class PodReleaser:
         if pod_uid in self._binding:
             self._put_off.add(pod_uid)
         else:
-            # Who has marked a share may know more of the pod: another operator, or this one before a restart.
+            # The operator that has marked a share may know more of the pod: another one, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
             bound = self._bound.get(pod_uid)
             may_run = marked or bound is None or not bound.ended
@@ -313,7 +313,7 @@ class PodReleaser:
         for _, holder in holders:
             uuid = holder.share.uuid
             if uuid not in kept:
-                logger.warning("pod %s is bound without its share of card %s: it is given back", holder.pod, uuid)
+                logger.warning("pod %s is bound without its share of card %s, which is released", holder.pod, uuid)
                 await self._journal.remove(uuid, pod_uid, holder)
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
@@ -363,7 +363,7 @@ def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodReq
     """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
 
     Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
-    which came with the one Binding that was accepted; so nobody can give up a share by editing an annotation.
+    which came with the one Binding that was accepted; so no user can give up a share by editing an annotation.
     """
     here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
     named = [share for share in here if share.uuid in annotated_cards(pod)]

@@ -1,1 +1,1 @@
-"""What is not as it should be is found, and put in order."""
+"""Finding and repairing differences between ledger and cluster."""

@@ -2,7 +2,7 @@
 
 What such a pod has is known only from its annotation, which users can write. So its shares are entered only where a
 person asks for it, in a migration; what does not fit is listed on the card as a conflict, and never counted. Until then
-the cards that it may use take nobody new (ledger/strangers.py): from the moment on in which the pod is seen.
+the cards that it may use take no new pod (ledger/strangers.py): from the moment on in which the pod is seen.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Adopter:
     """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set.
 
     A pod whose shares could not be entered is looked at again in each full list, and as soon as a card of its node
-    opens: the cards of a ledger that is made anew come after the pods.
+    opens: the cards of a ledger that is rebuilt come after the pods.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Adopter:
         return len(self._unknown)
 
     def observe(self, pod: Json, is_latest: bool = True) -> None:
-        """Take in a bound pod of a full list, of any scheduler. A watch may have shown something later of it."""
+        """Observe a bound pod of a full list, of any scheduler. A watch may have shown something later of it."""
         self._listed.add(pod["metadata"]["uid"])
         if is_latest:
             self._take(pod)
@@ -130,7 +130,7 @@ class Adopter:
                     self._unknown.pop(facts.pod.uid, None)
 
     def show(self, pod: Json, gone: bool) -> None:
-        """Take in a bound pod that a watch shows, of any scheduler."""
+        """Observe a bound pod that a watch shows, of any scheduler."""
         uid = pod["metadata"]["uid"]
         if gone or is_finished(pod):
             self._ended(uid, may_run=not has_ended(pod))
@@ -138,7 +138,7 @@ class Adopter:
             self._take(pod)
 
     def listed(self) -> None:
-        """Take in that the list has ended: pods that were not in it need nothing any more."""
+        """Note that the list has ended: pods that were not in it need nothing any more."""
         for uid in self._unknown.keys() - self._listed:
             del self._unknown[uid]
         for uid in set(self._ledger.strangers.uids()) - self._listed:
@@ -151,7 +151,7 @@ class Adopter:
         self._ledger.strangers.all_seen()
 
     def notice(self, entry: CardEntry) -> None:
-        """Take in that a card was written: a share that did not fit may fit now. Each is tried again if it does."""
+        """Note that a card was written: a share that did not fit may fit now. Each is tried again if it does."""
         for misfit in entry.misfits:
             if misfit.pod.uid not in self._suspects and misfit.amounts.fits_in(entry.room().free):
                 self._suspect(misfit.pod)
@@ -176,7 +176,7 @@ class Adopter:
             )
 
     def _ended(self, uid: str, may_run: bool) -> None:
-        """Take in that a pod uses no card any more; soon, if nobody has seen its processes end."""
+        """Note that a pod uses no card any more; soon, if no agent has seen its processes end."""
         found = self._ledger.strangers.find(uid)
         if found is None or (uid in self._leaving and may_run):
             return
@@ -195,7 +195,7 @@ class Adopter:
         return scheduler_of(pod) in self._scheduler_names
 
     def reconsider(self, node_name: str) -> None:
-        """Take in that a card of a node takes pods now: shares that could not be entered may fit."""
+        """Note that a card of a node takes pods now: shares that could not be entered may fit."""
         for unknown in self._unknown.values():
             if unknown.node_name == node_name:
                 self._suspect(unknown.pod)
@@ -235,13 +235,15 @@ class Adopter:
     async def _take_in(self, facts: PodFacts) -> None:
         problem = await self._problem(facts)
         if not problem:
-            logger.info("pod %s was bound to node %s without its shares: they are entered", facts.pod, facts.node_name)
+            logger.info(
+                "pod %s was bound to node %s without its shares; the operator enters them", facts.pod, facts.node_name
+            )
             self._unknown.pop(facts.pod.uid, None)
             return
         unknown = _Unknown(facts.pod, facts.node_name, problem)
         if self._unknown.get(facts.pod.uid) != unknown:
             logger.warning(
-                "pod %s is bound to node %s, and its shares are not in the ledger: %s; `gpuledger audit` says more",
+                "pod %s is bound to node %s, but its shares are not in the ledger: %s; see `gpuledger audit`",
                 facts.pod,
                 facts.node_name,
                 problem,
@@ -251,13 +253,13 @@ class Adopter:
     async def _problem(self, facts: PodFacts) -> str:
         """Enter what may be entered; return why something was not.
 
-        What a card lists as a conflict was to be entered by somebody's word, and is as soon as it fits.
+        What a card lists as a conflict was to be entered on request, and is as soon as it fits.
         """
         on_list = self._cards_that_list(facts)
         if not self._adopt_pods and not on_list:
             return "adopt_pods is off"
         if not facts.taken_up:
-            return "its kubelet has not taken it up, and no scheduler has bound it"
+            return "its kubelet has not accepted it, and no scheduler has bound it"
         try:
             shares = missing_shares(facts, self._held(facts), self._cards)
         except BadInput as error:
@@ -280,7 +282,7 @@ class Adopter:
         return {e.card.uuid for e in entries if any(misfit.pod.uid == facts.pod.uid for misfit in e.misfits)}
 
     async def _show_ambiguous(self, facts: PodFacts, why: str) -> None:
-        """List the pod on each card that may be one of its own: somebody has to look at them."""
+        """List the pod on each card that may be one of its own: an administrator has to look at them."""
         amounts = Amounts(number=1)
         for card in ambiguous_cards(facts, self._cards):
             with suppress(ShareRefused):  # a card lists only so many

@@ -1,4 +1,4 @@
-"""The audit's two reads, its verdict, and the mending.
+"""The audit's two reads, its verdict, and the repair.
 
 Lists are not from one moment, and a cluster never stands still: a share is entered a moment before its pod is bound,
 and leaves a moment after it has ended. So a finding counts only if two reads, some seconds apart, both show it. Cards
@@ -35,15 +35,15 @@ Json = dict[str, Any]
 READS_AT_ONCE = 16
 
 ROUNDS = 4
-"""How often it is looked for what mending itself brings up: once a pod's cards are entered its other ones are spare,
+"""How many rounds look for what the repair itself brings up: once a pod's cards are entered its other ones are spare,
 and once a card is empty it can be deleted. There are no longer chains; the last round finds nothing to do."""
 
-NOT_ENTERED = "it could not be entered now; the log says why, and `gpuledger audit` what is left"
+NOT_ENTERED = "it could not be entered now; see the log for the reason, and `gpuledger audit` for what is left"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """What pods and nodes mean by their words, and how long to wait."""
+    """The meaning of resource names on pods and nodes, and timeouts."""
 
     scheduler_names: Sequence[str]
     dialects: Dialects
@@ -56,14 +56,14 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found: `mended` is in order by now, `left` is not."""
+    """The findings: `mended` are repaired, `left` are not."""
 
     repaired: tuple[AuditFinding, ...]
     left: tuple[AuditFinding, ...]
 
 
 class Auditor:
-    """Compares the cluster's books, and mends them."""
+    """Compares ledger, pods and nodes, and repairs differences."""
 
     def __init__(self, store: KubeStore, settings: AuditSettings, *, clock: Clock) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Auditor:
         return Report((), found)
 
     async def repair(self, adopt: bool) -> Report:
-        """Mend what can be mended, and look again for what is left; `adopt` allows to enter shares from annotations."""
+        """Repair what can be repaired, and look again for what is left; `adopt` also enters shares from annotations."""
         repaired: dict[tuple[str, ...], AuditFinding] = {}
         snapshot, found = await self._look()
         for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What an audit has found, put in order. Each step is refused, or changes nothing, where the cluster has moved on."""
+"""Repairs the findings of an audit. Each step is refused, or changes nothing, where the cluster has moved on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _ReportedEnds:
-    """What the nodes said of pods that have ended, when the world was read."""
+    """The nodes' reports of pods that have ended, when the cluster was read."""
 
     snapshot: ClusterSnapshot
 
@@ -80,7 +80,7 @@ class Repairer:
         )
 
     async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
-        """Mend the findings that have an action; return those of them that were mended."""
+        """Repair the findings that have an action; return those that were repaired."""
         repaired: list[AuditFinding] = []
         for start in range(0, len(found), AT_ONCE):
             batch = found[start : start + AT_ONCE]
@@ -99,7 +99,7 @@ class Repairer:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._releaser.worker.idle()
         except TimeoutError:
-            logger.warning("some shares were not judged within %.0f s; audit again later", TIMEOUT_S)
+            logger.warning("some shares could not be checked within %.0f s; run the audit again later", TIMEOUT_S)
             await self._releaser.worker.stop()
         return [finding for finding in found if self._holder(finding) != before[finding.key]]
 
@@ -108,7 +108,7 @@ class Repairer:
         return entry.holders.get(finding.pod.uid) if entry and finding.pod else None
 
     async def _carry_out(self, finding: AuditFinding) -> bool:
-        """Carry out an action other than judging; tell whether that mended it."""
+        """Carry out an action other than judging; tell whether that repaired it."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 match finding.action:
@@ -125,10 +125,12 @@ class Repairer:
                             await self._store.delete_allocation(stored.card.object_name, stored.resource_version)
                         return True
         except GpuledgerError as error:
-            logger.warning("%s of %s is not mended: %s", finding.kind, finding.pod or finding.card, error)
+            logger.warning("%s of %s is not repaired: %s", finding.kind, finding.pod or finding.card, error)
         except TimeoutError:
             subject = finding.pod or finding.card
-            logger.warning("%s of %s is not mended within %.0f s; audit again", finding.kind, subject, TIMEOUT_S)
+            logger.warning(
+                "%s of %s is not repaired within %.0f s; run the audit again", finding.kind, subject, TIMEOUT_S
+            )
         return False
 
     async def _adopt(self, adoption: Adopt) -> bool:

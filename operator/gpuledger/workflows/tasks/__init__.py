@@ -1,1 +1,1 @@
-"""How work is run: repeated until it is done, in turns, in steps."""
+"""Running work: repeated until it is done, in turns, in steps."""

@@ -17,7 +17,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 class KeyedWorker:
     """Runs `work(key)` for marked keys: never twice at once for a key, again if it was marked meanwhile.
 
-    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. Whoever is not active does
+    Work that raises is repeated after a pause that doubles. At most `parallel` keys at once. An inactive replica does
     nothing, and leaves it to who is; marks are dropped then. With `group_of`, only so many keys of one group wait for
     their turn beside those of others: who has marked a thousand does not keep the others waiting.
     """
@@ -76,7 +76,7 @@ class KeyedWorker:
                     backoff.reset()
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                     pause_s = backoff.next_s()
-                    logger.warning("%s: trying again in %.1f s after %r", key, pause_s, error)
+                    logger.warning("%s: retrying in %.1f s after %r", key, pause_s, error)
                     self._marked.add(key)
                     await asyncio.sleep(pause_s)
         finally:

@@ -27,10 +27,10 @@ TURN_S = 0.005
 """So long others can wait without noticing."""
 
 HARD_S = 0.02
-"""What is done before others have their turn takes less, unless somebody has asked for something that takes long."""
+"""What is done before others have their turn takes less, unless a caller has asked for something that takes long."""
 
 REST_TO_WORK = 3.0
-"""How long whoever has worked for longer rests, by how long that was: most of the time is for others."""
+"""How long a task that has worked for longer rests, by how long that was: most of the time is for others."""
 
 
 async def rest(since_s: float, clock: Clock) -> float:

@@ -32,7 +32,7 @@ async def started_again(name: str, part: Callable[[], Awaitable[None]], clock: C
                 backoff.reset()
             pause_s = backoff.next_s()
             if isinstance(error, GpuledgerError):
-                logger.error("%s failed, and is started again in %g s: %s", name, pause_s, error)
+                logger.error("%s failed, restarting it in %g s: %s", name, pause_s, error)
             else:
-                logger.exception("%s failed, a defect of this program; it is started again in %g s", name, pause_s)
+                logger.exception("%s failed, which is a bug in gpuledger; restarting it in %g s", name, pause_s)
             await asyncio.sleep(pause_s)

@@ -184,8 +184,8 @@ def test_a_card_in_mig_mode_without_devices_is_said(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"memory_mib": None}, "NVML does not tell its memory"),
-        ({"uuid": "MIG-GPU-0/1/0"}, "its UUID can't be the name of an object"),
+        ({"memory_mib": None}, "NVML does not report its memory"),
+        ({"uuid": "MIG-GPU-0/1/0"}, "its UUID is not a valid object name"),
     ],
 )
 def test_a_card_that_can_not_be_in_the_ledger_is_left_out_and_said_once(
@@ -219,7 +219,7 @@ def test_a_card_that_was_never_read_keeps_no_other_from_being_listed_and_is_foun
 ) -> None:
     driver.says(failures=(Failure(LOST, card="GPU-00000000"),))
     assert uuids(source) == ["GPU-00000001"]
-    assert warnings(caplog) == ["card number 0 is left out, it can't be read: GPU is lost"]
+    assert warnings(caplog) == ["card number 0 is left out because it can't be read: GPU is lost"]
     driver.says(failures=())
     assert uuids(source) == ["GPU-00000000", "GPU-00000001"]
 

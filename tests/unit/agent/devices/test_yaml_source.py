@@ -48,7 +48,7 @@ def test_a_card_is_what_the_file_says_and_the_rest_has_defaults(source: YamlSour
 
 @pytest.mark.parametrize(
     ("said", "fault"),
-    [("healthy: false", "the file says that it is not healthy"), ("fault: dust", "dust"), ("healthy: true", "")],
+    [("healthy: false", "the file marks it as unhealthy"), ("fault: dust", "dust"), ("healthy: true", "")],
 )
 def test_a_card_is_out_when_the_file_says_so(source: YamlSource, file: Path, said: str, fault: str) -> None:
     replace_file(file, f"cards: [{{uuid: NPU-0, memoryMiB: 1, {said}}}]")

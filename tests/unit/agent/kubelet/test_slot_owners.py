@@ -194,7 +194,7 @@ async def test_without_the_checkpoint_a_pod_created_anew_is_not_taken_for_the_ol
     await node.admit(old)
     lose_checkpoint(node)
     new = node.bind("a", {"main": [1]}, uid="uid-new")
-    with pytest.raises(NotKnownYet, match="not said yet"):
+    with pytest.raises(NotKnownYet, match="not reported yet"):
         await owner_of(node, old)
     await node.admit(new)
     lose_checkpoint(node)

@@ -60,7 +60,10 @@ async def test_only_so_many_read_at_the_same_time() -> None:
         url = server.make_url("/metrics")
         slow = [await client.get(url) for _ in range(MOST_READERS)]
         refused = await client.get(url)
-        assert (refused.status, await refused.text()) == (503, "8 others are reading the metrics: ask again later\n")
+        assert (refused.status, await refused.text()) == (
+            503,
+            "8 other requests are reading the metrics: retry later\n",
+        )
         for response in slow:
             assert len(await response.read()) == 40 * len(PIECE)
         async with client.get(url) as last:

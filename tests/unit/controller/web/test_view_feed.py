@@ -131,7 +131,7 @@ async def test_an_error_in_what_is_shown_does_not_end_the_page(
     feed = Feed(source)
     async with feed.watch():
         await asyncio.sleep(0)
-        while "can't be brought up to date" not in caplog.text:  # noqa: ASYNC110 - nobody tells us
+        while "data can't be updated" not in caplog.text:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0)
         source.waiting = good  # type: ignore[method-assign]
         source.change("node-0", "hot")

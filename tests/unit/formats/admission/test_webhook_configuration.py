@@ -91,7 +91,7 @@ def test_what_can_not_be_a_certificate_or_an_address_is_refused(tmp_path: Path) 
     file = tmp_path / "ca.key"
     file.write_bytes(b"key")
     for arguments, sentence in (
-        (["--ca-file", str(file)], "has no certificate in PEM"),
+        (["--ca-file", str(file)], "has no PEM certificate"),
         (["--url", "http://10.0.0.1"], "--url must begin with https://"),
     ):
         done = CliRunner().invoke(main, ["webhook-config", *arguments])

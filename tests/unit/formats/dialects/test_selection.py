@@ -126,7 +126,7 @@ def test_our_own_annotation_goes_before_those_of_others() -> None:
 def test_a_policy_that_nobody_knows_is_refused_with_those_that_there_are(word: str) -> None:
     with pytest.raises(BadInput) as caught:
         chosen(gpu_scheduler_policy=f"binpacked,{word}")
-    assert "'binpacked' is no policy; there are binpack, spread, topology-aware, topology" in str(caught.value)
+    assert "'binpacked' is not a policy; policies are binpack, spread, topology-aware, topology" in str(caught.value)
     with pytest.raises(BadInput) as caught:
         chosen(node_scheduler_policy=word)
     assert len(str(caught.value)) < 200

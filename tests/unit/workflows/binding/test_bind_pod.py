@@ -161,7 +161,7 @@ async def test_a_pod_is_not_bound_to_a_card_that_takes_no_pods_any_more_when_its
     await settle()
     what_happens(parts)
     arrive.set()
-    with pytest.raises(BindFailed, match=f"card {CARD.uuid} of node node-a takes no new pods any more"):
+    with pytest.raises(BindFailed, match=f"card {CARD.uuid} of node node-a no longer takes new pods"):
         await task
     assert api.called(BIND) == []
     assert parts.shares_left("uid-a") == []
@@ -394,7 +394,7 @@ async def test_a_pod_whose_shares_are_being_taken_back_is_not_bound(api: ApiServ
     api.put_card(CARD, held_by_a(CARD, state=HolderState.RELEASING, deadline="2030-01-01T01:00:00Z"))
     change(api, theirs="1")
     arrive.set()
-    with pytest.raises(BindFailed, match="is being given back"):
+    with pytest.raises(BindFailed, match="is still being released"):
         await binding
     assert len(api.called(BIND)) == 1
     assert parts.shares_left("uid-a") == []

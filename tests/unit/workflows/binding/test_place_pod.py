@@ -664,7 +664,7 @@ async def test_a_bind_of_a_pod_that_is_bound_there_already_succeeds(api: ApiServ
     ("pod", "reason"),
     [
         (a_pod_object("a", node_name="node-b"), "bound to node node-b already"),
-        (a_pod_object("a", uid="another"), "is another one by now"),
+        (a_pod_object("a", uid="another"), "has been replaced by another of the same name"),
         (a_pod_object("a", {MEMORY: "4Gi"}), "has a unit of bytes"),
         (a_pod_object("b"), "not found"),
     ],
@@ -695,7 +695,7 @@ async def test_a_bind_gives_back_incomplete_entries_of_a_crash_before_it_chooses
 async def test_a_filter_gives_back_incomplete_entries_of_a_crash_before_it_places_anew(api: ApiServer) -> None:
     left_by_a_crash(api)
     parts = an_operator(api)
-    with pytest.raises(BindInProgress, match="are being given back"):
+    with pytest.raises(BindInProgress, match="are still being released"):
         parts.filter("both", "node-a")
     await settle()
     assert parts.shares_left("uid-both") == []
@@ -709,7 +709,7 @@ async def test_a_filter_does_not_rely_on_entries_that_are_being_given_back(api: 
     api.put_card(CARD, holder)
     api.put_pod(a_pod_object("a"))
     parts = an_operator(api)
-    with pytest.raises(BindInProgress, match="are being given back"):
+    with pytest.raises(BindInProgress, match="are still being released"):
         parts.filter("a", "node-a")
     await settle()
     assert parts.filter("a", "node-a").node_names == ["node-a"]

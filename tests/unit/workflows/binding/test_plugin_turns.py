@@ -464,7 +464,7 @@ async def test_who_comes_after_the_plugin_was_replaced_is_not_told_the_old_ones_
     await first
     api.put_node(a_node_of(Dialect.VOLCANO))
     parts.watch()
-    with pytest.raises(BindFailed, match="another one by now"):
+    with pytest.raises(BindFailed, match="has changed since the pod was placed"):
         await second
     assert not api.node_of("b")
     assert parts.shares_left("uid-b") == []
@@ -559,7 +559,7 @@ async def test_who_waits_for_the_plugin_is_told_so(api: ApiServer) -> None:
     parts = a_node_with(api, Dialect.HAMI, bind_timeout_s=3.0)
     first, second = await come(parts, a_pod("a"), a_pod("b"))
     await first
-    with pytest.raises(BindFailed, match="device plugin has another pod to find first; the pod is not bound yet"):
+    with pytest.raises(BindFailed, match="device plugin has to find another pod first; the pod is not bound yet"):
         await parts.bind("b", "node-a")
     await second
     assert api.node_of("b") == "node-a"
@@ -590,6 +590,6 @@ async def test_who_waits_is_not_bound_to_a_card_that_its_node_has_lost_meanwhile
     node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = left
     api.put_node(node)
     parts.watch()
-    with pytest.raises(BindFailed, match="takes no new pods any more"):
+    with pytest.raises(BindFailed, match="no longer takes new pods"):
         await second
     assert not api.node_of("b")

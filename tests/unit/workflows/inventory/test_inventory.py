@@ -89,7 +89,7 @@ async def test_an_unreadable_register_keeps_what_was_known_and_tells_the_node_on
     ((node_name, sentence),) = parts.told
     assert node_name == "node-a"
     assert "is not JSON" in sentence
-    assert "its cards stay as they were known" in sentence
+    assert "its cards stay as they are in the ledger" in sentence
     assert by_label(parts.counts.bad_input) == {"node": 1}
 
 
@@ -485,7 +485,7 @@ async def test_a_held_card_that_is_not_reported_any_more_is_closed_and_opens_whe
     parts = await a_cluster(api)
     await parts.add("a", a_share(CARD))
     await report(parts, SECOND)
-    assert phase_of(api, CARD) == ("Unavailable", "its node does not report it any more")
+    assert phase_of(api, CARD) == ("Unavailable", "its node no longer reports it")
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == [SECOND]
     await report(parts, *CARDS)
     assert phase_of(api, CARD) == ("Ready", "")
@@ -640,7 +640,7 @@ async def test_two_operators_that_see_a_node_differently_do_not_write_as_fast_as
 BROKEN = replace(CARD, healthy=False, fault="Xid 79")
 WHERE = "GPU GPU-node-a-0 (index 0 of node node-a)"
 UNHEALTHY = (True, "GPUUnhealthy", f"{WHERE}: its node reports a fault: Xid 79")
-HEALTHY = (False, "GPUHealthy", f"{WHERE} works again, its node reports")
+HEALTHY = (False, "GPUHealthy", f"{WHERE} works again, as its node reports")
 
 
 async def with_holders(api: ApiServer, *cards: Card) -> OperatorParts:

@@ -135,7 +135,7 @@ async def test_a_card_that_is_older_than_it_was_is_not_relied_on(api: ApiServer)
     told: list[str] = []
     parts.journal.reader.on_older.append(lambda: told.append("older"))
     api.cards[CARD.object_name] = old
-    with pytest.raises(OlderThanKnown, match="was put back to an older state"):
+    with pytest.raises(OlderThanKnown, match="was restored from an older state"):
         await parts.journal.still_has(holder)
     assert told == ["older"]
 
@@ -367,7 +367,7 @@ async def test_nothing_is_entered_for_a_pod_whose_share_is_being_given_back(api:
     api.put_card(CARD, holder)
     parts = an_operator(api)
     api.put_card(CARD, releasing(holder))
-    with pytest.raises(ShareRefused, match="is being given back"):
+    with pytest.raises(ShareRefused, match="is still being released"):
         await parts.add("a", a_share(CARD))
     assert api.card(CARD).holders == (releasing(holder),)
 

@@ -79,7 +79,7 @@ async def test_a_node_that_takes_the_pod_now_comes_first(parts: OperatorParts) -
     put(parts, "late", {GPU: "1", MEMORY: "9k"})
     found = await explained(parts, "late")
     assert (found["state"], found["lastTried"]) == ("room-found", None)
-    assert found["summary"] == "fits on node-a now: it is tried again in its turn"
+    assert found["summary"] == "fits on node-a now: kube-scheduler retries it in its turn"
     assert [node["fits"] for node in found["nodes"]] == [True, False]
 
 
@@ -180,6 +180,8 @@ async def test_what_need_not_be_of_this_moment_is_found_once_for_pods_that_ask_a
     parts.api.put_card(CARDS[0])
     parts.watch()
     assert (await parts.explainer.explain_object(alike, of_now=False)).summary == before
-    assert (await parts.explainer.explain_object(alike)).summary == "fits on node-a now: it is tried again in its turn"
+    assert (
+        await parts.explainer.explain_object(alike)
+    ).summary == "fits on node-a now: kube-scheduler retries it in its turn"
     await asyncio.sleep(REUSED_S + 1)
     assert (await parts.explainer.explain_object(first, of_now=False)).summary != before

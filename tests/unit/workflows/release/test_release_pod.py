@@ -276,7 +276,7 @@ async def test_a_bind_that_comes_during_a_release_ends_with_its_shares_in_the_le
     binding = asyncio.create_task(parts.bind("a", "node-a"))
     await settle()
     gate.set()
-    with pytest.raises(BindFailed, match="is being given back"):
+    with pytest.raises(BindFailed, match="is still being released"):
         await binding
     await parts.releaser.worker.idle()
     await parts.bind("a", "node-a")
@@ -449,7 +449,7 @@ async def test_an_attempt_to_bind_that_comes_during_the_fence_does_not_rely_on_t
     other = an_operator(api)
     parts.releaser.recheck("uid-a")
     await settle()
-    with pytest.raises(ShareRefused, match="is being given back"):
+    with pytest.raises(ShareRefused, match="is still being released"):
         await other.journal.add(held(), 10.0)
     fence.set()
     await parts.idle()

@@ -101,8 +101,8 @@ async def test_without_the_setting_a_pod_is_counted_and_told_once_and_not_entere
         await resyncs.resync()
     assert len(resyncs.adopter) == 1
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "pod default/a is bound to node node-a, and its shares are not in the ledger: adopt_pods is off; "
-        "`gpuledger audit` says more"
+        "pod default/a is bound to node node-a, but its shares are not in the ledger: adopt_pods is off; "
+        "see `gpuledger audit`"
     ]
     assert api.writes() == []
 

@@ -37,11 +37,11 @@ export function cardDetails(card) {
       gauge("Cores", used.cores, capacity.cores, `${used.cores} of ${capacity.cores} %`),
       gauge("Slots", used.number, capacity.number, `${used.number} of ${capacity.number}`)),
     el("h3", { text: card.holders.length ? plural(card.holders.length, "pod") : "No pods" }),
-    card.holders.length ? holders(card) : el("p", { class: "dim", text: "Nobody has a share of this card." }),
+    card.holders.length ? holders(card) : el("p", { class: "dim", text: "No pod holds a share of this card." }),
     el("dl", { class: "facts" },
       fact("Model", card.model), fact("Vendor", card.vendor), fact("Mode", card.mode), fact("NUMA node", card.numaNode === null ? "" : String(card.numaNode)),
-      fact("Promised to", card.claims ? `${plural(card.claims, "waiting pod")}, when others have left` : ""),
-      fact("Conflicts", card.conflicts ? `${plural(card.conflicts, "share")} found here that there is no room for` : ""),
+      fact("Promised to", card.claims ? `${plural(card.claims, "waiting pod")}, once others have left` : ""),
+      fact("Conflicts", card.conflicts ? `${plural(card.conflicts, "share")} found here without room for them` : ""),
       fact("UUID", el("code", { text: card.uuid }))),
   ];
 }
@@ -78,7 +78,7 @@ export function podDetails(found, again) {
       fact("Last tried", found.lastTried ? moment(found.lastTried) : ""),
       fact("Scheduler", found.schedulerSays),
       fact("Not offered", found.schedulerRefused ? `${plural(found.schedulerRefused, "node")} with cards that kube-scheduler itself did not offer (taints, CPU, selectors)` : "")),
-    found.containers?.length ? [el("h3", { text: "What it asks for" }), el("ul", { class: "plain" }, found.containers.map((container) => el("li", {}, el("strong", { text: container.name }), ` ${asked(container)}`)))] : null,
+    found.containers?.length ? [el("h3", { text: "What it requests" }), el("ul", { class: "plain" }, found.containers.map((container) => el("li", {}, el("strong", { text: container.name }), ` ${asked(container)}`)))] : null,
     found.holds?.length ? [el("h3", { text: "Its cards" }), el("ul", { class: "plain" }, found.holds.map((hold) => el("li", {},
       el("a", { href: `#card=${encodeURIComponent(hold.uuid)}`, "data-key": hold.uuid, text: `GPU ${hold.index} of ${hold.node}` }),
       ` ${mib(hold.memoryMiB)}, ${hold.cores} % cores${hold.exclusive ? ", alone" : ""}`)))] : null,

@@ -46,7 +46,7 @@ export class Feed {
           this.calls.cluster(cluster);
         }
         await this.follow();
-        throw new Error("the connection has ended");
+        throw new Error("the connection was closed");
       } catch (error) {
         await this.pause(error);
       }

@@ -235,7 +235,7 @@ export function spoken(card) {
   const pods = card.holders.length;
   const used = `${number(card.used.memoryMiB)} of ${number(card.capacity.memoryMiB)} MiB used by ${plural(pods, "pod")}`;
   const phase = phaseOf(card);
-  const more = [phase.mark ? phase.word : "", isAlone(card) ? "one pod has it alone" : "", card.conflicts ? plural(card.conflicts, "conflict") : ""];
+  const more = [phase.mark ? phase.word : "", isAlone(card) ? "held by one pod alone" : "", card.conflicts ? plural(card.conflicts, "conflict") : ""];
   return [`GPU ${card.index} of ${card.node}: ${used}`, ...more.filter(Boolean)].join(", ");
 }
 

@@ -82,11 +82,11 @@ function drawCluster(names) {
 
 function drawEmpty() {
   if (cluster.nodes.size) {
-    refill(byId("empty"), el("p", {}, "No card has all of these words."), el("button", { type: "button", "data-key": "clear", text: "Show all", on: { click: () => filterBy("") } }));
+    refill(byId("empty"), el("p", {}, "No card matches all of these words."), el("button", { type: "button", "data-key": "clear", text: "Show all", on: { click: () => filterBy("") } }));
   } else {
     refill(byId("empty"), el("h3", { text: "No GPUs in the ledger yet" }),
       el("p", {}, "Cards appear as soon as a node registers some: label it with ", el("code", { text: "kubectl label node NAME gpuledger.dev/agent=true" }), ", and the node agent starts there."),
-      el("p", { class: "dim", text: "Nodes with HAMi's or Volcano's device plugin register their cards by themselves." }));
+      el("p", { class: "dim", text: "Nodes with HAMi's or Volcano's device plugin register their cards on their own." }));
   }
 }
 
@@ -160,7 +160,7 @@ function setState(kind, text) {
 function drawState() {
   const age = duration((Date.now() - feed.heard) / 1000);
   const since = lastChange ? `, last change ${duration((Date.now() - lastChange) / 1000)} ago` : "";
-  const text = state.kind === "live" ? `Live${since}` : loaded ? `${state.text}; shown is what was known ${age} ago` : state.text;
+  const text = state.kind === "live" ? `Live${since}` : loaded ? `${state.text}; showing data from ${age} ago` : state.text;
   byId("state").dataset.kind = state.kind;
   say(byId("state-text"), text);
   byId("retry").hidden = state.kind !== "lost";

@@ -124,8 +124,8 @@ export class Panel {
     const panel = byId("history");
     try {
       const { kept, dropped, records } = await this.feed.get("v1/history?limit=100");
-      if (!records.length) { refill(panel, el("p", { class: "dim", text: "Nothing has happened since the operator began to keep records." })); return; }
-      refill(panel, el("p", { class: "dim", text: `The last ${records.length} of ${plural(kept, "record")}${dropped ? `; ${dropped} older ones are gone` : ""}, newest first.` }),
+      if (!records.length) { refill(panel, el("p", { class: "dim", text: "No records since the operator started." })); return; }
+      refill(panel, el("p", { class: "dim", text: `The last ${records.length} of ${plural(kept, "record")}${dropped ? `; ${dropped} older ones were dropped` : ""}, newest first.` }),
         el("ol", { class: "records" }, records.toReversed().map(record)));
     } catch (error) {
       refill(panel, el("p", { class: "reason", text: error instanceof Refused ? error.message : "The operator can't be reached." }));
