@@ -78,10 +78,10 @@ def test_what_was_mended_is_shown_beside_what_is_left() -> None:
     assert table[-1] == "2 found: 1 fixed, 1 left."
 
 
-def test_what_an_annotation_says_moves_no_cursor_and_begins_no_line() -> None:
-    hostile = "one\ntwo \x1b[31mred\x1b[2J \x9b1m"
+def test_what_an_annotation_says_is_no_markup_moves_no_cursor_and_begins_no_line() -> None:
+    hostile = "one\ntwo [bold]\x1b[31mred\x1b[2J \x9b1m[/]"
     table = as_lines(Report((), (AuditFinding(AuditFindingKind.NOT_ADOPTABLE, detail=hostile),)), Terminal())
-    assert [line for line in table if "red" in line] == ["  one two  [31mred [2J  1m"]
+    assert [line for line in table if "red" in line] == ["  one two [bold] [31mred [2J  1m[/]"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, outcome: Report | Exception, *arguments: str) -> tuple[int, str]:
