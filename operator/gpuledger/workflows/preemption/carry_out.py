@@ -76,7 +76,7 @@ class PreemptionCarrier:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self.trail = trail
-        self.nominator = Nominator(store)
+        self.nominator = Nominator(store, clock)
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -232,9 +232,10 @@ class PreemptionCarrier:
         if why:
             await self._give_back(pod_uid, claims, reserved, why)
             return
-        self._look_again(pod_uid, max(0.0, self._seconds_left(holders)) + 1.0)
+        wait_s = max(0.0, self._seconds_left(holders)) + 1.0
         if pod_uid not in self._not_taken:
-            await self.nominator.keep(holders[0].pod)
+            wait_s = min(wait_s, await self.nominator.keep(holders[0].pod))
+        self._look_again(pod_uid, wait_s)
         ready = [claim for card, claim in claims if self._is_free(card, claim)]
         await all_of([self._reserve(claim) for claim in ready])
         if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile

@@ -15,7 +15,7 @@ from typing import Any
 from gpuledger.formats.objects.budget import Budget, budget
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.entry import why_not
+from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError
 from gpuledger.model.request import PodRequest
@@ -214,7 +214,8 @@ class VictimFinder:
 
         kube-scheduler has found each of them to fit, alone.
         """
-        promised = any(entry.promises or entry.claims for entry in self._ledger.entries_of_node(node_name))
+        entries = self._ledger.entries_of_node(node_name)
+        promised = any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
         free = self._ledger.hosts.free(node_name)
         return not promised or free is None or request.host.fits_in(free)
 
@@ -271,3 +272,7 @@ def _has_to_yield(other: Pod, pod: Pod) -> bool:
 def _on(node_name: str, leaving: Mapping[str, Collection[str]] | None) -> Collection[str] | None:
     """Return whom kube-scheduler makes leave one node; None if it is not kube-scheduler that asks."""
     return None if leaving is None else leaving.get(node_name, ())
+
+
+def _is_reserved(entry: CardEntry) -> bool:
+    return any(holder.state is HolderState.RESERVED for holder in entry.holders.values())

@@ -199,6 +199,39 @@ async def test_a_nomination_that_was_cleared_is_made_again_with_the_next_step(
     assert nominations(api) == ["node-a", "node-a"]
 
 
+async def test_a_nomination_that_is_cleared_again_and_again_is_made_again_with_pauses(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    """kube-scheduler tries the pod at each nomination, and clears it where the pod does not fit: without an end."""
+    await want(parts, "high")
+    for _ in range(100):
+        pod = api.pods["default", "high"]
+        api.put_pod({**pod, "status": {**pod["status"], "nominatedNodeName": ""}})
+        parts.carrier.look_at_all()
+        await pass_time(parts, 0.1)
+    assert 3 <= len(nominations(api)) <= 6
+    await pass_time(parts, 10.0)
+    assert api.pods["default", "high"]["status"]["nominatedNodeName"] == "node-a", "without another reason to look"
+
+
+@pytest.mark.parametrize("reserved", [False, True], ids=["claimed", "reserved"])
+async def test_no_pod_leaves_for_one_whose_cpu_is_promised_to_another_with_room_on_that_node(
+    parts: OperatorParts, api: ApiServer, reserved: bool
+) -> None:
+    """Both would be nominated for the node, and kube-scheduler would keep its CPU from either for the other's sake."""
+    node = a_node_object("node-a", CARDS)
+    node["status"]["allocatable"]["memory"] = "1Ti"
+    api.put_node(node)
+    await parts.idle()
+    await want(parts, "high", {**WHOLE, "cpu": "40"})
+    if reserved:
+        await let_go(parts, *evicted(api))
+    await want(parts, "second", {**WHOLE, "cpu": "40"})
+    assert len(evicted(api)) == 1
+    await want(parts, "third", {**WHOLE, "cpu": "20"})
+    assert len(evicted(api)) == 2
+
+
 async def test_a_pod_that_cannot_be_nominated_gets_its_room_all_the_same(parts: OperatorParts, api: ApiServer) -> None:
     api.queue(Operation.CHANGE_STATUS, refuse(Denied("a policy", 403)))
     await want(parts, "high")
