@@ -88,6 +88,10 @@ class EndedPods:
         """Return the UIDs of pods that have ended at the API server, and of which something may still run."""
         return frozenset(self._doubtful)
 
+    def over(self) -> frozenset[str]:
+        """Return the UIDs of pods of which nothing is left, the latest."""
+        return frozenset(uid for uid, runs in self._said.items() if not runs)
+
     def listing(self) -> Callable[[set[str]], None]:
         """Return the callback for the list of pods: others that were known have ended unseen."""
         before = set(self._living)

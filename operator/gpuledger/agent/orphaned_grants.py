@@ -1,13 +1,16 @@
 """Finds pods that are gone, so that the agent can remove their containers' files.
 
 A kubelet that has just started knows no pods until the API server has sent them, while their containers run: what
-it does not show is not gone. So the API server has to say it, too.
+it does not show is not gone. So the API server has to say it, too. Where this agent has seen itself that nothing of a
+pod is left (`ended_pods.py`), it needs neither: the kubelet names pods without their UIDs, and one that has lost its
+record shows a pod's name for the next one, which may get no grant.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.formats.objects.pod import is_finished, pod_identity
@@ -17,21 +20,32 @@ from gpuledger.formats.runtime.cdi import Grant
 class OrphanedGrants:
     """Looks for them, again and again."""
 
-    def __init__(self, node_name: str, grants: Callable[[], Iterable[Grant]], lister: PodLister, pods: Pods) -> None:
+    def __init__(
+        self,
+        node_name: str,
+        grants: Callable[[], Iterable[Grant]],
+        lister: PodLister,
+        pods: Pods,
+        ended: Callable[[], AbstractSet[str]],
+    ) -> None:
         self._node_name, self._grants, self._lister, self._pods = node_name, grants, lister, pods
+        self._ended = ended  # UIDs of pods of which nothing is left
         self._missing: frozenset[str] = frozenset()  # UIDs of pods that the kubelet did not show at the last look
 
     async def find(self) -> frozenset[str]:
-        """Return the UIDs of pods with grants that twice the kubelet has not shown for certain, and that are gone.
+        """Return the UIDs of pods with grants of which nothing is left, or that are gone.
 
-        Makes no request while there are no grants, and asks the API server only about missing pods. Raises ApiError.
+        Gone is what the kubelet twice has not shown for certain, and the API server does not have. Makes no request
+        while there are no other grants, and asks the API server only about missing pods. Raises ApiError.
         """
-        grants = tuple(self._grants())
+        ended = self._ended()
+        found = {(grant.namespace, grant.pod, grant.pod_uid) for grant in self._grants()}
+        over = frozenset(uid for _, _, uid in found if uid in ended)
+        pods = {pod for pod in found if pod[2] not in over}
         before, self._missing = self._missing, frozenset()
-        if not grants:
-            return frozenset()
+        if not pods:
+            return over
         shown = (await self._lister.list()).pods
-        pods = {(grant.namespace, grant.pod, grant.pod_uid) for grant in grants}
         times = Counter((namespace, name) for namespace, name, _ in pods)
         # A name that several pods have had is shown for the last of them: the others are gone.
         self._missing = frozenset(
@@ -39,6 +53,6 @@ class OrphanedGrants:
         )
         twice = self._missing & before
         if not twice:
-            return frozenset()
+            return over
         there = await self._pods.pods_of_node(self._node_name)
-        return twice - {pod_identity(pod).uid for pod in there if not is_finished(pod)}
+        return over | twice - {pod_identity(pod).uid for pod in there if not is_finished(pod)}

@@ -102,7 +102,9 @@ class Agent:
         self._starts = ContainerStarts(
             owners, ledger, self._grants, self._directories, capabilities, plan.with_cdi, self._ended.may_run
         )
-        self._orphaned_grants = OrphanedGrants(plan.node_name, self._all_grants, self._pod_resources, self._store)
+        self._orphaned_grants = OrphanedGrants(
+            plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
+        )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)

@@ -11,8 +11,14 @@ from gpuledger.model.errors import Unreachable
 
 
 @pytest.fixture
-def orphaned_grants(node: AgentNode) -> OrphanedGrants:
-    return OrphanedGrants(NODE, node.grants.all, node, node.api.store)
+def ended() -> set[str]:
+    """Return the UIDs of pods of which nothing is left, as the agent has seen."""
+    return set()
+
+
+@pytest.fixture
+def orphaned_grants(node: AgentNode, ended: set[str]) -> OrphanedGrants:
+    return OrphanedGrants(NODE, node.grants.all, node, node.api.store, lambda: ended)
 
 
 async def running(node: AgentNode, name: str, card: int) -> None:
@@ -41,6 +47,16 @@ async def test_a_pod_whose_name_has_come_to_another_is_gone_though_the_kubelet_s
     node.grants.write(replace(a_grant("slot-9-old"), pod_uid="uid-old"))
     assert await orphaned_grants.find() == frozenset()
     assert await orphaned_grants.find() == {"uid-old"}
+
+
+async def test_a_pod_of_which_nothing_is_left_is_gone_though_another_of_its_name_is_shown_that_has_no_grant(
+    node: AgentNode, orphaned_grants: OrphanedGrants, ended: set[str]
+) -> None:
+    """A kubelet that has lost its record of slots starts the other one without."""
+    await running(node, "a", 0)
+    await running(node, "b", 1)
+    ended |= {"uid-a", "uid-of-a-pod-without-grants"}
+    assert await orphaned_grants.find() == {"uid-a"}
 
 
 async def test_a_kubelet_that_starts_while_the_api_server_is_away_makes_nobody_go(
