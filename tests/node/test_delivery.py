@@ -148,7 +148,7 @@ def test_a_pod_that_came_around_the_scheduler_is_refused_and_hurts_nobody(gpu: G
     gpu.wait_running(*names)
     gpu.check(*names)
     gpu.cluster.wait(
-        lambda: any("came here around gpuledger's scheduler" in text for text in gpu.cluster.messages("rogue")),
+        lambda: any("was not placed by gpuledger's scheduler" in text for text in gpu.cluster.messages("rogue")),
         "the rogue's events say what to do",
     )
     assert "rogue" not in gpu.holding()
