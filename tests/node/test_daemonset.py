@@ -118,8 +118,7 @@ def test_it_has_no_rights_but_those_that_the_manifest_lists(agent: AgentPod) -> 
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     assert writable == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/gpuledger", "/usr/local/vgpu"}
     for place in ("/", "/usr", "/settings", "/var/lib/kubelet/pod-resources", "/etc/cdi", "/run/nvidia/mps"):
-        with pytest.raises(ControlPlaneError, match="Read-only file system"):
-            agent.execute("touch", f"{place}/x")
+        assert "Read-only file system" in agent.execute("sh", "-c", f"touch {place}/x 2>&1 || true"), place
     running(agent, count=2)
 
 
