@@ -139,7 +139,7 @@ class Demo:
         for node in range(1, NODES + 1):
             label = f"gpuledger.dev/node=gpu-node-{node}"
             self._run(f"kubectl get gpuallocations -l {label} --sort-by=.spec.index{columns}")
-        self._screen.section("What a pod is told: an annotation, written in the request that binds it.")
+        self._screen.section("The cards of a pod: an annotation, written in the request that binds it.")
         self._run(r"kubectl get pod video -o jsonpath='{.metadata.annotations.gpuledger\.dev/devices}'")
         self._screen.section("Why a pod waits: in its condition and its event, counted over the nodes.")
         path = '{.status.conditions[?(@.type=="PodScheduled")].message}'
@@ -225,7 +225,7 @@ class Demo:
         self._run("kubectl gpuledger top")
         self._screen.section("Why a pod waits: what is missing on each node, and what would help.")
         self._run(f"kubectl gpuledger explain pod/{WAITING_POD}")
-        self._screen.section("What has happened to a pod's cards, and why that node.")
+        self._screen.section("The history of a pod's cards, and why that node.")
         self._run("kubectl gpuledger history pod/urgent")
         self._screen.section("The same as a page, live, with the cluster as a map:")
         self._screen.line(f"  {self._product.view_url}", "cyan")
