@@ -225,7 +225,7 @@ class Demo:
         self._run("kubectl gpuledger top")
         self._screen.section("Why a pod waits: what is missing on each node, and what would help.")
         self._run(f"kubectl gpuledger explain pod/{WAITING_POD}")
-        self._screen.section("The history of a pod's cards, and why that node.")
+        self._screen.section("The history of a pod's cards, with the reason for its node.")
         self._run("kubectl gpuledger history pod/urgent")
         self._screen.section("The same as a page, live, with the cluster as a map:")
         self._screen.line(f"  {self._product.view_url}", "cyan")
