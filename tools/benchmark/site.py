@@ -30,6 +30,9 @@ IN_FLIGHT = 32
 """Requests of the benchmark at once, the floor's too. It is also how many the operator's journal sends."""
 
 REQUEST_S = 120.0
+NOTHING_RUNS = {"release_delay_s": 1, "longest_release_s": 2}
+"""Pods are deleted by force between two measurements, on nodes without kubelet and agent."""
+
 PATIENCE_S = 1800.0
 """How long anything may take. Never how long it should."""
 
@@ -60,7 +63,7 @@ class Site:
         """Start a control plane with this many nodes registered. Neither operator nor scheduler run yet."""
         nodes = fake_nodes("bench", node_count, CARDS_PER_NODE, "A100-40GB")
         with ControlPlane.run() as plane:
-            installation = Installation(plane, {**NO_KUBELET, "view_port": free_port()})
+            installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "view_port": free_port()})
             installation.install()
             site = cls(plane, installation, nodes)
             site.admin = await KubeClient.connect(plane.kubeconfig)
