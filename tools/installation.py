@@ -29,6 +29,9 @@ USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 NO_KUBELET: Mapping[str, object] = {"start_timeout_s": 0}
 """Settings for simulated nodes that nobody plays the kubelet of: no pod ever starts there."""
 
+NOTHING_RUNS: Mapping[str, object] = {"release_delay_s": 1, "longest_release_s": 2}
+"""Settings for such nodes on which pods are deleted by force: their shares are free at once, for nothing runs there."""
+
 
 class Installation:
     """The product on a control plane: installed, started, stopped, killed, asked for its metrics.

@@ -16,7 +16,7 @@ from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from effort import seeds_for, times
 from hostile.catalogue import CATALOGUE, NAMESPACE, NODE_PREFIX, PATHS, REGISTERS, path_of
-from installation import NO_KUBELET, Installation
+from installation import NO_KUBELET, NOTHING_RUNS, Installation
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -26,9 +26,6 @@ LIMIT_S, LIMIT_OF_ALL_S, LIMIT_AT_THOUSAND_S = 5.0, 60.0, 120.0
 moment before, kube-scheduler tries these first, whoever's they are: 9 s on a quiet machine, 23 beside others."""
 
 TOLD_AFTER_S = 1.0
-
-NOTHING_RUNS = {"release_delay_s": 1, "longest_release_s": 2}
-"""All pods are deleted by force after each test: their shares must not take the room from the next one's."""
 
 LIMIT_MIB = 400
 """Of the operator's memory, ever."""

@@ -24,15 +24,12 @@ from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import Unreachable
-from installation import NO_KUBELET, Installation, scheduler_flags
+from installation import NO_KUBELET, NOTHING_RUNS, Installation, scheduler_flags
 
 IN_FLIGHT = 32
 """Requests of the benchmark at once, the floor's too. It is also how many the operator's journal sends."""
 
 REQUEST_S = 120.0
-NOTHING_RUNS = {"release_delay_s": 1, "longest_release_s": 2}
-"""Pods are deleted by force between two measurements, on nodes without kubelet and agent."""
-
 PATIENCE_S = 1800.0
 """How long anything may take. Never how long it should."""
 
