@@ -21,9 +21,10 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 Json = dict[str, Any]
 Say = Callable[[str], None]
 
-LIMIT_S, LIMIT_OF_ALL_S, LIMIT_AT_THOUSAND_S = 5.0, 60.0, 120.0
+LIMIT_S, LIMIT_OF_ALL_S, LIMIT_AT_THOUSAND_S = 5.0, 40.0, 120.0
 """From a pod's creation to its Binding, on two cores that four processes share. Where hundreds of pods were created a
-moment before, kube-scheduler tries these first, whoever's they are: 9 s on a quiet machine, 23 beside others."""
+moment before, kube-scheduler tries these first, whoever's they are: 5 s on a quiet machine, 9 s where new nodes make
+it try all of them again, 23 s beside other programs."""
 
 TOLD_AFTER_S = 1.0
 
@@ -131,9 +132,10 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
     check_others(cluster, KINDS[kind](), kind, say)
 
 
-def test_all_kinds_together(cluster: Cluster, say: Say) -> None:
-    bodies = [body for make in KINDS.values() for body in make()]
-    check_others(cluster, bodies, "all kinds", say, LIMIT_OF_ALL_S)
+@pytest.mark.parametrize("kinds", [CATALOGUE, KINDS], ids=["of a namespace", "and nodes"])
+def test_all_kinds_together(cluster: Cluster, kinds: dict[str, Callable[[], list[Json]]], say: Say) -> None:
+    bodies = [body for make in kinds.values() for body in make()]
+    check_others(cluster, bodies, f"{len(kinds)} kinds", say, LIMIT_OF_ALL_S)
 
 
 @pytest.mark.long

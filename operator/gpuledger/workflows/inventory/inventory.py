@@ -32,6 +32,9 @@ Json = dict[str, Any]
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
+MAX_PROBLEMS = 8
+"""Problems of a node that are told one by one: a register can have 1,024 of them."""
+
 UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger audit` and `explain` name it"
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
 
@@ -221,7 +224,10 @@ class InventoryKeeper:
     def _report_problems(self, node_name: str, problems: tuple[str, ...]) -> None:
         if problems and self._reported_problems.get(node_name) != problems:
             self._counts.bad_input.labels("node").inc(len(problems))
-            for problem in problems:
+            named, left = problems[:MAX_PROBLEMS], len(problems) - MAX_PROBLEMS
+            if left > 0:
+                named += (f"node {node_name}: {left:,} more; `kubectl gpuledger inspect node/{node_name}` lists all of them",)
+            for problem in named:
                 logger.warning("%s", problem)
                 self._event_recorder.post_node_event(node_name, problem)
         self._reported_problems[node_name] = problems

@@ -121,6 +121,16 @@ async def test_one_bad_card_does_not_hide_the_others(api: ApiServer) -> None:
     assert "memoryMiB" in sentence
 
 
+async def test_a_node_with_hundreds_of_bad_cards_gets_a_few_events(api: ApiServer) -> None:
+    parts = await a_cluster(api)
+    items = [{"uuid": f"GPU-{number}", "memoryMiB": -1} for number in range(1_000)]
+    await report(parts, register=orjson.dumps(items).decode())
+    sentences = [sentence for _, sentence in parts.told]
+    assert len(sentences) == 9
+    assert sentences[-1] == "node node-a: 992 more; `kubectl gpuledger inspect node/node-a` lists all of them"
+    assert by_label(parts.counts.bad_input) == {"node": 1_000}
+
+
 async def test_a_problem_that_stays_while_the_rest_of_the_register_changes_is_told_once(api: ApiServer) -> None:
     parts = await a_cluster(api)
     for healthy in (True, False, True):
