@@ -17,6 +17,7 @@ from gpuledger.formats.dialects.selection import TOPOLOGY, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
+from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
@@ -26,6 +27,11 @@ Json = dict[str, Any]
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
 TOPOLOGY_NEEDS_LINKS = "on nodes of which no links between cards are known, topology chooses as binpack does"
+
+SAYS_NOTHING = "says nothing of GPUs: give a Node, a Pod, or something that makes pods"
+
+DEVICE_CONFIG_KEYS = ("config.json", "device-config.yaml")
+"""Keys of the ConfigMaps that HAMi and Volcano read."""
 
 Name = Annotated[str, Field(min_length=1)]
 Quantity = str | int | float
@@ -76,19 +82,13 @@ class _Node(_Object):
 
 
 def inspected(document: object, dialects: Dialects) -> Iterator[Json]:
-    """Yield what is understood of each Node and Pod in a document: an object, a List, or one that makes pods."""
+    """Yield what is understood of each Node, Pod and ConfigMap of a document: one, a List, or what makes pods.
+
+    What has nothing to do with GPUs is yielded with `skipped`.
+    """
     items = document.get("items") if isinstance(document, dict) else None
     for each in items if isinstance(items, list) else [document]:
-        yield _object(each, dialects)
-
-
-def pod_template(document: Mapping[str, Any]) -> Json | None:
-    """Return the pods' template of a Deployment, a Job, a CronJob or their like; None if it has none."""
-    spec = document.get("spec")
-    if isinstance(spec, dict) and isinstance(spec.get("jobTemplate"), dict):
-        spec = spec["jobTemplate"].get("spec")
-    template = spec.get("template") if isinstance(spec, dict) else None
-    return template if isinstance(template, dict) and isinstance(template.get("metadata") or {}, dict) else None
+        yield from _objects(each, dialects)
 
 
 def shape_problems(document: Mapping[str, Any]) -> list[str]:
@@ -96,22 +96,50 @@ def shape_problems(document: Mapping[str, Any]) -> list[str]:
     return _shape_problems(_Node if document.get("kind") == "Node" else _Pod, document)
 
 
-def _object(document: object, dialects: Dialects) -> Json:
+def _objects(document: object, dialects: Dialects) -> Iterator[Json]:
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str | None):
-        return {"kind": None, "problems": ["this is no Kubernetes object"]}
+        yield {"kind": None, "problems": ["this is no Kubernetes object"]}
+        return
     kind = document.get("kind")
+    head = {"kind": kind, "name": _name(document)}
     if kind == "Node":
-        return _node(document, dialects)
-    if kind == "Pod":
-        return _pod(document, dialects)
-    if kind == "ConfigMap":
-        return _config_map(document)
-    template = pod_template(document)
-    if template is not None:
-        metadata = {"name": _name(document), **(template.get("metadata") or {})}
-        return {**_pod({**template, "metadata": metadata}, dialects), "of": f"{kind}/{_name(document)}"}
-    problem = f"a {kind} says nothing of GPUs: give a Node, a Pod, or something that makes pods"
-    return {"kind": kind, "name": _name(document), "problems": [problem]}
+        yield _node(document, dialects)
+    elif kind == "Pod":
+        yield _pod(document, dialects)
+    elif kind == "ConfigMap" and _configures_devices(document):
+        yield _config_map(document)
+    elif kind is None or isinstance(document.get("items"), list):
+        yield {**head, "problems": [f"a {kind} {SAYS_NOTHING}"]}
+    else:
+        yield from _workload(document, head, dialects)
+
+
+def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
+    """Yield the pods that an object makes; or that it makes none, or none that can be seen here."""
+    try:
+        templates = pod_templates(document)
+    except BadInput as error:
+        yield {**head, "problems": [str(error)]}
+        return
+    for template in templates:
+        metadata = {"name": head["name"], **template.pod["metadata"]}
+        pod = _pod({**template.pod, "metadata": metadata}, dialects)
+        yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
+    if templates:
+        return
+    elsewhere = resources_elsewhere(document, dialects.resources())
+    if elsewhere:
+        warning = f"{elsewhere[0]} is not in a pod template: inspect the pods that are made of it"
+        yield {**head, "warnings": [warning], "problems": []}
+    else:
+        yield {**head, "skipped": True, "problems": []}
+
+
+def _configures_devices(config_map: Json) -> bool:
+    """Tell whether a ConfigMap is one of those that HAMi or Volcano read, or is named like them."""
+    data = config_map.get("data")
+    known = isinstance(data, dict) and not data.keys().isdisjoint(DEVICE_CONFIG_KEYS)
+    return known or any(word in _name(config_map) for word in ("hami", "volcano", "vgpu"))
 
 
 def _config_map(config_map: Json) -> Json:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from gpuledger.formats.documents import read_documents
-from gpuledger.formats.inspection import pod_template, shape_problems
+from gpuledger.formats.inspection import shape_problems
+from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_templates
 from gpuledger.model.errors import BadInput
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files that are read in a folder."""
 
 STANDARD_INPUT = "-"
-
-MOST_PODS = 10_000
-"""Of one object that makes pods: a mistyped number must not fill the memory."""
 
 Json = dict[str, Any]
 
@@ -106,26 +105,32 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     if kind in ("Node", "Pod"):
         _take_one(document, file, found)
         return
-    template = pod_template(document)
-    if template is None:
+    try:
+        templates = pod_templates(document)
+    except BadInput as error:
+        found.problems.append(Problem(file, f"{kind} {name}", str(error)))
+        return
+    if not templates:
         found.notes.append(f"{file}: {kind} {name} is skipped: it is neither a Node nor a Pod, and creates no pods")
         return
     if not name:
         found.problems.append(Problem(file, kind, "metadata.name: it is missing"))
         return
-    try:
-        copies = _copies(document)
-    except BadInput as error:
-        found.problems.append(Problem(file, f"{kind} {name}", str(error)))
+    if sum(template.copies for template in templates) > MOST_PODS:
+        found.problems.append(Problem(file, f"{kind} {name}", f"it makes more than {MOST_PODS} pods"))
         return
     space = (document.get("metadata") or {}).get("namespace")
-    for number in range(copies):
-        metadata = {
-            **(template.get("metadata") or {}),
-            "name": f"{name}-{number}",
-            **({"namespace": space} if space else {}),
-        }
-        _take_one({**template, "kind": "Pod", "metadata": metadata}, file, found)
+    numbers = count()
+    for template in templates:
+        _take_pods(template, name, space, numbers, file, found)
+
+
+def _take_pods(
+    template: PodTemplate, name: str, space: str | None, numbers: Iterator[int], file: str, found: InputObjects
+) -> None:
+    for _ in range(template.copies):
+        own = {"name": f"{name}-{next(numbers)}", **({"namespace": space} if space else {})}
+        _take_one({**template.pod, "kind": "Pod", "metadata": {**template.pod["metadata"], **own}}, file, found)
 
 
 def _take_one(document: Json, file: str, found: InputObjects) -> None:
@@ -157,19 +162,6 @@ def _generated_name(document: Mapping[str, Any], found: InputObjects) -> str:
     metadata = document.get("metadata")
     begin = metadata.get("generateName") if isinstance(metadata, dict) else None
     return f"{begin}{len(found.pods):05}" if isinstance(begin, str) and begin else ""
-
-
-def _copies(document: Mapping[str, Any]) -> int:
-    """Return how many pods an object wants at once: replicas of a Deployment, parallelism of a Job."""
-    spec = document["spec"]
-    inner = spec["jobTemplate"]["spec"] if isinstance(spec.get("jobTemplate"), dict) else spec
-    for word in ("replicas", "parallelism"):
-        number = inner.get(word)
-        if number is not None:
-            if type(number) is not int or not 0 <= number <= MOST_PODS:
-                raise BadInput(f"spec.{word}: {str(number)[:40]!r} is no number from 0 to {MOST_PODS}")
-            return number
-    return 1
 
 
 def _name_of(document: Mapping[str, Any]) -> str:

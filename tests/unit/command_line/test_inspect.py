@@ -266,6 +266,43 @@ def test_one_bad_container_does_not_hide_the_others() -> None:
     assert found["containers"][1]["request"]["gpus"] == 2
 
 
+def test_what_makes_no_pods_is_mentioned_in_one_line_and_is_no_problem() -> None:
+    others = [{"kind": kind, "metadata": {"name": "web"}} for kind in ("Service", "ConfigMap", "PersistentVolumeClaim")]
+    result = run(*others, POD, table=True)
+    assert result.exit_code == 0
+    assert (
+        result.stdout.splitlines()[-1] == "Without pods or GPUs: Service web, ConfigMap web, PersistentVolumeClaim web"
+    )
+    found = json.loads(run(*others, POD).stdout)["items"]
+    assert [each.get("skipped", False) for each in found] == [True, True, True, False]
+
+
+def test_of_many_objects_without_pods_some_are_named() -> None:
+    others = [{"kind": "Service", "metadata": {"name": f"web-{number}"}} for number in range(20)]
+    assert run(POD, *others, table=True).stdout.splitlines()[-1].endswith("Service web-7, and 12 more")
+
+
+def test_each_template_of_a_workload_is_shown_with_its_place_and_how_many_pods_it_makes() -> None:
+    template = {"metadata": {}, "spec": POD["spec"]}
+    tasks = [{"replicas": 1, "template": template}, {"replicas": 2, "template": template}]
+    job = {"kind": "Job", "metadata": {"name": "train"}, "spec": {"tasks": tasks}}
+    lines = run(job, table=True).stdout.splitlines()
+    assert "Pod train (spec.tasks[0].template of Job/train)" in lines
+    assert "Pod train (spec.tasks[1].template of Job/train, 2 of them)" in lines
+
+
+def test_an_object_that_asks_for_cards_outside_a_template_is_no_silent_success() -> None:
+    service = {
+        "kind": "InferenceService",
+        "metadata": {"name": "llm"},
+        "spec": {"predictor": {"model": {"resources": {"limits": {GPU: 1}}}}},
+    }
+    result = run(service)
+    assert result.exit_code == 0
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert warning.startswith(f"spec.predictor.model.resources.limits.{GPU} is not in a pod template")
+
+
 def test_one_problem_among_several_documents_is_enough() -> None:
     assert run(VOLCANO_NODE, POD).exit_code == 0
     assert run(VOLCANO_NODE, a_pod_object(limits={GPU: "x"}), POD).exit_code == 1

@@ -250,7 +250,11 @@ def test_makers_of_pods_count_as_often_as_they_make_them() -> None:
         ({**a_pod_object("p"), "status": "x"}, "Pod p", "status: Input should be a valid dictionary"),
         ({"kind": "Pod", "metadata": {"name": "p", "uid": []}, "spec": {"containers": []}}, "Pod p", "metadata.uid"),
         ({"kind": "Node", "metadata": {"name": "n", "annotations": 3}}, "Node n", "metadata.annotations"),
-        ({"kind": "Deployment", "spec": {"template": {}}}, "Deployment", "metadata.name: it is missing"),
+        (
+            {"kind": "Deployment", "spec": {"template": {"spec": {"containers": []}}}},
+            "Deployment",
+            "metadata.name: it is missing",
+        ),
         (a_pod_object("p", {GPU: "1.5"}), "Pod default/p", f"container main, {GPU}"),
         (a_pod_object("new"), "Pod default/new", "a pod of this name was given before"),
         (NODE_A, "Node node-a", "there is a node of this name already"),

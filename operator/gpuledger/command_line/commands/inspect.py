@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+MOST_NAMED = 8
+"""Objects that are only mentioned: of a whole release there are dozens."""
+
 
 @click.command()
 @settings_option
@@ -82,10 +85,13 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
 
 def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.formats.inspection import inspected
+    from gpuledger.formats.inspection import SAYS_NOTHING, inspected
 
     dialects = dialects_of(settings)
-    return [found for document in documents for found in inspected(document, dialects)]
+    found = [each for document in documents for each in inspected(document, dialects)]
+    if found and all(each.get("skipped") for each in found):  # so there is nothing to show
+        return [{**each, "problems": [f"a {each['kind']} {SAYS_NOTHING}"]} for each in found]
+    return found
 
 
 def as_json(found: list[Json]) -> Json:
@@ -95,9 +101,16 @@ def as_json(found: list[Json]) -> Json:
 
 def as_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
     """Yield what was understood, object by object."""
+    skipped = []
     for each in found:
+        if each.get("skipped") and not each["problems"]:
+            skipped.append(_title(each))
+            continue
         yield from _shown(each, terminal)
         yield ""
+    if skipped:
+        more = f", and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
+        yield from _line(f"Without pods or GPUs: {', '.join(skipped[:MOST_NAMED])}{more}", terminal)
 
 
 def has_problems(found: Iterable[Json]) -> bool:
@@ -142,6 +155,9 @@ def _title(found: Json) -> str:
         serves = ", ".join(found.get("serves", ())) or "nothing"
         source = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
         title += f": {source}its device plugin serves {serves}"
+    if "of" in found:
+        copies = f", {found['copies']} of them" if found["copies"] != 1 else ""
+        title += f" ({found['template']} of {found['of']}{copies})"
     return title
 
 
