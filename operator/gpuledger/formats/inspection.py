@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.dialects.device_config import device_config, node_configs
+from gpuledger.formats.dialects.foreign_words import passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -256,7 +257,7 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
         "notes": [TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else [],
-        "warnings": [*warnings, *chosen.warnings],
+        "warnings": [*warnings, *chosen.warnings, *(each.text for each in passed_over(pod, dialects))],
         "problems": problems,
     }
 
