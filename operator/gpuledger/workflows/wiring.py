@@ -28,8 +28,8 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
-from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.pod_warner import PodWarner
+from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.pod_trackers import HostTracker

@@ -37,9 +37,7 @@ NEAR = 0.8
 LONGEST_NAME = 96
 """Longer names are no misspellings, and comparing them takes long."""
 
-SANDBOX = (
-    "GPU shares do not reach into virtual machines: see docs/limits.md, Virtual machines"
-)
+SANDBOX = "GPU shares do not reach into virtual machines: see docs/limits.md, Virtual machines"
 
 KUBEVIRT_LABEL = ("kubevirt.io", "virt-launcher")
 

@@ -46,7 +46,8 @@ def test_each_word_is_named_once_or_known_as_no_typo(row: Any, place: str) -> No
     (warning,) = found
     assert warning.kind is WarningKind.FOREIGN
     assert name in warning.text
-    assert row.system in warning.text and row.here in warning.text
+    assert row.system in warning.text
+    assert row.here in warning.text
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,10 @@ def test_what_other_plugins_serve_is_no_typo(name: str) -> None:
         a_pod(),
         a_pod({}, {"volcano.sh/queue-name": "q"}),
         a_pod({"cpu": "1"}, {"koordinator.sh/x": "y"}, runtimeClassName="kata-qemu"),
-        a_pod({**GPU, "nvidia.com/gpumem": "1"}, {"nvidia.com/use-gputype": "A100", "hami.io/gpu-scheduler-policy": "spread"}),
+        a_pod(
+            {**GPU, "nvidia.com/gpumem": "1"},
+            {"nvidia.com/use-gputype": "A100", "hami.io/gpu-scheduler-policy": "spread"},
+        ),
         a_pod(annotations={"volcano.sh/task-spec": "t", "nvidia.com/gpu.deploy.driver": "x", "example.com/x": "y"}),
         a_pod(labels={"app": "x", "nvidia.com/something": "y"}),
     ],
@@ -90,9 +94,7 @@ def test_a_fraction_is_named_though_the_pod_asks_for_nothing_else() -> None:
     assert "nvidia.com/gpumem-percentage" in text
 
 
-@pytest.mark.parametrize(
-    "pod", [a_pod(runtimeClassName="kata-qemu"), a_pod(labels={"kubevirt.io": "virt-launcher"})]
-)
+@pytest.mark.parametrize("pod", [a_pod(runtimeClassName="kata-qemu"), a_pod(labels={"kubevirt.io": "virt-launcher"})])
 def test_virtual_machines_are_told_where_the_limits_are(pod: dict[str, Any]) -> None:
     (warning,) = pod_warnings(pod, DIALECTS)
     assert warning.kind is WarningKind.SANDBOX
