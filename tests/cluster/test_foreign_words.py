@@ -2,8 +2,8 @@
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 
-FOREIGN = 'gpuledger_pod_warnings_total{kind="foreign"}'
-UNKNOWN = 'gpuledger_pod_warnings_total{kind="unknown"}'
+FOREIGN = 'gpuledger_words_without_effect_total{kind="foreign"}'
+UNKNOWN = 'gpuledger_words_without_effect_total{kind="unknown"}'
 
 
 def ours(cluster: Cluster, name: str) -> list[str]:

@@ -56,8 +56,10 @@ class Counts:
         _begin(self.refusals, Reason)
         self.preemptions = counter("preemptions", "Preemptions, by outcome", ["outcome"])
         _begin(self.preemptions, PreemptionOutcome)
-        self.pod_warnings = counter("pod_warnings", "Warnings about pods that are taken all the same", ["kind"])
-        _begin(self.pod_warnings, WarningKind)
+        self.words_without_effect = counter(
+            "words_without_effect", "Warnings about pods that are taken all the same", ["kind"]
+        )
+        _begin(self.words_without_effect, WarningKind)
         self.bad_input = counter("bad_input", "Objects that could not be parsed", ["kind"])
         _begin(self.bad_input, ("allocation", "node", "pod", "request"))
 

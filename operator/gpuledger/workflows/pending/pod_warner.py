@@ -46,7 +46,7 @@ class PodWarner:
             return
         said.add(text)
         for warning in warnings:
-            self._counts.pod_warnings.labels(warning.kind).inc()
+            self._counts.words_without_effect.labels(warning.kind).inc()
         self._event_recorder.post_pod_event_once(identity, EventReason.WORDS_WITHOUT_EFFECT, text, text)
 
     def forget_pending(self, pod_uid: str) -> None:

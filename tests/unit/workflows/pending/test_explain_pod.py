@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,10 +10,12 @@ from builders import a_card, a_holder, a_share, cards_of, whole_share
 from fakes.api_server import ApiServer, Json
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
+from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.reports.explanation import PodState
+from gpuledger.reports.tables import Terminal
 from gpuledger.workflows.pending.explain_pod import NODES_IN_DETAIL, REUSED_S
 
 CARDS = cards_of("node-a", 2)
@@ -185,3 +188,11 @@ async def test_what_need_not_be_of_this_moment_is_found_once_for_pods_that_ask_a
     ).summary == "fits on node-a now: kube-scheduler retries it in its turn"
     await asyncio.sleep(REUSED_S + 1)
     assert (await parts.explainer.explain_object(first, of_now=False)).summary != before
+
+
+async def test_a_misspelt_resource_is_named_with_the_one_that_was_meant(parts: OperatorParts) -> None:
+    put(parts, "p", {GPU: "1", "nvidia.com/gpumen": "5"})
+    found = await explained(parts, "p")
+    (text,) = found["warnings"]
+    assert text == "resource nvidia.com/gpumen is not known: did you mean nvidia.com/gpumem?"
+    assert f"  warning: {text}" in explain_lines(found, Terminal(), datetime(2030, 1, 1, tzinfo=UTC))

@@ -41,7 +41,7 @@ def test_a_pod_is_told_once_for_each_set_of_words_and_a_metric_counts() -> None:
     for pod in (a_pod(), a_pod(queue_name="a"), a_pod(queue_name="b"), a_pod(queue_name="b", preemptable="true")):
         told.observe_pending(pod)
     assert len(recorder.posted) == 2
-    assert counts.registry.get_sample_value("gpuledger_pod_warnings_total", {"kind": "foreign"}) == 3
+    assert counts.registry.get_sample_value("gpuledger_words_without_effect_total", {"kind": "foreign"}) == 3
     assert told.known_pending() == {"u"}
     told.forget_pending("u")
     assert told.known_pending() == set()
