@@ -67,6 +67,7 @@ class _Pod(_Object):
 
 
 class _NodeStatus(_Object):
+    capacity: dict[str, Quantity] | None = None
     allocatable: dict[str, Quantity] | None = None
 
 

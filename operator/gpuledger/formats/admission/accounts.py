@@ -11,7 +11,6 @@ from gpuledger.formats.dialects.assignments import (
     HAMI_ALLOCATED,
     HAMI_BIND_TIME,
     HAMI_NODE,
-    HAMI_PHASE,
     HAMI_TIME,
     HAMI_TO_ALLOCATE,
     VOLCANO_ALLOCATED,
@@ -21,6 +20,7 @@ from gpuledger.formats.dialects.assignments import (
     VOLCANO_TIME,
     VOLCANO_TO_ALLOCATE,
 )
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 

@@ -226,7 +226,9 @@ class InventoryKeeper:
             self._counts.bad_input.labels("node").inc(len(problems))
             named, left = problems[:MAX_PROBLEMS], len(problems) - MAX_PROBLEMS
             if left > 0:
-                named += (f"node {node_name}: {left:,} more; `kubectl gpuledger inspect node/{node_name}` lists all of them",)
+                named += (
+                    f"node {node_name}: {left:,} more; `kubectl gpuledger inspect node/{node_name}` lists all of them",
+                )
             for problem in named:
                 logger.warning("%s", problem)
                 self._event_recorder.post_node_event(node_name, problem)

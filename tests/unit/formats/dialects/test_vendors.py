@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from builders import a_card
-from fakes.dialects import HAMI, a_foreign_node, demand_of, dialects_with, placed, request_of, warnings_of
+from fakes.dialects import HAMI, a_foreign_node, a_vendors_node, demand_of, dialects_with, inventory_of, placed, request_of, warnings_of
 from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
@@ -46,24 +46,6 @@ def ascend(model: str, memory: int | None = None, cards: int = 1) -> dict[str, o
     return {name: str(cards), **({} if memory is None else {f"{name}-memory": str(memory)})}
 
 
-def a_registered_node(row: VendorRow, cards: int = 1) -> dict[str, Any]:
-    """Return a node on which the vendor's plugin has registered cards as HAMi's plugins do."""
-    assert row.register_ is not None
-    items = [
-        {
-            "id": f"card-{index}",
-            "index": index,
-            "count": 10,
-            "devmem": row.memory_of_card_mib or 65_536,
-            "devcore": row.cores_of_card,
-            "type": row.model or "any",
-            "health": True,
-        }
-        for index in range(cards)
-    ]
-    return a_foreign_node({row.register_: orjson.dumps(items).decode()}, {row.resources.count: "10"})
-
-
 # The rows of HAMi's FAQ.
 
 
@@ -91,10 +73,10 @@ def test_ascend_is_cut_by_its_templates(model: str, card_mib: int, templates: li
     assert is_whole(ascend(model, card_mib))
     with pytest.raises(BadInput, match=f"{card_mib + 1} is more than a card has, {card_mib} MiB"):
         demand_of(ascend(model, card_mib + 1))
-    with pytest.raises(BadInput, match=f"a share of each of several {model}: several are given whole"):
-        demand_of(ascend(model, 1, cards=2))
-    assert is_whole(ascend(model, cards=2), cards=2)
-    assert is_whole(ascend(model, card_mib, cards=2), cards=2)
+    for memory in (None, 1, card_mib):
+        assert is_whole(ascend(model, memory, cards=2), cards=2)
+    with pytest.raises(BadInput, match=f"{card_mib + 1} is more than a card has, {card_mib} MiB"):
+        demand_of(ascend(model, card_mib + 1, cards=2))
 
 
 @pytest.mark.parametrize(
@@ -188,16 +170,14 @@ def test_who_says_more_of_several_whole_cards_is_told_that_it_has_no_effect() ->
 # Cards go to those who ask for their vendor.
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.register_], ids=lambda row: row.name)
-def test_a_pod_gets_the_cards_that_its_vendors_plugin_has_registered(row: VendorRow) -> None:
-    assert placed({row.resources.count: "2"}, a_registered_node(row, cards=2)) == (("card-0", "card-1"),)
-
-
 @pytest.mark.parametrize("row", [row for row in ROWS.values() if row.templates], ids=lambda row: row.name)
 def test_every_template_fits_on_a_card_as_its_plugin_registers_it(row: VendorRow) -> None:
+    [card] = inventory_of(a_vendors_node(row)).cards
     for template in row.templates:
-        limits = {row.resources.count: "1", str(row.resources.memory): str(template.memory_mib)}
-        assert placed(limits, a_registered_node(row)) == (("card-0",),)
+        limits = {str(row.resources.memory): str(template.memory_mib)}
+        limits |= {} if row.count_is_cores else {row.resources.count: str(row.count_multiple)}
+        if row.count_multiple == 1:
+            assert placed(limits, a_vendors_node(row)) == ((card.uuid,),)
 
 
 def test_a_pod_never_gets_another_vendors_card() -> None:
@@ -208,6 +188,8 @@ def test_a_pod_never_gets_another_vendors_card() -> None:
             {"gpuledger.dev/gpus": orjson.dumps(items).decode()}, dict.fromkeys(DIALECTS.counts(), "10")
         )
         for asked in (*ROWS.values(), None):
+            if asked is not None and asked.count_multiple > 1:
+                continue
             found = placed({asked.resources.count if asked else GPU: "1"}, node)
             if asked is not None and (asked.vendor, asked.model) == (row.vendor, row.model):
                 assert found == (("GPU-0",),)
@@ -289,9 +271,9 @@ def test_a_file_without_text_changes_nothing() -> None:
         ({"memory_choices": [0]}, "own.yaml, vendors.0.memory_choices.0: Input should be greater than"),
         ({"cores_of_card": 0}, "own.yaml, vendors.0.cores_of_card: Input should be greater than"),
         ({"default_cores": 101}, "own.yaml, vendors.0.default_cores: Input should be less than"),
-        ({"several": "sometimes"}, "own.yaml, vendors.0.several: Input should be 'split', 'whole' or 'refuse'"),
-        ({"several": "refuse"}, "own.yaml, vendors.0: Value error, several: refuse goes with templates"),
-        ({"register": "node register"}, "own.yaml, vendors.0.register: String should match pattern"),
+        ({"several": "sometimes"}, "own.yaml, vendors.0.several: Input should be 'split' or 'whole'"),
+        ({"several": "refuse"}, "own.yaml, vendors.0.several: Input should be 'split' or 'whole'"),
+        ({"register": "node register"}, "own.yaml, vendors.0.register.annotation: String should match pattern"),
         ({"use_uuid": "uuid"}, "own.yaml, vendors.0.use_uuid: String should match pattern"),
         ({"colour": "green"}, "own.yaml, vendors.0.colour: Extra inputs are not permitted"),
         (
