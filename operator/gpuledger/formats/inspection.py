@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.dialects.device_config import device_config, node_configs
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
-from gpuledger.formats.dialects.selection import TOPOLOGY, selection
+from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
@@ -213,11 +213,12 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         chosen = selection(pod)
     except BadInput as error:
         return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
+    own = _vendors_selectors(pod, found, dialects)
     selectors = {
-        "useModels": list(chosen.cards.use_models),
-        "avoidModels": list(chosen.cards.avoid_models),
-        "useUUIDs": list(chosen.cards.use_uuids),
-        "avoidUUIDs": list(chosen.cards.avoid_uuids),
+        "useModels": [*chosen.cards.use_models, *own["use_model"]],
+        "avoidModels": [*chosen.cards.avoid_models, *own["avoid_model"]],
+        "useUUIDs": [*chosen.cards.use_uuids, *own["use_uuid"]],
+        "avoidUUIDs": [*chosen.cards.avoid_uuids, *own["avoid_uuid"]],
         "modes": list(chosen.cards.modes),
         "oneNUMANode": chosen.one_numa_node,
         "nodePolicy": chosen.node_policy or None,
@@ -232,6 +233,14 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         "warnings": [*warnings, *chosen.warnings],
         "problems": problems,
     }
+
+
+def _vendors_selectors(pod: Json, found: Sequence[Json], dialects: Dialects) -> dict[str, list[str]]:
+    """Return what vendors' own annotations choose among the cards of the vendors that the containers ask for."""
+    asked = {each["request"]["words"] for each in found if each["request"]}
+    used = [each for each in dialects.vocabularies if each.name in asked]
+    kinds = ("use_model", "avoid_model", "use_uuid", "avoid_uuid")
+    return {kind: [e for v in used for e in Selection.entries_of(pod, getattr(v, kind))] for kind in kinds}
 
 
 def _request_of(

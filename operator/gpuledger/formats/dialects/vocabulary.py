@@ -221,6 +221,13 @@ class AssignmentAnnotations:
     cores_of_card: int = ALL_CORES
     memory_unit_mib: int = 1
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the annotations beside the two that HAMi has for every kind of card."""
+        texts = (name for name, _ in (*self.texts, *self.texts_by_cores))
+        answer = () if self.answer in ("", HAMI_PHASE) else (self.answer,)
+        return (*answer, *texts, *(each.annotation for each in self.details))
+
 
 MOST_CONTAINERS = 8
 

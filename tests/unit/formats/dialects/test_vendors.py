@@ -10,7 +10,17 @@ import pytest
 import yaml
 
 from builders import a_card
-from fakes.dialects import HAMI, a_foreign_node, a_vendors_node, demand_of, dialects_with, inventory_of, placed, request_of, warnings_of
+from fakes.dialects import (
+    HAMI,
+    a_foreign_node,
+    a_vendors_node,
+    demand_of,
+    dialects_with,
+    inventory_of,
+    placed,
+    request_of,
+    warnings_of,
+)
 from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
@@ -351,8 +361,8 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
             dialects_of(Settings(vendors_file=file))
 
 
-def test_the_register_of_each_row_is_another_annotation() -> None:
-    registers = [each.annotation for each in DIALECTS.registers]
+def test_each_row_has_another_annotation_or_capacity() -> None:
+    registers = [each.place.split()[1] for each in DIALECTS.registers]
     assert len(registers) == len(set(registers))
     assert HAMI in registers
 
