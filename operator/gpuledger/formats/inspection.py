@@ -15,11 +15,12 @@ from gpuledger.formats.dialects.device_config import device_config, node_configs
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import node_facts, read_registers
+from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node_offer import Dialect
 from gpuledger.model.topology import topology_of
 
 Json = dict[str, Any]
@@ -165,9 +166,21 @@ def _node(node: Json, dialects: Dialects) -> Json:
         **_node_head(facts.name, dialect),
         "serves": sorted(facts.offer.resources) if facts.offer else [],
         "gpus": [_gpu(card) for card in cards],
-        "notes": [NO_LINKS] if _lacks_links(cards) else [],
+        "notes": [*([NO_LINKS] if _lacks_links(cards) else []), *_offers_without_cards(facts)],
         "problems": list(inventory.problems),
     }
+
+
+def _offers_without_cards(facts: NodeFacts) -> list[str]:
+    """Return a sentence for each count that the node offers, where nothing tells of the cards behind it."""
+    listed = {register.count for register, _ in facts.registers}
+    if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
+        return []
+    return [
+        f"it offers {name}, and neither an annotation nor its capacity lists the cards behind it, so pods of "
+        "gpuledger's get none of these"
+        for name in sorted(facts.offered - listed)
+    ]
 
 
 def _lacks_links(cards: Sequence[Card]) -> bool:
@@ -229,10 +242,25 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         "schedulerName": scheduler_of(pod) or None,
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
-        "notes": [TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else [],
+        "notes": [
+            *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
+            *_others_names(pod, found, dialects),
+        ],
         "warnings": [*warnings, *chosen.warnings],
         "problems": problems,
     }
+
+
+def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects) -> list[str]:
+    """Return a sentence for each resource of a known vendor in a container that asks for no card in a name of ours."""
+    domains = {name.partition("/")[0] for name in dialects.resources()}
+    return [
+        f"container {container['name']}, {name}: no name of gpuledger's, so this is left to the plugin that serves it"
+        for (container, _), shown in zip(containers(pod), found, strict=True)
+        for name in (container.get("resources") or {}).get("limits") or {}
+        if shown["readable"] and not shown["request"] and name.partition("/")[0] in domains
+        if name not in dialects.by_name
+    ]
 
 
 def _vendors_selectors(pod: Json, found: Sequence[Json], dialects: Dialects) -> dict[str, list[str]]:
