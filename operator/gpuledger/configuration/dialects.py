@@ -76,18 +76,7 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[NodeRegi
             memory_unit_mib=settings.volcano_memory_unit_mib,
         ),
     ]
-    others = {
-        row.register_: NodeRegister(
-            row.register_,
-            "hami",
-            Dialect.HAMI,
-            row.resources.count,
-            row.vendor,
-            cores_of_card=row.cores_of_card,
-        )
-        for row in rows
-        if row.register_ is not None
-    }
+    others = {each.place: each for row in rows if (each := row.node_register()) is not None}
     return [*nvidia, *others.values()]
 
 

@@ -41,7 +41,7 @@ def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> lis
         "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
         "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
         "bytes": _each_word(
-            f"{AMOUNT}.endsWith('i')",
+            f"{AMOUNT}.endsWith('i'){_not_of(_named_in_bytes(dialects))}",
             f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
         ),
         "counted_twice": _each_container(
@@ -130,6 +130,14 @@ def _named(which: str = "") -> str:
     return f"variables.names.filter(n, n in c.resources.limits{which}).join(', ')"
 
 
+def _named_in_bytes(dialects: Dialects) -> list[str]:
+    return [each.memory for each in dialects.vocabularies if each.memory_in_bytes]
+
+
+def _not_of(names: Sequence[str]) -> str:
+    return f" && !(n in {literal(names)})" if names else ""
+
+
 def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
     """Return name of a resource -> the largest number, what it means, the kind of card, whose word it is.
 
@@ -155,13 +163,18 @@ def _most(vocabulary: Vocabulary, name: str) -> tuple[int, str]:
     if name == vocabulary.memory:
         unit = vocabulary.memory_unit_mib
         largest = min(MAX_MEMORY_MIB, vocabulary.memory_of_card_mib or MAX_MEMORY_MIB)
+        if vocabulary.memory_in_bytes:
+            return largest * 2**20, f"memory per card, in bytes or in units of {unit} MiB"
         return largest // unit, "MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
     if name == vocabulary.memory_percentage:
         return 100, "a percentage of each card's memory"
     if name == vocabulary.cores:
-        of_card = vocabulary.cores_of_card
+        of_card = ALL_CORES if vocabulary.cores_in_percent else vocabulary.cores_of_card
         groups = f"a number of {of_card} core groups of each card"
-        return of_card, "a percentage of each card's cores" if of_card == ALL_CORES else groups
+        most = MAX_CARDS * of_card if vocabulary.cores_span_cards else of_card
+        return most, "a percentage of each card's cores" if of_card == ALL_CORES else groups
+    if vocabulary.count_is_cores:
+        return vocabulary.cores_of_card, "a number of parts of one card"
     return MAX_CARDS, "the number of different cards"
 
 

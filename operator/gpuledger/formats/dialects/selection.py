@@ -66,7 +66,7 @@ class Selection:
     warnings: tuple[str, ...] = ()
 
     @staticmethod
-    def uuids_of(pod: Json, annotation: str) -> tuple[str, ...]:
+    def entries_of(pod: Json, annotation: str) -> tuple[str, ...]:
         """Return the list in a vendor's own annotation."""
         return _entries(_annotations(pod), (annotation,)) if annotation else ()
 
