@@ -52,7 +52,7 @@ def a_vendors_node(row: VendorRow, cards: int = 1, name: str = "node-a", memory_
     if row.capacity is not None:
         return a_node_with_capacity(row, cards, name, memory_mib)
     assert row.register_ is not None
-    names = row.register_.fields or HAMIS_FIELDS
+    names = {str(part): name for part, name in row.register_.fields.items()} or HAMIS_FIELDS
     parts = {
         "model": row.model or "any",
         "memory_mib": memory_mib,

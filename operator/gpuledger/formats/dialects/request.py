@@ -311,7 +311,7 @@ class _Reader:
         )
 
     def _whole(self, cards: int) -> Demand:
-        return Demand(cards, exclusive=True, resource=self._count_name)
+        return Demand(cards, exclusive=True, resource=self._count_name, module=self.vocabulary.count_multiple)
 
     def _whole_ones(self, cards: int) -> ContainerRequest:
         """Return several whole cards, whatever else is said: HAMi's webhook writes sums over all of them there."""

@@ -194,7 +194,7 @@ ALWAYS = {"gpuledger.dev/devices", "hami.io/vgpu-node", "hami.io/vgpu-time", "ha
 """Annotations that every pod on such a node has."""
 
 NOW_S = "1893457000"
-TOLD = {
+TOLD: dict[str, tuple[Mapping[str, object], dict[str, str]]] = {
     "Cambricon": (
         {MLU: 1, MLU_MEMORY: 20, MLU_CORES: 10},
         {
@@ -311,6 +311,22 @@ async def test_nobody_waits_for_a_plugin_that_says_nothing(api: ApiServer, row: 
         assert told(api, name)[PHASE] == "success"
         parts.watch()
     assert LOCK not in (api.nodes["node-a"]["metadata"].get("annotations") or {})
+
+
+async def test_modules_are_given_whole_though_single_cards_of_others_are_free(api: ApiServer) -> None:
+    """Card 1 is at fault: cards 0 and 2 are free, and of different modules."""
+    node = a_vendors_node(ROWS["Ascend910C"], 5)
+    register = orjson.loads(node["metadata"]["annotations"]["hami.io/node-register-Ascend910C"])
+    register[1]["health"] = False
+    node["metadata"]["annotations"]["hami.io/node-register-Ascend910C"] = orjson.dumps(register).decode()
+    parts = await a_cluster(api, node)
+    for name in ("a", "b"):
+        api.put_pod(a_pod_object(name, ascend("Ascend910C", 2)))
+    parts.filter("a", "node-a")
+    await parts.bind("a", "node-a")
+    cards = "card-2,Ascend910C,65536,100:card-3,Ascend910C,65536,100:;"
+    assert told(api, "a")["hami.io/Ascend910C-devices-allocated"] == cards
+    assert parts.filter("b", "node-a").refused == {"node-a": "fewer than 2 cards free in whole modules of 2 cards"}
 
 
 # A capacity that changes.
