@@ -35,7 +35,7 @@ from cluster.cluster import (
 )
 from cluster.dry_runs import DRY, as_user, bare, change, create
 from cluster.kubernetes import FILLS_IN, apply_policies, needs_filling_in
-from control_plane import ControlPlane
+from control_plane import ControlPlane, ControlPlaneError
 from fakes.admission_cases import (
     ACCEPTED,
     COUNTED,
@@ -615,3 +615,28 @@ def test_a_pod_keeps_the_one_of_our_names_that_it_has(renamed: Connection, sched
     assert stored["spec"]["schedulerName"] == scheduler
     with refused("gpuledger-requests", "write spec.schedulerName: own or volcano or hami-scheduler"):
         create(renamed, pod("pod", {COUNT: 1}, schedulerName="gpuledger"))
+
+
+def test_the_api_server_warns_of_words_without_effect_and_of_typos_and_refuses_none(cluster: Cluster) -> None:
+    odd = pod("odd", {COUNT: 1, "nvidia.com/gpumen": 1}, annotations={"volcano.sh/queue-name": "q"})
+    cluster.wait(lambda: "is not known" in warnings_of(cluster, odd), "the policy is in force")
+    said = warnings_of(cluster, odd)
+    assert "resource nvidia.com/gpumen is not known; known are nvidia.com/gpu, nvidia.com/gpumem" in said
+    assert "annotation volcano.sh/queue-name has no effect. For Volcano" in said
+    assert "docs/limits.md" in warnings_of(cluster, pod("vm", {COUNT: 1}) | {"metadata": VM})
+    cluster.create(odd)
+    cluster.delete("odd")
+    assert warnings_of(cluster, pod("mig", {COUNT: 1, "nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu.shared": 1})) == ""
+    assert warnings_of(cluster, pod("right", {COUNT: 1, MEMORY: 100})) == ""
+
+
+VM = {"name": "vm", "namespace": "default", "labels": {"kubevirt.io": "virt-launcher"}}
+
+
+def warnings_of(cluster: Cluster, new: Json) -> str:
+    """Return what kubectl would print as warnings if this were created."""
+    try:
+        cluster.plane.kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", stdin=json.dumps(new))
+    except ControlPlaneError as error:
+        return str(error)
+    return ""

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.dialects.device_config import device_config, node_configs
+from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -255,6 +256,7 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
     except BadInput as error:
         return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
     own = _vendors_selectors(pod, found, dialects)
+    said = passed_over(pod, dialects)
     selectors = {
         "useModels": [*chosen.cards.use_models, *own["use_model"]],
         "avoidModels": [*chosen.cards.avoid_models, *own["avoid_model"]],
@@ -272,14 +274,16 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         "selectors": {name: value for name, value in selectors.items() if value},
         "notes": [
             *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
-            *_others_names(pod, found, dialects),
+            *_others_names(pod, found, dialects, said),
         ],
-        "warnings": [*warnings, *chosen.warnings],
+        "warnings": [*warnings, *chosen.warnings, *(each.text for each in said)],
         "problems": problems,
     }
 
 
-def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects) -> list[str]:
+def _others_names(
+    pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]
+) -> list[str]:
     """Return a sentence for each resource of a known vendor in a container that asks for no card in a name of ours."""
     domains = {name.partition("/")[0] for name in dialects.resources()}
     return [
@@ -287,7 +291,7 @@ def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects) -> list[
         for (container, _), shown in zip(containers(pod), found, strict=True)
         for name in (container.get("resources") or {}).get("limits") or {}
         if shown["readable"] and not shown["request"] and name.partition("/")[0] in domains
-        if name not in dialects.by_name
+        if name not in dialects.by_name and not any(f"resource {name} " in each.text for each in said)
     ]
 
 

@@ -18,6 +18,8 @@ class EventReason(StrEnum):
     """On a pod: a card that it holds works again."""
     WAITING = "GPUWaiting"
     """On a pod: it has been pending for a while, and why."""
+    WORDS_WITHOUT_EFFECT = "GPUWordsWithoutEffect"
+    """On a pod: something that it says of GPUs has no effect."""
     PREEMPTING = "Preempting"
     """On a pending pod: other pods are evicted for it."""
     PREEMPTED = "Preempted"

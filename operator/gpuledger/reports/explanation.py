@@ -112,6 +112,8 @@ class Explanation:
     nodes: Sequence[NodeReason] = ()
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
+    warnings: Sequence[str] = ()
+    """What the pod says that has no effect, a sentence each."""
 
     @property
     def main_reason(self) -> str:
@@ -132,6 +134,7 @@ class Explanation:
             "since": self.since,
             "lastTried": self.tried,
             "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
+            "warnings": list(self.warnings),
             "schedulerSays": self.scheduler_says,
             "schedulerRefused": sum(not node.offered for node in self.nodes),
             "nodes": [node.json() for node in self.nodes],

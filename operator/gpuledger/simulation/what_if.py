@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
@@ -79,8 +80,18 @@ def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0,
         Placed(each, {share.uuid: cluster.index_of(share.uuid) for share in each.shares}, each.node_name in added)
         for each in outcomes
     )
-    notes, problems = (*scene.notes, *cluster.notes), (*scene.problems, *cluster.problems)
+    notes = (*scene.notes, *cluster.notes, *_warnings(scene.pods, dialects))
+    problems = (*scene.problems, *cluster.problems)
     return Answer(placed, tuple(added), like, before, notes, problems)
+
+
+def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[str]:
+    """Return what the pods of each file say that has no effect; what several say alike, once."""
+    said: dict[tuple[str, str], str] = {}  # (file, sentence) -> the first pod of which it holds
+    for pod in pods:
+        for warning in pod_warnings(pod.content, dialects):
+            said.setdefault((pod.file, warning.text), pod.name)
+    return [f"{file}: {name}: {text}" for (file, text), name in said.items()]
 
 
 def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:

@@ -13,6 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from gpuledger.formats.dialects.foreign_words import WarningKind
 from gpuledger.model.refusal import Reason
 
 NAMESPACE: Final = "gpuledger"
@@ -55,6 +56,8 @@ class Counts:
         _begin(self.refusals, Reason)
         self.preemptions = counter("preemptions", "Preemptions, by outcome", ["outcome"])
         _begin(self.preemptions, PreemptionOutcome)
+        self.pod_warnings = counter("pod_warnings", "Warnings about pods that are taken all the same", ["kind"])
+        _begin(self.pod_warnings, WarningKind)
         self.bad_input = counter("bad_input", "Objects that could not be parsed", ["kind"])
         _begin(self.bad_input, ("allocation", "node", "pod", "request"))
 

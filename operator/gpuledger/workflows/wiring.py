@@ -28,6 +28,7 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
+from gpuledger.workflows.pending.pod_warner import PodWarner
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -203,11 +204,13 @@ def connect(
         waiting=waiting,
         store=store,
         read_request=placement.request,
+        read_warnings=placement.warnings,
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         lives=lives,
         clock=clock,
     )
+    pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
         explainer=explainer,
         store=store,
@@ -227,7 +230,7 @@ def connect(
         starts=starts,
         preemption=preemption,
         bound_trackers=(turns, lives, HostTracker(ledger.hosts), learner, releaser, starts),
-        pending_trackers=(learner, pod_condition_writer, placer, preemption),
+        pending_trackers=(learner, pod_condition_writer, placer, preemption, pod_warner),
         reader=store,
         read_request=placement.request,
         dialects=dialects,

@@ -91,6 +91,9 @@ def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
         "",
         *_facts(found, terminal, now),
     ]
+    for warning in found.get("warnings", ()):  # an operator of an earlier release says none
+        first, *rest = terminal.folded(f"warning: {warning}", indent=4)
+        lines += [f"  {terminal.paint(first, 'yellow')}", *(f"    {line}" for line in rest)]
     if found["holds"]:
         lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
     nodes = found["nodes"]

@@ -24,6 +24,7 @@ from gpuledger.formats.admission.accounts import (
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission.requests import request_validations, request_variables
+from gpuledger.formats.admission.words import serving_pods, word_validations, word_variables
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 
@@ -97,6 +98,7 @@ def validating_policies(
             NOT_IGNORED,
             foreign_variables(),
         ),
+        *_warning("gpuledger-words", [new], [serving_pods(dialects)], word_validations(), word_variables(dialects)),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
     ]
 
@@ -131,6 +133,21 @@ def _validating(
         "validations": [{**each, "reason": "Forbidden"} for each in validations],
     }
     return _policy("Validating", name, rules, spec, scope)
+
+
+def _warning(
+    name: str,
+    rules: Sequence[Json],
+    conditions: Sequence[Json],
+    validations: Sequence[Json],
+    variables: Sequence[Json],
+) -> list[Json]:
+    """Return a policy that refuses nothing: the API server answers with warnings. One that fails says nothing."""
+    spec = {"matchConditions": list(conditions), "variables": list(variables), "validations": list(validations)}
+    policy, binding = _policy("Validating", name, rules, spec, NOT_IGNORED)
+    policy["spec"]["failurePolicy"] = "Ignore"
+    binding["spec"]["validationActions"] = ["Warn"]
+    return [policy, binding]
 
 
 def _policy(kind: str, name: str, rules: Sequence[Json], spec: Json, scope: Json | None = None) -> list[Json]:

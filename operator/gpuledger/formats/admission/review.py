@@ -13,6 +13,7 @@ from typing import Any
 from gpuledger.formats.admission.accounts import OPERATOR, forged
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
+from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
@@ -57,12 +58,12 @@ def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[
         raise BadInput(sentence)
     request = pod_request(pod, rules.dialects)
     if request is None:
-        return ()
+        return tuple(each.text for each in pod_warnings(pod, rules.dialects))
     if scheduler_of(pod) not in rules.scheduler_names:
         raise BadInput(f"{ITS_SCHEDULER}{scheduler_of(pod)}{WRITE_SCHEDULER}{' or '.join(rules.scheduler_names)}")
     if bound_node(pod):
         raise BadInput(NAMES_ITS_NODE)
-    return request.warnings
+    return tuple(each.text for each in pod_warnings(pod, rules.dialects))
 
 
 def _readable(pod: Mapping[str, Any], dialects: Dialects) -> Sequence[ContainerRequest | None] | None:

@@ -151,17 +151,7 @@ def _reader(container: Json, dialects: Dialects) -> _Reader | None:
     counts = [name for name in named if any(name == each.count for each in dialects.by_name[name])]
     if len(counts) > 1:
         raise BadInput(f"container {container['name']} counts its cards twice, as {' and as '.join(counts)}: keep one")
-    return _Reader(
-        container, asked, vocabulary, counts[0] if counts else "", _unknown_names(asked, vocabulary, dialects)
-    )
-
-
-def _unknown_names(asked: Json, vocabulary: Vocabulary, dialects: Dialects) -> list[str]:
-    """Return names in the domain of a vendor's words that are none of them, such as those of an older release."""
-    domain = vocabulary.count.partition("/")[0]
-    if vocabulary.vendor == ANY_NVIDIA.vendor:  # whose domain has resources that are no business of ours
-        return []
-    return [name for name in asked if name.partition("/")[0] == domain and name not in dialects.by_name]
+    return _Reader(container, asked, vocabulary, counts[0] if counts else "")
 
 
 def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
@@ -184,18 +174,13 @@ def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str
 class _Reader:
     """Reads one container in one vocabulary."""
 
-    def __init__(
-        self, container: Json, asked: Json, vocabulary: Vocabulary, count_name: str, unknown_names: Sequence[str]
-    ) -> None:
+    def __init__(self, container: Json, asked: Json, vocabulary: Vocabulary, count_name: str) -> None:
         self._where = f"container {container['name']}"
         self._container = container
         self._asked = asked
         self.vocabulary = vocabulary
         self._count_name = count_name
-        self._warnings = [
-            f"{self._where}, {name}: the table of vendors does not have this name, so it has no effect"
-            for name in unknown_names
-        ]
+        self._warnings: list[str] = []
 
     def read(self) -> ContainerRequest | None:
         vocabulary = self.vocabulary

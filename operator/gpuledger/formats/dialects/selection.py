@@ -134,8 +134,12 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
     """Return the first policy of the first annotation that has one, and what to say of the words passed over."""
     warnings: list[str] = []
     for name in names:
-        for word in _entries(annotations, (name,)):
+        words = _entries(annotations, (name,))
+        for place, word in enumerate(words):
             if word in POLICIES:
+                rest = ", ".join(words[place + 1 :])[:64]
+                if rest:
+                    warnings.append(f"annotation {name}: the first policy counts, {word}; {rest} has no effect")
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
                 raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; policies are {', '.join(POLICIES)}")

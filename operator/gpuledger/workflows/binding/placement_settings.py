@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuledger.formats.dialects.foreign_words import PodWarning, pod_warnings
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import pod_facts, stranger
@@ -31,6 +32,10 @@ class PlacementSettings:
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
         return pod_request(pod, self.dialects)
+
+    def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
+        """Return what a pod says that has no effect."""
+        return pod_warnings(pod, self.dialects)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""

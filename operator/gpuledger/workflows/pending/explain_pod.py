@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
+from gpuledger.formats.dialects.foreign_words import PodWarning
 from gpuledger.formats.objects.pod import (
     bound_node,
     created_at,
@@ -70,6 +72,7 @@ class PodExplainer:
         waiting: WaitingPods,
         store: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
+        read_warnings: Callable[[Json], Sequence[PodWarning]],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         lives: PodLives,
@@ -81,6 +84,7 @@ class PodExplainer:
         self._waiting = waiting
         self._store = store
         self._read_request = read_request
+        self._read_warnings = read_warnings
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
@@ -92,6 +96,10 @@ class PodExplainer:
 
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
+        found = await self._explain(pod, of_now)
+        return replace(found, warnings=tuple(each.text for each in self._read_warnings(pod)))
+
+    async def _explain(self, pod: Json, of_now: bool) -> Explanation:
         identity, since = pod_identity(pod), created_at(pod)
         try:
             request = self._read_request(pod)

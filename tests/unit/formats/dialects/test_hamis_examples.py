@@ -121,7 +121,10 @@ SHAPES = [
         "mlu",
         {"cambricon.com/vmlu": "1", "cambricon.com/mlu370.smlu.vmemory": "20", "cambricon.com/mlu370.smlu.vcore": "10"},
         WHOLE,
-        says=("cambricon.com/mlu370.smlu.vmemory: the table of vendors does not have", "mlu370.smlu.vcore"),
+        says=(
+            "mlu370.smlu.vcore is not known: did you mean cambricon.com/mlu.smlu.vcore?",
+            "mlu370.smlu.vmemory is not known: did you mean cambricon.com/mlu.smlu.vmemory?",
+        ),
     ),
     one(
         "mthreads",
@@ -141,7 +144,7 @@ SHAPES = [
         selectors={"modes": ["mig"], "cardPolicy": "binpack"},
     ),
     one("nvidia", {GPU: 1, MEMORY: 3_000}, (1, 3_000, 0)),
-    one("nvidia", {"nvidia.com/mig-3g.20gb": 1}, None, says=("nvidia.com/mig-3g.20gb: no name of gpuledger's",)),
+    one("nvidia", {"nvidia.com/mig-3g.20gb": 1}, None, says=("resource nvidia.com/mig-3g.20gb has no effect",)),
     *(
         one("nvidia", {GPU: 2}, (2, "100 %", 100), annotations={f"nvidia.com/{name}": "A,B"}, selectors=selected)
         for name, selected in {
