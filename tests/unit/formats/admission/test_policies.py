@@ -143,17 +143,18 @@ def test_our_account_may_patch_what_the_program_patches_and_nothing_else() -> No
 
 
 def test_a_policy_that_fails_refuses_and_every_one_is_bound() -> None:
-    found = rendered(Settings())
-    assert {policy["spec"]["failurePolicy"] for policy in found.values()} == {"Fail"}
-    bound = bindings(Settings())
+    found, bound = rendered(Settings()), bindings(Settings())
     assert bound.keys() == found.keys()
+    assert found.pop("gpuledger-words")["spec"]["failurePolicy"] == "Ignore", "what only warns refuses nothing"
+    assert bound.pop("gpuledger-words")["validationActions"] == ["Warn"]
+    assert {policy["spec"]["failurePolicy"] for policy in found.values()} == {"Fail"}
     validating = {name for name, policy in found.items() if policy["kind"].startswith("Validating")}
     assert {name for name, spec in bound.items() if spec.get("validationActions") == ["Deny"]} == validating
 
 
 def test_what_concerns_requests_leaves_out_exempt_namespaces() -> None:
     for name, spec in bindings(Settings()).items():
-        scoped = name in {"gpuledger-pods", "gpuledger-requests", "gpuledger-foreign-devices"}
+        scoped = name in {"gpuledger-pods", "gpuledger-requests", "gpuledger-foreign-devices", "gpuledger-words"}
         assert ("matchResources" in spec) is scoped
         if scoped:
             label, itself = spec["matchResources"]["namespaceSelector"]["matchExpressions"]

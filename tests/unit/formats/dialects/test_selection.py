@@ -99,7 +99,9 @@ def test_a_policy_is_the_first_that_is_known(text: str, policy: str) -> None:
     found = chosen(gpu_scheduler_policy=text)
     assert found.card_policy == policy
     assert bool(found.warnings) == ("," in text)
-    assert chosen(node_scheduler_policy=text).node_policy == policy
+    found = chosen(node_scheduler_policy=text)
+    assert found.node_policy == policy
+    assert bool(found.warnings) == ("," in text)
 
 
 @pytest.mark.parametrize("text", ["topology", "topology-aware"])
