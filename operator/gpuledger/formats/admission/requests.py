@@ -27,6 +27,9 @@ NAMES_ITS_NODE = (
 AMOUNT = "c.resources.limits[n]"
 """Container `c`'s amount of resource `n`. Requests are the same: the API server sees to it."""
 
+MOST_BYTES = 2**63 - 1
+"""What a quantity can have."""
+
 TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""
 
@@ -38,10 +41,11 @@ def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> lis
         "words": table(_meanings(dialects)),
         "choices": table(_choices(dialects)),
         "counts": literal(dialects.counts()),
+        "in_bytes": literal(dialects.in_bytes()),
         "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
         "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
         "bytes": _each_word(
-            f"{AMOUNT}.endsWith('i')",
+            f"{AMOUNT}.endsWith('i') && !(n in variables.in_bytes)",
             f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
         ),
         "counted_twice": _each_container(
@@ -152,6 +156,10 @@ def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
 
 def _most(vocabulary: Vocabulary, name: str) -> tuple[int, str]:
     """Return the largest number that a resource can have, and what it is a number of."""
+    if vocabulary.totals and name != vocabulary.count:
+        if name == vocabulary.memory:
+            return MOST_BYTES, "bytes, summed up over the container's cards"
+        return MAX_CARDS * ALL_CORES, "percent, summed up over the container's cards"
     if name == vocabulary.memory:
         unit = vocabulary.memory_unit_mib
         largest = min(MAX_MEMORY_MIB, vocabulary.memory_of_card_mib or MAX_MEMORY_MIB)
