@@ -60,7 +60,10 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
             {"node_policy": "random"},
             "must be one of binpack, spread, topology, topology-aware, fragmentation, not 'random'",
         ),
-        ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
+        (
+            {"card_policy": "Binpack"},
+            "must be one of binpack, spread, topology, topology-aware, fragmentation, not 'Binpack'",
+        ),
         ({"bind_timeout_s": 60}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"bind_timeout_s": 3, "extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"default_gpus": -1}, "default_gpus is 0 at least, not -1"),

@@ -79,14 +79,14 @@ class Settings:
 
     node_policy: str = option(
         "binpack",
-        "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation (what "
-        "costs the expected pods least).",
+        "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation "
+        "(what costs the expected pods least).",
         choices=POLICIES,
     )
     card_policy: str = option(
         "binpack",
-        "Which fitting cards of the node to prefer: binpack, spread, topology-aware (by links, and for nodes too unless "
-        "node_policy says another), fragmentation.",
+        "Which fitting cards of the node to prefer: binpack, spread, topology-aware (by links; nodes too, "
+        "unless node_policy says another), fragmentation.",
         choices=POLICIES,
     )
 

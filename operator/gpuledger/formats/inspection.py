@@ -26,6 +26,10 @@ from gpuledger.model.topology import topology_of
 Json = dict[str, Any]
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
+VOLCANO_JOB = (
+    "the pods of a Volcano Job come into being only when Volcano's scheduler has let its PodGroup in (phase Inqueue); "
+    "without that scheduler nothing comes: use Kubernetes' own Job"
+)
 TOPOLOGY_NEEDS_LINKS = "on nodes of which no links between cards are known, topology chooses as binpack does"
 
 SAYS_NOTHING = "says nothing of GPUs: give a Node, a Pod, or something that makes pods"
@@ -124,6 +128,8 @@ def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
     for template in templates:
         metadata = {"name": head["name"], **template.pod["metadata"]}
         pod = _pod({**template.pod, "metadata": metadata}, dialects)
+        if str(document.get("apiVersion")).startswith("batch.volcano.sh/") and head["kind"] == "Job":
+            pod = {**pod, "notes": [*pod.get("notes", ()), VOLCANO_JOB]}
         yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
     if templates:
         return
