@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.request import MAX_CARDS, too_many_containers
+from gpuledger.formats.dialects.request import too_many_containers
+from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.model.card import ALL_CORES
 

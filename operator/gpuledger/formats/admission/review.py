@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gpuledger.formats.admission.accounts import OPERATOR, forged
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL, TASK_PRIORITY
@@ -49,7 +49,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
         if request and "gpus" in request.defaults:
             _count(container, request, rules.dialects)
     for container, _ in containers(changed):
-        _prioritize(container, rules.dialects)
+        _prioritize(cast("Json", container), rules.dialects)
     return changed
 
 
