@@ -28,6 +28,10 @@ from gpuledger.model.topology import topology_of
 Json = dict[str, Any]
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
+VOLCANO_JOB = (
+    "the pods of a Volcano Job come into being only when Volcano's scheduler has let its PodGroup in (phase Inqueue); "
+    "without that scheduler nothing comes: use Kubernetes' own Job"
+)
 TOPOLOGY_NEEDS_LINKS = "on nodes of which no links between cards are known, topology chooses as binpack does"
 
 SAYS_NOTHING = "says nothing of GPUs: give a Node, a Pod, or something that makes pods"
@@ -127,6 +131,8 @@ def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
     for template in templates:
         metadata = {"name": head["name"], **template.pod["metadata"]}
         pod = _pod({**template.pod, "metadata": metadata}, dialects)
+        if str(document.get("apiVersion")).startswith("batch.volcano.sh/") and head["kind"] == "Job":
+            pod = {**pod, "notes": [*pod.get("notes", ()), VOLCANO_JOB]}
         yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
     if templates:
         return
@@ -281,9 +287,7 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
     }
 
 
-def _others_names(
-    pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]
-) -> list[str]:
+def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]) -> list[str]:
     """Return a sentence for each resource of a known vendor in a container that asks for no card in a name of ours."""
     domains = {name.partition("/")[0] for name in dialects.resources()}
     return [

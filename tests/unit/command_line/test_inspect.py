@@ -425,3 +425,12 @@ def test_a_model_is_text_and_no_markup(model: str) -> None:
     result = run(a_node_object("node-a", register=register), table=True)
     assert result.exit_code == 0
     assert model in result.stdout
+
+
+@pytest.mark.parametrize(("api", "noted"), [("batch.volcano.sh/v1alpha1", True), ("batch/v1", False)])
+def test_a_volcano_job_is_told_that_its_pods_need_volcanos_scheduler(api: str, noted: bool) -> None:
+    template = {"spec": {"containers": [a_container("main", {VOLCANO_COUNT: 1})]}}
+    spec = {"tasks": [{"replicas": 2, "template": template}]} if noted else {"template": template}
+    result = run({"apiVersion": api, "kind": "Job", "metadata": {"name": "train"}, "spec": spec})
+    assert ("let its PodGroup in (phase Inqueue)" in result.output) is noted
+    assert "train" in result.output

@@ -170,8 +170,8 @@ def _policies(names: Sequence[str], settings: Settings) -> dict[str, Policy]:
     from gpuledger.simulation.runs import preference_pair
 
     if not names:
-        same = settings.node_policy == settings.card_policy
-        names = [settings.node_policy if same else f"{settings.node_policy}/{settings.card_policy}"]
+        nodes, cards = settings.policies
+        names = [nodes if nodes == cards else f"{nodes}/{cards}"]
     everyone = [each.value for each in Preference]
     names = everyone if ALL_POLICIES in names else list(dict.fromkeys(names))
     chosen = {}

@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.request import MAX_CARDS, too_many_containers
+from gpuledger.formats.dialects.request import too_many_containers
+from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.model.card import ALL_CORES
 
@@ -27,6 +28,9 @@ NAMES_ITS_NODE = (
 AMOUNT = "c.resources.limits[n]"
 """Container `c`'s amount of resource `n`. Requests are the same: the API server sees to it."""
 
+MOST_BYTES = 2**63 - 1
+"""What a quantity can have."""
+
 TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""
 
@@ -38,10 +42,11 @@ def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> lis
         "words": table(_meanings(dialects)),
         "choices": table(_choices(dialects)),
         "counts": literal(dialects.counts()),
+        "in_bytes": literal(dialects.in_bytes()),
         "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
         "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
         "bytes": _each_word(
-            f"{AMOUNT}.endsWith('i'){_not_of(_named_in_bytes(dialects))}",
+            f"{AMOUNT}.endsWith('i') && !(n in variables.in_bytes)",
             f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
         ),
         "counted_twice": _each_container(
@@ -130,14 +135,6 @@ def _named(which: str = "") -> str:
     return f"variables.names.filter(n, n in c.resources.limits{which}).join(', ')"
 
 
-def _named_in_bytes(dialects: Dialects) -> list[str]:
-    return [each.memory for each in dialects.vocabularies if each.memory_in_bytes]
-
-
-def _not_of(names: Sequence[str]) -> str:
-    return f" && !(n in {literal(names)})" if names else ""
-
-
 def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
     """Return name of a resource -> the largest number, what it means, the kind of card, whose word it is.
 
@@ -160,6 +157,10 @@ def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
 
 def _most(vocabulary: Vocabulary, name: str) -> tuple[int, str]:
     """Return the largest number that a resource can have, and what it is a number of."""
+    if vocabulary.totals and name != vocabulary.count:
+        if name == vocabulary.memory:
+            return MOST_BYTES, "bytes, summed up over the container's cards"
+        return MAX_CARDS * ALL_CORES, "percent, summed up over the container's cards"
     if name == vocabulary.memory:
         unit = vocabulary.memory_unit_mib
         largest = min(MAX_MEMORY_MIB, vocabulary.memory_of_card_mib or MAX_MEMORY_MIB)

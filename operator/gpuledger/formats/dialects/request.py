@@ -16,6 +16,7 @@ from gpuledger.formats.dialects.sizes import (
     templated,
     whole_modules,
 )
+from gpuledger.formats.dialects.totals import MAX_CARDS, demand_of_totals
 from gpuledger.formats.dialects.vocabulary import Dialects, Several, Vocabulary, in_use
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.quantity import whole_number
@@ -26,9 +27,6 @@ from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
 from gpuledger.model.stranger import Counted
 
 Json = Mapping[str, Any]
-
-MAX_CARDS = 1024
-"""Cards of one container, beyond any node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +182,8 @@ class _Reader:
 
     def read(self) -> ContainerRequest | None:
         vocabulary = self.vocabulary
+        if vocabulary.totals:
+            return self._of_totals()
         for name in vocabulary.refused:
             if name in self._asked:
                 raise BadInput(f"{self._where}, {name}: {vocabulary.name} can't be asked for that here; drop it")
@@ -270,6 +270,20 @@ class _Reader:
                 f"ask for {vocabulary.cores_of_card} per card, or fewer of one"
             )
         return self._request(self._whole(cards), frozenset({"gpus", "memory"}))
+
+    def _of_totals(self) -> ContainerRequest | None:
+        vocabulary = self.vocabulary
+        if self._count_name not in ("", vocabulary.count):
+            raise BadInput(
+                f"{self._where} says {self._count_name} beside the words of {vocabulary.name}, whose amounts are sums "
+                f"over its cards: count them by {vocabulary.count}"
+            )
+        demand = demand_of_totals(self._where, self._asked, vocabulary)
+        if demand is None:
+            return None
+        left_out = {"gpus": not demand.resource, "cores": not demand.cores and not demand.exclusive}
+        defaults = frozenset(name for name, is_left_out in left_out.items() if is_left_out)
+        return ContainerRequest(str(self._container["name"]), demand, vocabulary.name, defaults)
 
     def _cut(self, cards: int, memory: int | None, percent: int | None, cores: int | None) -> Demand:
         vocabulary = self.vocabulary

@@ -1,7 +1,8 @@
 """The words by which containers ask for cards: HAMi's, which are also ours, Volcano's, and those of other vendors.
 
 A vocabulary is data: names of resources, the units behind their numbers, and what a vendor's cards allow. One
-container uses one vocabulary. Sources: HAMi 2.10's `pkg/device/*` and FAQ, Volcano 1.15's device plugin and guide.
+container uses one vocabulary. Sources: HAMi 2.10's `pkg/device/*` and FAQ, Volcano 1.15's device plugin and guide,
+Koordinator's `apis/extension/device_share.go` of July 2026.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ class Vocabulary:
     memory: str = ""
     memory_percentage: str = ""
     cores: str = ""
+    both: str = ""
+    """Percent of a card's cores and of its memory, in one word."""
     priority: str = ""
     vendor: str = "nvidia"
     model: str = ""
     """The cards' model, where a resource stands for one model."""
+    totals: bool = False
+    """Amounts are sums over all cards of a container, and memory is in bytes: totals.py reads them."""
     memory_unit_mib: int = 1
     memory_choices: tuple[int, ...] = ()
     """The only numbers of units that exist, ascending; none: all."""
@@ -92,7 +97,8 @@ class Vocabulary:
     @property
     def request_names(self) -> tuple[str, ...]:
         """Return the names, other than the count, that ask for cards."""
-        return tuple(name for name in (self.memory, self.memory_percentage, self.cores, *self.refused) if name)
+        names = (self.memory, self.memory_percentage, self.cores, self.both, *self.refused)
+        return tuple(name for name in names if name)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -283,6 +289,19 @@ class Dialects:
         """Return every name: the scheduler must send pods that ask for any, and count none itself."""
         return tuple(dict.fromkeys(name for each in self.vocabularies for name in each.resources))
 
+    def in_bytes(self) -> tuple[str, ...]:
+        """Return the names whose amounts may be bytes, and have a unit of these."""
+        return tuple(each.memory for each in self.vocabularies if each.totals or each.memory_in_bytes)
+
+    def hundreds(self) -> tuple[str, ...]:
+        """Return the names of which each whole hundred is a card, where no number of cards is given."""
+        totals = [each for each in self.vocabularies if each.totals]
+        return tuple(name for each in totals for name in (each.memory_percentage, each.both))
+
+    def priorities(self) -> tuple[str, ...]:
+        """Return the names of the priority on a card."""
+        return tuple(each.priority for each in self.vocabularies if each.priority)
+
     def counts(self, of: str = "", but: str = "") -> tuple[str, ...]:
         """Return the names by which cards are counted: all, those of one vendor, or those of the others."""
         chosen = (each for each in self.vocabularies if of in ("", each.vendor) and each.vendor != but)
@@ -312,6 +331,17 @@ VOLCANO = Vocabulary(
 
 VOLCANO_CLASSIC = Vocabulary(name="volcano-classic", count="volcano.sh/gpu-number", memory="volcano.sh/gpu-memory")
 """The words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
+
+KOORDINATOR = Vocabulary(
+    name="koordinator",
+    count="koordinator.sh/gpu.shared",
+    memory="koordinator.sh/gpu-memory",
+    memory_percentage="koordinator.sh/gpu-memory-ratio",
+    cores="koordinator.sh/gpu-core",
+    both="koordinator.sh/gpu",
+    totals=True,
+)
+"""Koordinator's words: amounts are sums over the cards among which they are divided. Whole cards are nvidia.com/gpu."""
 
 
 def in_use(dialects: Dialects, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
