@@ -13,6 +13,10 @@ from gpuledger.formats.dialects.foreign_words import (
     passed_over,
     pod_warnings,
 )
+from gpuledger.formats.inspection import inspected
+from gpuledger.placement.policy import Policy, Preference
+from gpuledger.simulation.objects import Given
+from gpuledger.simulation.what_if import Scene, answer
 
 DIALECTS = dialects_of(Settings())
 GPU = {"nvidia.com/gpu": "1"}
@@ -117,3 +121,14 @@ def test_many_unknown_names_give_few_warnings() -> None:
     assert len(found) == MOST_WARNINGS + 1
     assert found[-1] == f"more than {MOST_WARNINGS} names have no effect"
     assert max(map(len, found)) < 250
+
+
+def test_inspect_and_simulate_say_the_same() -> None:
+    wrong = a_pod({**GPU, "nvidia.com/gpumen": "1"}, {"volcano.sh/queue-name": "q"})
+    (inspected_pod,) = inspected({"kind": "Pod", **wrong}, DIALECTS)
+    assert inspected_pod["warnings"] == texts(wrong)
+    assert len(texts(wrong)) == 2
+    other = {**wrong, "metadata": {**wrong["metadata"], "name": "q", "uid": "v"}}
+    scene = Scene(pods=[Given("f.yaml", {"kind": "Pod", **each}) for each in (wrong, other)])
+    found = answer(scene, DIALECTS, Policy(nodes=Preference.BINPACK, cards=Preference.BINPACK))
+    assert [note for note in found.notes if "f.yaml" in note] == [f"f.yaml: Pod n/p: {text}" for text in texts(wrong)]
