@@ -88,7 +88,9 @@ def _context(kubeconfig: str, context: str | None) -> str:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         if isinstance(content, dict) and (found := content.get("current-context")):
             return str(found)
-    raise BadInput(f"kubeconfig {kubeconfig} has no current-context: --context names one")
+    raise BadInput(
+        f"no credentials for an API server from kubeconfig {kubeconfig}: no current-context; --context names one"
+    )
 
 
 def _existing(files: str) -> list[Path]:

@@ -62,8 +62,8 @@ async def test_a_program_that_logs_in_is_asked_again_once_its_token_is_about_to_
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "has no current-context"),
-        ("[]", "has no current-context"),
+        ("", "no current-context; --context names one"),
+        ("[]", "no current-context; --context names one"),
         ("current-context: [", "no credentials for an API server from kubeconfig"),
         ("current-context: x", "no credentials for an API server from kubeconfig"),
         (yaml.safe_dump({**a_config("one", {}), "users": 7}), "no credentials for an API server from kubeconfig"),
