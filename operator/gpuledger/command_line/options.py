@@ -160,7 +160,8 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
                     kind = kinds[0]
                 if kind in kinds:
                     prefix = f"{kind}/"
-                    return [name.removeprefix(prefix) for name in names(cluster, kinds, prefix + incomplete, None)]
+                    found = names(cluster, kinds, prefix + incomplete, flags.get("namespace"))
+                    return [name.removeprefix(prefix) for name in found]
                 return names(cluster, kinds, incomplete, flags.get("namespace"))
         except (GpuledgerError, click.ClickException, OSError):
             return []

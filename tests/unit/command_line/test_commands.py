@@ -365,6 +365,8 @@ def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
     assert completed("get", "car") == ["card/"]
     assert completed("cordon", "card/gpu-node-1") == ["card/GPU-node-10-0", "card/GPU-node-10-1"]
     assert completed("top", "--node", "node-2") == ["node-2"]
+    assert completed("cordon", "node", "node-1") == ["node-10"]
+    assert completed("get", "card", "gpu-node-10-1") == ["GPU-node-10-1"]
 
 
 def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) -> None:
