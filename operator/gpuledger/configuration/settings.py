@@ -177,7 +177,7 @@ class Settings:
         choices=METRICS_COMPATIBILITY,
     )
     view_host: str = option("127.0.0.1", "Where the page listens; on any other address it requires tokens.")
-    view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: no page.")
+    view_port: int = option(8891, "Port of the page, which also answers `explain` and `history`; 0: neither.")
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: no webhook.")
     webhook_cert_file: str = option("/webhook/tls.crt", "The webhook's certificate, PEM; read again when it changes.")
