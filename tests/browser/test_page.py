@@ -135,6 +135,16 @@ async def test_why_a_pod_waits_without_a_mouse(page: Page) -> None:
         await expect(page.locator("#details")).to_contain_text("GPUs 0, 1, 2, 3, 4, 5, 6, 7: short by 19040 MiB")
 
 
+async def test_a_replica_on_standby_says_which_one_knows_the_waiting_pods(page: Page) -> None:
+    cluster = demo()
+    cluster.active_elsewhere = "gpuledger-7d9f-abcde"
+    async with served(cluster) as address:
+        await live(page, address)
+        await expect(page.locator("#waiting")).to_contain_text("on standby; the active one is gpuledger-7d9f-abcde")
+        cluster.active_elsewhere = None
+        await expect(page.locator("#waiting .pod")).to_be_visible()
+
+
 async def test_many_nodes_with_one_reason_are_one_line(page: Page) -> None:
     cluster = demo()
     cluster.explanations["default/too-large"] = explanation(ViewCluster().add_nodes(200))

@@ -26,7 +26,7 @@ from installation import USER, Installation
 Json = dict[str, Any]
 
 COUNT, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
-COUNTS = (COUNT, "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+COUNTS = (COUNT, "volcano.sh/vgpu-number", "volcano.sh/gpu-number", "koordinator.sh/gpu.shared")
 """The names that a node agent serves."""
 PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 DEVICES = "gpuledger.dev/devices"

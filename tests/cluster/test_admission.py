@@ -39,10 +39,12 @@ from control_plane import ControlPlane, ControlPlaneError
 from fakes.admission_cases import (
     ACCEPTED,
     COUNTED,
+    COUNTED_BY_SUM,
     FOREIGN,
     HAMI_TOLD,
     HYGON_COUNT,
     REFUSED,
+    SHARED,
     VOLCANO_COUNT,
     VOLCANO_MEMORY,
     VOLCANO_TOLD,
@@ -55,6 +57,8 @@ from gpuledger.model.errors import BadInput
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
 Json = dict[str, Any]
+
+PRIORITY = "nvidia.com/priority"
 
 AGENT = f"system:serviceaccount:{NAMESPACE}:gpuledger-agent"
 LABEL = "gpuledger.dev/managed"
@@ -182,6 +186,39 @@ def test_the_count_that_is_added_is_of_the_same_words(user: Connection, limits: 
     (main,) = create(user, bare(limits))["spec"]["containers"]
     wanted = {name: str(amount) for name, amount in limits.items()} | {count: "1"}
     assert {name: amount.replace("4k", "4000") for name, amount in main["resources"]["limits"].items()} == wanted
+
+
+@needs_filling_in
+@pytest.mark.parametrize(("limits", "cards"), COUNTED_BY_SUM)
+def test_sums_over_cards_get_the_number_of_cards_that_they_stand_for(
+    user: Connection, limits: Json, cards: str
+) -> None:
+    (main,) = create(user, bare(limits))["spec"]["containers"]
+    assert main["resources"]["limits"][SHARED] == main["resources"]["requests"][SHARED] == cards
+
+
+@needs_filling_in
+def test_hami_core_learns_the_priority_of_each_container_by_its_variable(user: Connection) -> None:
+    body = bare({})
+    body["spec"]["containers"] = [
+        container({COUNT: 1, PRIORITY: 1}, "low"),
+        container({COUNT: 1, PRIORITY: 0}, "high") | {"env": [{"name": "A", "value": "a"}]},
+        container({COUNT: 1, PRIORITY: 1}, "own") | {"env": [{"name": "CUDA_TASK_PRIORITY", "value": "0"}]},
+        container({COUNT: 1}, "none"),
+    ]
+    body["spec"]["initContainers"] = [container({COUNT: 1, PRIORITY: 1}, "early")]
+    spec = create(user, body)["spec"]
+    found = {
+        each["name"]: [(variable["name"], variable["value"]) for variable in each.get("env", ())]
+        for each in (*spec["initContainers"], *spec["containers"])
+    }
+    assert found == {
+        "early": [("CUDA_TASK_PRIORITY", "1")],
+        "low": [("CUDA_TASK_PRIORITY", "1")],
+        "high": [("A", "a"), ("CUDA_TASK_PRIORITY", "0")],
+        "own": [("CUDA_TASK_PRIORITY", "0")],
+        "none": [],
+    }
 
 
 @needs_filling_in

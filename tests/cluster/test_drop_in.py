@@ -353,3 +353,52 @@ def migrate(cluster: Cluster, *options: str) -> list[Json]:
 def holder_names(cluster: Cluster, node_name: str, *indexes: int) -> list[list[str]]:
     held = cluster.holders()
     return [[holder["pod"] for holder in held.get(f"GPU-{node_name}-{index}", [])] for index in indexes]
+
+
+MLU, MLU_MEMORY, MLU_CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
+
+
+def set_mlus(cluster: Cluster, name: str, cards: int) -> None:
+    """Let a node say how many of Cambricon's cards it has, of 16 GiB each: in its amounts, and nowhere else."""
+    amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", MLU_CORES: str(100 * cards), MLU_MEMORY: str(64 * cards)}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    cluster.patch(f"{NODES}/{name}/status", {"status": status})
+
+
+def test_cards_of_which_a_node_tells_only_its_capacity_are_allocations_and_shared(cluster: Cluster) -> None:
+    """Cambricon's plugin is told in its own annotations, and says in one of them that it has found the pod."""
+    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "mlu"}})
+    set_mlus(cluster, "mlu", 2)
+    mine = ["mlu-cambricon-mlu-0", "mlu-cambricon-mlu-1"]
+    cluster.wait(
+        lambda: [phase(cluster.cards().get(uuid, {})) for uuid in mine] == ["Ready"] * 2, "its cards are Ready"
+    )
+    spec = cluster.cards()[mine[0]]["spec"]
+    assert (spec["vendor"], spec["capacity"]) == ("cambricon", {"memoryMiB": 16_384, "cores": 100, "number": 100})
+
+    late = cluster.metric("gpuledger_plugin_late_total")
+    for name, limits in {"share": {MLU: 1, MLU_MEMORY: 20, MLU_CORES: 10}, "whole": {MLU: 1}}.items():
+        cluster.create(pod(name, limits))
+        [found] = cluster.wait_bound(name)
+        [uuid] = uuids(found)
+        memory, cores = (20, 10) if name == "share" else (64, 100)
+        said = annotations(found)
+        assert said["CAMBRICON_DSMLU_PROFILE"] == f"{uuid[-1]}_{cores}_{memory}"
+        assert said["hami.io/cambricon-mlu-devices-allocated"] == f"{uuid},MLU,{memory * 256},{cores}:;"
+        assert said["CAMBRICON_DSMLU_ASSIGNED"] == "false"
+        cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"CAMBRICON_DSMLU_ASSIGNED": "true"}}})
+    assert cluster.metric("gpuledger_plugin_late_total") == late
+    cluster.create(pod("another", {MLU: 1}))
+    cluster.wait_refused("another", "entirely free")
+    cluster.check_consistent()
+
+    set_mlus(cluster, "mlu", 0)
+    cluster.wait(
+        lambda: [phase(card) for card in cluster.cards().values()] == ["Unavailable"] * 2, "its cards are closed"
+    )
+    assert sorted(map(len, cluster.holders().values())) == [1, 1]
+    set_mlus(cluster, "mlu", 2)
+    cluster.wait(
+        lambda: [phase(card) for card in cluster.cards().values()] == ["Ready"] * 2, "its cards are open again"
+    )

@@ -90,3 +90,18 @@ def test_a_burst_is_bound_completely_and_no_pod_is_ever_seen_without_its_cards(c
             lambda: {found["metadata"]["uid"] for found in shown_bound()} == uids, "every pod was seen with its node"
         )
         assert all(DEVICES in (found["metadata"].get("annotations") or {}) for found in shown_bound())
+
+
+def test_koordinators_sums_are_entered_as_parts_of_each_card(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    sums = {"koordinator.sh/gpu.shared": 2, "koordinator.sh/gpu-memory": "16Gi", "koordinator.sh/gpu-core": 100}
+    cluster.create(pod("sums", sums))
+    (placed,) = cluster.wait_bound("sums")
+    cluster.create(pod("whole", {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu": 100}))
+    given = json.loads(placed["metadata"]["annotations"][DEVICES])["main"]
+    assert [(card["memoryMiB"], card["cores"]) for card in given] == [(8192, 50), (8192, 50)]
+    assert len(set(uuids(placed))) == 2
+    cluster.delete("sums")
+    (placed,) = cluster.wait_bound("whole")
+    assert json.loads(placed["metadata"]["annotations"][DEVICES])["main"][0]["cores"] == 100
+    cluster.check_consistent()

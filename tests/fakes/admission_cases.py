@@ -11,7 +11,19 @@ Json = dict[str, Any]
 VOLCANO_COUNT, VOLCANO_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 HYGON_COUNT, HYGON_CORES = "hygon.com/dcunum", "hygon.com/dcucores"
 MTHREADS_COUNT, MTHREADS_MEMORY = "mthreads.com/vgpu", "mthreads.com/sgpu-memory"
+SHARED, RATIO, BOTH = "koordinator.sh/gpu.shared", "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu"
+BYTES, CORE = "koordinator.sh/gpu-memory", "koordinator.sh/gpu-core"
 HAMI_TOLD, VOLCANO_TOLD = "hami.io/vgpu-devices-to-allocate", "volcano.sh/vgpu-ids-new"
+
+COUNTED_BY_SUM: list[tuple[Json, str]] = [
+    ({BYTES: "8Gi", CORE: 100}, "1"),
+    ({RATIO: 50, CORE: 50}, "1"),
+    ({RATIO: 200, CORE: 200}, "2"),
+    ({BOTH: 100}, "1"),
+    ({BOTH: 30}, "1"),
+    ({BOTH: 800}, "8"),
+]
+"""Limits in Koordinator's words without a number of cards, and the number that is added as gpu.shared."""
 
 COUNTED: list[tuple[Json, str]] = [
     ({PERCENT: 25}, COUNT),
@@ -45,6 +57,13 @@ REFUSED: list[tuple[Json, str]] = [
         {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 3},
         f"{MTHREADS_MEMORY}: 3 can't be cut; choose one of 2, 4, 8, 16, 32, 64, 96",
     ),
+    (
+        {BOTH: "1Ki"},
+        f"{BOTH}: 1Ki has a unit of bytes; write a plain whole number (percent, summed up over the container's cards)",
+    ),
+    ({SHARED: 0, BYTES: "8Gi"}, f"on 0 GPUs: set {SHARED} to 1 or more, or drop the rest"),
+    ({COUNT: 1, SHARED: 1, RATIO: 50}, f"counts its cards twice, as {COUNT} and as {SHARED}: keep one"),
+    ({RATIO: 200_000}, "is more than 102400; it is percent, summed up over the container's cards"),
     ({"huawei.com/Ascend310P-memory": 30_000}, "30k is more than 24576; it is MiB per card"),
 ]
 """Limits that no node can serve, and how the policies' sentence ends."""
@@ -59,6 +78,10 @@ ACCEPTED: list[Json] = [
     {COUNT: 1, VOLCANO_MEMORY: 4000},
     {COUNT: "1k"},
     {"volcano.sh/gpu-memory": 10},
+    {SHARED: 2, BYTES: "16Gi", CORE: 100},
+    {BYTES: 8 * 1024**3},
+    {SHARED: 2, RATIO: 200, CORE: 200},
+    {BOTH: 400},
     {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 96, "mthreads.com/sgpu-core": 16},
     {MTHREADS_COUNT: 1, MTHREADS_MEMORY: 0},
     {"huawei.com/Ascend310P": 1, "huawei.com/Ascend310P-memory": 24_576},

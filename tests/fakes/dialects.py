@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from builders import stored
 from fakes.objects import DIALECTS, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.dialects.registers import HAMIS_FIELDS
 from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.vendors import VendorRow
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
@@ -40,6 +44,38 @@ def a_foreign_node(annotations: Mapping[str, str], allocatable: Mapping[str, obj
     """Return a node with these annotations, on which the kubelet offers these resources."""
     metadata = {"name": name, "annotations": dict(annotations)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": dict(allocatable)}}
+
+
+def a_vendors_node(row: VendorRow, cards: int = 1, name: str = "node-a", memory_mib: int = 0) -> Json:
+    """Return a node that lists a vendor's cards as that vendor's plugin does, all alike and in working order."""
+    memory_mib = memory_mib or row.memory_of_card_mib or 65_536
+    if row.capacity is not None:
+        return a_node_with_capacity(row, cards, name, memory_mib)
+    assert row.register_ is not None
+    names = {str(part): name for part, name in row.register_.fields.items()} or HAMIS_FIELDS
+    parts = {
+        "model": row.model or "any",
+        "memory_mib": memory_mib,
+        "cores": row.cores_of_card,
+        "number": 10,
+        "healthy": True,
+    }
+    items = [{"uuid": f"card-{index}", "index": index, **parts} for index in range(cards)]
+    told: Any = [{names[part]: value for part, value in item.items() if part in names} for item in items]
+    told = {row.register_.entries: told} if row.register_.entries else told
+    return a_foreign_node({row.register_.annotation: orjson.dumps(told).decode()}, {row.resources.count: "10"}, name)
+
+
+def a_node_with_capacity(row: VendorRow, cards: int, name: str = "node-a", memory_mib: int = 65_536) -> Json:
+    """Return a node that says only in its capacity how many cards of a vendor it has."""
+    source = row.capacity
+    assert source is not None
+    amounts = {source.cards: str(cards * source.per_card)}
+    if source.memory is not None:
+        amounts[source.memory] = str(cards * memory_mib // row.memory_unit_mib)
+    node = a_foreign_node({}, amounts, name)
+    node["status"]["capacity"] = dict(amounts)
+    return node
 
 
 def inventory_of(node: Json, dialects: Dialects = DIALECTS) -> Inventory:

@@ -28,7 +28,10 @@ class ViewCluster:
 
     def __init__(self, seed: int = 1) -> None:
         self.ledger = Ledger()
-        self.source = LedgerSource(self.ledger, self.waiting_pods, self.explain, self.history)
+        self.active_elsewhere: str | None = None
+        self.source = LedgerSource(
+            self.ledger, self.waiting_pods, self.explain, self.history, lambda: self.active_elsewhere
+        )
         self.waiting: list[Json] = []
         self.explanations: dict[str, Json] = {}
         self.records: list[Json] = []

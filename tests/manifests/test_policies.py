@@ -89,7 +89,8 @@ def test_the_webhook_is_sent_the_pods_that_the_settings_name(helm: Helm) -> None
 def test_an_option_is_either_filled_in_or_refused_or_without_effect() -> None:
     assert set(FILLED_IN) | set(OTHERS) | set(WITHOUT_EFFECT) == {each.name for each in fields(Settings)}
     assert OTHERS
-    assert "resource_priority" in WITHOUT_EFFECT  # no policy judges it
+    assert "resource_priority" in FILLED_IN  # for the variable that HAMi-core reads
+    assert "node_policy" in WITHOUT_EFFECT
 
 
 def test_options_that_no_policy_knows_change_no_policy(helm: Helm) -> None:

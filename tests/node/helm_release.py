@@ -12,7 +12,7 @@ from cluster.kubernetes import FILLS_IN
 from control_plane import ControlPlaneError
 from installation import NAMESPACE
 from manifests.helm import own_homes
-from node.pod_cluster import OURS, VIEW_PORT, PodCluster, Release, fake_driver
+from node.pod_cluster import OURS, PodCluster, Release, fake_driver
 
 NAME = "gpus"
 TIMEOUT_S = 240.0
@@ -69,7 +69,7 @@ class HelmRelease:
         repository, tag = release.image.split(":")
         values = {
             "image": {"repository": repository, "tag": tag},
-            "settings": {"view_port": VIEW_PORT, **settings},
+            "settings": settings,
             "agent": fake_driver(),
             "monitoring": {"service": False},
             "admission": {"mode": "auto" if FILLS_IN else "validating"},

@@ -38,7 +38,7 @@ NODES = ("node-1", "node-2")
 CARDS_PER_NODE = 4
 DRIVER, STATE_DIRECTORY = "/driver", "/var/lib/fake-nvml"
 AGENT_LABEL = "gpuledger.dev/agent=true"
-HEALTH_PORT, VIEW_PORT = 8889, 8891
+HEALTH_PORT = 8889
 LEASE = "gpuledger-scheduler"
 READY_S = 120.0
 
@@ -184,7 +184,7 @@ class PodCluster(Cluster):
         """Apply the manifests of a release with these settings."""
         self.overlay.mkdir(exist_ok=True)
         base = yaml.safe_load((release.manifests / "settings.yaml").read_text())
-        (self.overlay / "settings.yaml").write_text(yaml.safe_dump({**base, "view_port": VIEW_PORT, **settings}))
+        (self.overlay / "settings.yaml").write_text(yaml.safe_dump({**base, **settings}))
         generator = {
             "name": "gpuledger-settings",
             "namespace": NAMESPACE,

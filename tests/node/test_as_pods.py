@@ -27,6 +27,7 @@ from node.helm_release import HelmRelease
 from node.hits import HITS
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster, previous_release, require_pods
 from node.pod_stream import Stream, a_pod, all_placed_soon_and_once, check
+from node.view import check_view, let_ask
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -89,10 +90,12 @@ def test_from_nothing_to_pods_with_cards(installed: tuple[PodCluster, str], clus
     assert all(status["restartCount"] == 0 for pod in replicas for status in pod["status"]["containerStatuses"])
 
 
-def plugin(cluster: PodCluster, *arguments: str) -> str:
+def plugin(cluster: PodCluster, *arguments: str, kubeconfig: Path | None = None) -> str:
     """Return what `kubectl gpuledger` says, with the kubectl of the cluster; it ends with 1 for a pod that waits."""
     path = os.pathsep.join([str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return cluster.plane.kubectl("gpuledger", *arguments, environment={"PATH": path}, check=False)
+    return cluster.plane.kubectl(
+        "gpuledger", *arguments, kubeconfig=kubeconfig, environment={"PATH": path}, check=False
+    )
 
 
 def test_one_asks_the_operators_pod_why_through_ones_own_kubectl(cluster: PodCluster) -> None:
@@ -104,6 +107,15 @@ def test_one_asks_the_operators_pod_why_through_ones_own_kubectl(cluster: PodClu
     assert (told["pod"], short) == ("waits", [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE)
     assert "8,080 MiB less than requested" in plugin(cluster, "explain", "pod/waits")
     assert "assigned" in plugin(cluster, "history", "pod/first")
+
+
+def test_as_installed_the_view_answers_through_the_api_server_and_nobody_else(cluster: PodCluster) -> None:
+    cluster.create(a_pod("seen"))
+    cluster.wait(lambda: cluster.runs("seen"), "the pod runs", timeout_s=120)
+    check_view(cluster, "seen")
+    asks = let_ask(cluster, "asks")
+    assert "seen: placed" in plugin(cluster, "explain", "pod/seen", "--namespace=default", kubeconfig=asks)
+    assert "assigned" in plugin(cluster, "history", "pod/seen", "--namespace=default", kubeconfig=asks)
 
 
 def deleted(cluster: PodCluster, pod: str) -> None:
@@ -455,3 +467,5 @@ def test_pods_go_on_with_their_cards_when_the_release_is_uninstalled_and_install
     cluster.wait(lambda: cluster.runs("stays", "next"), "both run", timeout_s=120)
     assert (cluster.told("stays"), cluster.entered("stays")) == (told, entered)
     check(cluster, "stays", "next")
+    check_view(cluster, "next")
+    assert "next: placed" in plugin(cluster, "explain", "pod/next")

@@ -56,8 +56,14 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
         ({"nodes_offered": 0}, "nodes_offered is 1 at least, not 0"),
         ({"nodes_offered": 11}, "nodes_offered is 10 at most, not 11"),
         ({"metrics_compatibility": ["dcgm"]}, "metrics_compatibility is a list of hami, hami-legacy, volcano"),
-        ({"node_policy": "random"}, "must be one of binpack, spread, topology, fragmentation, not 'random'"),
-        ({"card_policy": "Binpack"}, "must be one of binpack, spread, topology, fragmentation, not 'Binpack'"),
+        (
+            {"node_policy": "random"},
+            "must be one of binpack, spread, topology, topology-aware, fragmentation, not 'random'",
+        ),
+        (
+            {"card_policy": "Binpack"},
+            "must be one of binpack, spread, topology, topology-aware, fragmentation, not 'Binpack'",
+        ),
         ({"bind_timeout_s": 60}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"bind_timeout_s": 3, "extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"default_gpus": -1}, "default_gpus is 0 at least, not -1"),
@@ -74,7 +80,15 @@ def test_values_that_contradict_are_refused(values: dict[str, Any], sentence: st
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nodes_and_cards_have_a_policy_each(policy: str) -> None:
     changed = Settings().changed({"node_policy": policy, "card_policy": policy})
-    assert changed.node_policy == changed.card_policy == Preference(policy)
+    word = {"topology-aware": "topology"}.get(policy, policy)
+    assert changed.policies == (Preference(word), Preference(word))
+
+
+@pytest.mark.parametrize("word", ["topology", "topology-aware"])
+def test_topology_for_cards_chooses_the_node_as_well_unless_that_has_a_policy_of_its_own(word: str) -> None:
+    assert Settings().changed({"card_policy": word}).policies == ("topology", "topology")
+    assert Settings().changed({"card_policy": word, "node_policy": "spread"}).policies == ("spread", "topology")
+    assert Settings().changed({"node_policy": word}).policies == ("topology", "binpack")
 
 
 def test_the_extender_is_where_it_listens() -> None:

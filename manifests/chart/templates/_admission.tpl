@@ -8,7 +8,7 @@
 
 {{/* The names of resources that policies are rendered with. The chart fills in yours. */}}
 {{- define "gpuledger.names" -}}
-[resource_count, resource_memory, resource_memory_percentage, resource_cores,
+[resource_count, resource_memory, resource_memory_percentage, resource_cores, resource_priority,
  volcano_count, volcano_memory, volcano_memory_percentage, volcano_cores, volcano_classic_count, volcano_classic_memory]
 {{- end -}}
 

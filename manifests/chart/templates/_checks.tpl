@@ -34,7 +34,7 @@
 {{- end -}}
 {{- $counts := list -}}
 {{- $others := list -}}
-{{- range append (include "gpuledger.names" . | fromYamlArray) "resource_priority" -}}
+{{- range include "gpuledger.names" . | fromYamlArray -}}
   {{- $word := include "gpuledger.setting" (list $root .) -}}
   {{- if hasSuffix "_count" . -}}
     {{- $counts = append $counts $word -}}
@@ -85,6 +85,9 @@
     {{- fail "\n\nadmission.rendered says whom the API server trusts, so it can't go with a certificate that Helm makes: set admission.webhook.certificate to secret or certManager.\n" -}}
   {{- end -}}
   {{- $text := nospace .Values.admission.rendered -}}
+  {{- if ne $mode "policies" -}}{{/* only the policy that fills in speaks of it */}}
+    {{- $words = without $words (include "gpuledger.setting" (list . "resource_priority")) -}}
+  {{- end -}}
   {{- range compact $words -}}
     {{- if not (contains (quote .) $text) -}}
       {{- fail (printf "\n\nadmission.rendered does not speak of %q, of which the settings do: %s" . $again) -}}

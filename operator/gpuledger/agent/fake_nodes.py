@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
@@ -99,10 +98,14 @@ def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode
 
 
 async def register(
-    nodes: Sequence[FakeNode], count_resources: Sequence[str], kubeconfig: Path | None, run_pods: bool
+    nodes: Sequence[FakeNode],
+    count_resources: Sequence[str],
+    run_pods: bool,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Create or update the nodes at the API server; with `run_pods`, stay and play their kubelet."""
-    client = await KubeClient.connect(kubeconfig)
+    client = await KubeClient.connect(kubeconfig, context)
     try:
         for node in nodes:
             await register_node(client, node, count_resources)

@@ -312,11 +312,17 @@ async def _beat(pipe: int) -> None:
         await asyncio.sleep(BEAT_INTERVAL_S)
 
 
-async def run_agent(plan: AgentPlan, source: DeviceSource, kubeconfig: Path | None, beat: int | None = None) -> None:
+async def run_agent(
+    plan: AgentPlan,
+    source: DeviceSource,
+    beat: int | None = None,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> None:
     """Run an agent until SIGTERM, or until a part fails: then its process ends, and is started again."""
     asked_to_end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
-    client = await KubeClient.connect(kubeconfig)
+    client = await KubeClient.connect(kubeconfig, context)
     try:
         await _until(asked_to_end, Agent(plan, source, client), beat)
     finally:

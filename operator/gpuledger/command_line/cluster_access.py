@@ -1,13 +1,12 @@
 """The way of all commands to the API server, with the caller's own account.
 
 A `kubectl proxy` on a socket that only this user can open, which ends with the command: so whatever logs kubectl in
-logs us in, too. Without kubectl, as in the operator's own image, a kubeconfig, or the service account of the pod.
+logs us in, too. Without kubectl, as in the operator's own image, the same files read by ourselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NO_KUBECTL = "kubectl is not on the PATH, and --context needs it"
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -157,9 +155,10 @@ class Objects:
 class ClusterAccess:
     """The way to one cluster. Its kubectl starts with the first request; all of it raises BadInput and ApiError."""
 
-    def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None) -> None:
+    def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None, context: str | None) -> None:
+        """Take what the user has named; None is as kubectl has it."""
         self.kubectl = kubectl
-        self._kubeconfig = Path(kubeconfig) if kubeconfig else None
+        self._named = kubeconfig, context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._proxy: Helper | None = None
 
@@ -173,7 +172,7 @@ class ClusterAccess:
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""
         if self.kubectl is None:
-            return Objects(lambda: iter([_directly(self._kubeconfig, "GET", path, parameters).get("items") or []]))
+            return Objects(lambda: iter([self._directly("GET", path, parameters).get("items") or []]))
         proxy, client = self._plain(self.kubectl)
 
         def items() -> Iterator[list[Json]]:
@@ -192,15 +191,20 @@ class ClusterAccess:
 
     def _request(self, method: str, path: str, body: Json | None = None) -> Json:
         if self.kubectl is None:
-            return _directly(self._kubeconfig, method, path, body=body)
+            return self._directly(method, path, body=body)
         proxy, client = self._plain(self.kubectl)
         proxy.wait()
         return client.request(method, path, body, content_type=MERGE_PATCH)
 
     def namespace(self) -> str:
-        """Return the namespace of the context; without kubectl, that of the pod."""
+        """Return the namespace of the context; without a kubeconfig, that of the pod. Raises BadInput."""
         if self.kubectl:
             return self.kubectl.namespace()
+        from gpuledger.kube_api.kubeconfig import namespace_of, persons_files
+
+        kubeconfig, context = self._named
+        if files := persons_files(kubeconfig):
+            return namespace_of(files, context)
         return POD_NAMESPACE.read_text().strip() if POD_NAMESPACE.exists() else "default"
 
     def open(self) -> None:
@@ -217,7 +221,7 @@ class ClusterAccess:
         from gpuledger.kube_api.client import KubeClient
 
         if self.kubectl is None:
-            client = await KubeClient.connect(self._kubeconfig)
+            client = await self._connected()
         else:
             client = KubeClient.by_proxy(self._started(self.kubectl)[1])
         try:
@@ -228,6 +232,32 @@ class ClusterAccess:
         finally:
             await client.close()
 
+    async def _connected(self) -> KubeClient:
+        """Return a client without kubectl."""
+        from gpuledger.kube_api.client import KubeClient
+        from gpuledger.kube_api.kubeconfig import persons_files
+
+        kubeconfig, context = self._named
+        return await KubeClient.connect(persons_files(kubeconfig), context)
+
+    def _directly(
+        self, method: str, path: str, parameters: Mapping[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        """Send one request without kubectl, over a connection of its own."""
+        import asyncio
+
+        async def send() -> Json:
+            client = await self._connected()
+            try:
+                return await client.request(
+                    method, path, body, content_type=MERGE_PATCH, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
+                )
+            finally:
+                await client.close()
+
+        with where_asked():
+            return asyncio.run(send())
+
     def _plain(self, kubectl: Kubectl) -> tuple[Helper, PlainClient]:
         """Return the proxy, which may not serve yet, and a client that takes no time to import."""
         proxy, socket = self._started(kubectl)
@@ -236,7 +266,10 @@ class ClusterAccess:
         return proxy, PlainClient(socket)
 
     def _started(self, kubectl: Kubectl) -> tuple[Helper, str]:
-        """Return the proxy, which may not serve yet, and its socket."""
+        """Return the proxy, which may not serve yet, and its socket. Raises BadInput where no cluster is named."""
+        from gpuledger.kube_api.kubeconfig import persons_files
+
+        persons_files(self._named[0])  # kubectl itself would try port 8080 of this machine
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # no other user may enter it
         socket = f"{self._directory.name}/proxy"
@@ -247,12 +280,9 @@ class ClusterAccess:
 
 @contextlib.contextmanager
 def cluster_access(kubeconfig: str | None, context: str | None = None) -> Iterator[ClusterAccess]:
-    """Yield the way to the cluster until the `with` ends. Raises BadInput for a context without kubectl."""
+    """Yield the way to the cluster until the `with` ends."""
     program = shutil.which("kubectl")
-    if program is None and context:
-        raise BadInput(NO_KUBECTL)
-    kubectl = Kubectl(program, kubeconfig, context) if program else None
-    access = ClusterAccess(kubectl, kubeconfig or os.environ.get("KUBECONFIG"))
+    access = ClusterAccess(Kubectl(program, kubeconfig, context) if program else None, kubeconfig, context)
     with ended_by_signals():
         try:
             yield access
@@ -284,6 +314,17 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def where_asked() -> Iterator[None]:
+    """Have an API server that does not answer ask, too, whether it is the one that is meant."""
+    try:
+        yield
+    except Unreachable as error:
+        from gpuledger.kube_api.plain_client import ASK_WHERE
+
+        raise Unreachable(f"{' '.join(str(error).split())}. {ASK_WHERE}", error.status) from error
+
+
 def error_of(complaint: str) -> BadInput | ApiError:
     """Return what kubectl complained of as the error that it is, in its own words."""
     text = " ".join(complaint.split()).removeprefix("error: ")
@@ -292,27 +333,3 @@ def error_of(complaint: str) -> BadInput | ApiError:
     if "onnect" in text or "timeout" in text or "no such host" in text:  # "The connection ...", "Unable to connect ..."
         return Unreachable(f"{text} {ASK_WHERE}")
     return BadInput(text)
-
-
-def _directly(
-    kubeconfig: Path | None,
-    method: str,
-    path: str,
-    parameters: Mapping[str, str] | None = None,
-    body: Json | None = None,
-) -> Json:
-    """Send one request without kubectl, over a connection of its own."""
-    import asyncio
-
-    from gpuledger.kube_api.client import KubeClient
-
-    async def send() -> Json:
-        client = await KubeClient.connect(kubeconfig)
-        try:
-            return await client.request(
-                method, path, body, content_type=MERGE_PATCH, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
-            )
-        finally:
-            await client.close()
-
-    return asyncio.run(send())

@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 30.0
 
 FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ->")
 BY_HAND = "give its address with --operator-url or GPULEDGER_URL"
-VIEW_OFF = f"is the operator's setting view_port {VIEW_PORT}? It is 0 by default, and then nothing listens there"
+VIEW_OFF = f"is the operator's setting view_port {VIEW_PORT}, as it is by default? With 0, nothing listens there"
 
 
 class View:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -30,32 +29,31 @@ settings_option = click.option(
     help="YAML file with settings; a setting that it leaves out keeps its default.",
 )
 
-
-def _own_kubeconfig() -> Path | None:
-    """Return the file that kubectl takes of itself; None in a pod, which has an account."""
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return None
-    file = Path(os.path.expanduser("~/.kube/config"))  # which stays as it is for a user without a home
-    return file if file.is_file() else None
+context_option = click.option("--context", help="Context to use from the kubeconfig.")
 
 
-_KUBECONFIG = click.Path(exists=True, dir_okay=False, path_type=Path)
-kubeconfig_option = click.option(
-    "--kubeconfig",
-    type=_KUBECONFIG,
-    envvar="KUBECONFIG",
-    help="Kubeconfig file; without it, the pod's service account.",
-)
-"""For programs that run in pods, and for simulated nodes, which a user's own cluster must not get by mistake."""
+def program_access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which cluster is meant, without ~/.kube/config.
 
-own_kubeconfig_option = click.option(
-    "--kubeconfig",
-    type=_KUBECONFIG,
-    envvar="KUBECONFIG",
-    default=_own_kubeconfig,
-    help="Kubeconfig file; without it, ~/.kube/config, or in a pod its service account.",
-)
-"""For commands that people run."""
+    For programs that run in pods, and for simulated nodes, which a user's own cluster must not get by mistake.
+    """
+    kubeconfig = click.option(
+        "--kubeconfig",
+        type=click.Path(),
+        envvar="KUBECONFIG",
+        help="Kubeconfig file, or several, parted by colons; without it, the pod's service account.",
+    )
+    return kubeconfig(context_option(command))
+
+
+def end_without_cluster(kubeconfig: str | None) -> None:
+    """End a program with a message and 2 if it would reach no cluster: before it begins with anything else."""
+    from gpuledger.kube_api.kubeconfig import check_named
+
+    try:
+        check_named(kubeconfig)
+    except BadInput as error:
+        raise Failed(str(error)) from error
 
 
 def read_settings(file: Path | None) -> Settings:
@@ -88,36 +86,39 @@ def until_interrupted(
         runner.run(go())
 
 
-def in_cluster(kubeconfig: Path | None, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
-    """Return what work with a client comes to, with the caller's account; without a kubeconfig, with the pod's.
+def in_cluster(kubeconfig: str | None, context: str | None, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
+    """Return what work with a client comes to, with the caller's account.
 
-    What goes wrong ends the program with a message.
+    What goes wrong ends the program with a message and 2.
     """
     import asyncio
 
-    from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+    from gpuledger.command_line.cluster_access import cluster_access, where_asked
 
     async def go(access: ClusterAccess) -> Result:
         async with access.client() as client:
             return await work(client)
 
-    way = cluster_access(str(kubeconfig)) if kubeconfig else contextlib.nullcontext(ClusterAccess(None, None))
-    with ended_by_errors(), way as access:
+    with errors_shown(), cluster_access(kubeconfig, context) as access:
         access.open()
-        return asyncio.run(go(access))
+        try:
+            with where_asked():
+                return asyncio.run(go(access))
+        except NotFound as error:
+            raise BadInput(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
 
 
 @contextlib.contextmanager
 def ended_by_errors() -> Iterator[None]:
-    """Have errors end the program with a message and 1."""
+    """Have errors end a program of the cluster with a message and 2."""
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(130)
     except NotFound as error:
-        raise click.ClickException(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
+        raise Failed(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
     except (GpuledgerError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise Failed(str(error)) from error
 
 
 # Commands for people: `kubectl gpuledger`.
@@ -148,13 +149,19 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from gpuledger.command_line.cluster_access import cluster_access
         from gpuledger.command_line.completion import names
+        from gpuledger.command_line.names import KIND_OF
 
         flags = context.params
         try:
             with cluster_access(flags.get("kubeconfig"), flags.get("context")) as cluster:
+                said = flags.get(parameter.name or "") or ()
+                kind = KIND_OF.get(said[0]) if isinstance(said, tuple) and said else None  # node NAME, as node/NAME
                 if isinstance(parameter, click.Option):  # its name says the kind
-                    prefix = f"{kinds[0]}/"
-                    return [name.removeprefix(prefix) for name in names(cluster, kinds, prefix + incomplete, None)]
+                    kind = kinds[0]
+                if kind in kinds:
+                    prefix = f"{kind}/"
+                    found = names(cluster, kinds, prefix + incomplete, flags.get("namespace"))
+                    return [name.removeprefix(prefix) for name in found]
                 return names(cluster, kinds, incomplete, flags.get("namespace"))
         except (GpuledgerError, click.ClickException, OSError):
             return []
@@ -170,9 +177,11 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
             is_flag=True,
             help="No colours, the default if NO_COLOR is set or the output is not a terminal.",
         ),
-        click.option("--context", help="Context to use from the kubeconfig."),
+        context_option,
         click.option(
-            "--kubeconfig", type=click.Path(), help="Kubeconfig file; without it, $KUBECONFIG or ~/.kube/config."
+            "--kubeconfig",
+            type=click.Path(),
+            help="Kubeconfig file; without it, those in $KUBECONFIG, ~/.kube/config, or the pod's service account.",
         ),
     ):
         command = option(command)

@@ -7,7 +7,15 @@ from pathlib import Path
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.vendors import VendorRow, check_names, in_use, vendor_rows
-from gpuledger.formats.dialects.vocabulary import HAMI, VOLCANO, VOLCANO_CLASSIC, Dialects, NodeRegister, Vocabulary
+from gpuledger.formats.dialects.vocabulary import (
+    HAMI,
+    KOORDINATOR,
+    VOLCANO,
+    VOLCANO_CLASSIC,
+    Dialects,
+    NodeRegister,
+    Vocabulary,
+)
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
@@ -40,6 +48,7 @@ def dialects_of(settings: Settings) -> Dialects:
             memory=settings.volcano_classic_memory,
             memory_unit_mib=settings.volcano_memory_unit_mib,
         ),
+        *((KOORDINATOR,) if settings.koordinator_names else ()),
     )
     others = tuple(row.vocabulary() for row in rows)
     ours = {name for each in nvidia for name in each.resources}
@@ -76,18 +85,7 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[NodeRegi
             memory_unit_mib=settings.volcano_memory_unit_mib,
         ),
     ]
-    others = {
-        row.register_: NodeRegister(
-            row.register_,
-            "hami",
-            Dialect.HAMI,
-            row.resources.count,
-            row.vendor,
-            cores_of_card=row.cores_of_card,
-        )
-        for row in rows
-        if row.register_ is not None
-    }
+    others = {each.place: each for row in rows if (each := row.node_register()) is not None}
     return [*nvidia, *others.values()]
 
 

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-POLICIES = ("binpack", "spread", "topology", "fragmentation")
+POLICIES = ("binpack", "spread", "topology", "topology-aware", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""
+
+TOPOLOGY, TOPOLOGY_AWARE = "topology", "topology-aware"
+"""The same; the latter is HAMi's word. Where it chooses the cards, it chooses the node as well, as for a pod's wish."""
 
 METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
 """Systems whose metric names are available beside our own: docs/metrics.md."""
@@ -55,6 +58,8 @@ class Settings:
     volcano_classic_count: str = option("volcano.sh/gpu-number", "Whole cards, in the words of Volcano's first plugin.")
     volcano_classic_memory: str = option("volcano.sh/gpu-memory", "Memory of a card, in the same words.")
 
+    koordinator_names: bool = option(True, "Read Koordinator's names, koordinator.sh/gpu-memory and the others.")
+
     vendors: tuple[str, ...] = option(
         ("all",), "Rows in use from the table of other vendors' cards: their names, all, or none."
     )
@@ -74,13 +79,14 @@ class Settings:
 
     node_policy: str = option(
         "binpack",
-        "Which fitting node to prefer: binpack (fullest first), spread, topology (smallest first), fragmentation (what "
-        "costs the expected pods least).",
+        "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation "
+        "(what costs the expected pods least).",
         choices=POLICIES,
     )
     card_policy: str = option(
         "binpack",
-        "Which fitting cards of the node to prefer: binpack, spread, topology (by links), fragmentation.",
+        "Which fitting cards of the node to prefer: binpack, spread, topology-aware (by links; nodes too, "
+        "unless node_policy says another), fragmentation.",
         choices=POLICIES,
     )
 
@@ -171,7 +177,7 @@ class Settings:
         choices=METRICS_COMPATIBILITY,
     )
     view_host: str = option("127.0.0.1", "Where the page listens; on any other address it requires tokens.")
-    view_port: int = option(0, "Port of the page that shows the cluster, 8891 by convention; 0: no page.")
+    view_port: int = option(8891, "Port of the page, which also answers `explain` and `history`; 0: neither.")
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: no webhook.")
     webhook_cert_file: str = option("/webhook/tls.crt", "The webhook's certificate, PEM; read again when it changes.")
@@ -181,6 +187,14 @@ class Settings:
     def scheduler_names(self) -> tuple[str, ...]:
         """All names of schedulers that are ours."""
         return (self.scheduler_name, *self.extra_scheduler_names)
+
+    @property
+    def policies(self) -> tuple[str, str]:
+        """How nodes are chosen and how cards are, each by the one word that placement has for it."""
+        nodes, cards = (TOPOLOGY if each == TOPOLOGY_AWARE else each for each in (self.node_policy, self.card_policy))
+        if cards == TOPOLOGY and nodes == Settings().node_policy:
+            nodes = TOPOLOGY
+        return nodes, cards
 
     @property
     def extender_url(self) -> str:

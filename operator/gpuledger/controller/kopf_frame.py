@@ -96,7 +96,7 @@ class KopfFrame:
 
     async def _start(self, options: RunOptions, settings: kopf.OperatorSettings) -> None:
         async with contextlib.AsyncExitStack() as started:
-            client = await KubeClient.connect(options.kubeconfig)
+            client = await KubeClient.connect(options.kubeconfig, options.context)
             started.push_async_callback(client.close)
             operator = build_operator(client, options.settings, SystemClock(), options.host_name)
             serve_webhook(self._registry, settings, options.settings)

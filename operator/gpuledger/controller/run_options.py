@@ -20,8 +20,10 @@ class RunOptions:
     """What does not stand in the settings."""
 
     settings: Settings
-    kubeconfig: Path | None = None
-    """How to reach the API server; None: as the pod's service account."""
+    kubeconfig: str | None = None
+    """How to reach the API server: files, parted by colons; None: as the pod's service account."""
+    context: str | None = None
+    """Which context of these files; None: the current one."""
     host_name: str | None = None
     """Write only while the kube-scheduler of this host holds the schedulers' Lease; None: always."""
     scheduler_pipe: Path | None = None
@@ -40,7 +42,7 @@ def options_from(environment: Mapping[str, str]) -> RunOptions:
         raise BadInput("GPULEDGER_LEADER_ELECT: must be true or false")
     return RunOptions(
         settings=settings_of(_path(environment, "GPULEDGER_SETTINGS")),
-        kubeconfig=_path(environment, "KUBECONFIG"),
+        kubeconfig=environment.get("KUBECONFIG") or None,
         host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
         scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
     )

@@ -62,7 +62,13 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
     )
-    view_source = operators_source(workflows.ledger, workflows.why_waiting, workflows.explainer, workflows.trail)
+    view_source = operators_source(
+        workflows.ledger,
+        workflows.why_waiting,
+        workflows.explainer,
+        workflows.trail,
+        workflows.leadership.active_elsewhere,
+    )
     workflows.ledger.on_stored.append(view_source.note)
     server = ExtenderServer(
         placer=workflows.placer,

@@ -35,7 +35,7 @@ def release_for(settings: Settings) -> Release:
             nodes_offered=settings.nodes_offered,
         ),
         preemption=settings.preemption,
-        topology="topology" in (settings.node_policy, settings.card_policy),
+        topology="topology" in settings.policies,
         with_cdi=settings.delivery == "cdi",
         webhook_port=settings.webhook_port,
     )

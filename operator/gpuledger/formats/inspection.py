@@ -12,21 +12,26 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.dialects.device_config import device_config, node_configs
-from gpuledger.formats.dialects.foreign_words import passed_over
+from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
-from gpuledger.formats.dialects.selection import TOPOLOGY, selection
+from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import node_facts, read_registers
+from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node_offer import Dialect
 from gpuledger.model.topology import topology_of
 
 Json = dict[str, Any]
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
+VOLCANO_JOB = (
+    "the pods of a Volcano Job come into being only when Volcano's scheduler has let its PodGroup in (phase Inqueue); "
+    "without that scheduler nothing comes: use Kubernetes' own Job"
+)
 TOPOLOGY_NEEDS_LINKS = "on nodes of which no links between cards are known, topology chooses as binpack does"
 
 SAYS_NOTHING = "says nothing of GPUs: give a Node, a Pod, or something that makes pods"
@@ -74,6 +79,7 @@ class _Pod(_Object):
 
 
 class _NodeStatus(_Object):
+    capacity: dict[str, Quantity] | None = None
     allocatable: dict[str, Quantity] | None = None
 
 
@@ -125,6 +131,8 @@ def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
     for template in templates:
         metadata = {"name": head["name"], **template.pod["metadata"]}
         pod = _pod({**template.pod, "metadata": metadata}, dialects)
+        if str(document.get("apiVersion")).startswith("batch.volcano.sh/") and head["kind"] == "Job":
+            pod = {**pod, "notes": [*pod.get("notes", ()), VOLCANO_JOB]}
         yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
     if templates:
         return
@@ -193,9 +201,21 @@ def _node(node: Json, dialects: Dialects) -> Json:
         **_node_head(facts.name, dialect),
         "serves": sorted(facts.offer.resources) if facts.offer else [],
         "gpus": [_gpu(card) for card in cards],
-        "notes": [NO_LINKS] if _lacks_links(cards) else [],
+        "notes": [*([NO_LINKS] if _lacks_links(cards) else []), *_offers_without_cards(facts)],
         "problems": list(inventory.problems),
     }
+
+
+def _offers_without_cards(facts: NodeFacts) -> list[str]:
+    """Return a sentence for each count that the node offers, where nothing tells of the cards behind it."""
+    listed = {register.count for register, _ in facts.registers}
+    if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
+        return []
+    return [
+        f"it offers {name}, and neither an annotation nor its capacity lists the cards behind it, so pods of "
+        "gpuledger's get none of these"
+        for name in sorted(facts.offered - listed)
+    ]
 
 
 def _lacks_links(cards: Sequence[Card]) -> bool:
@@ -241,11 +261,13 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         chosen = selection(pod)
     except BadInput as error:
         return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
+    own = _vendors_selectors(pod, found, dialects)
+    said = passed_over(pod, dialects)
     selectors = {
-        "useModels": list(chosen.cards.use_models),
-        "avoidModels": list(chosen.cards.avoid_models),
-        "useUUIDs": list(chosen.cards.use_uuids),
-        "avoidUUIDs": list(chosen.cards.avoid_uuids),
+        "useModels": [*chosen.cards.use_models, *own["use_model"]],
+        "avoidModels": [*chosen.cards.avoid_models, *own["avoid_model"]],
+        "useUUIDs": [*chosen.cards.use_uuids, *own["use_uuid"]],
+        "avoidUUIDs": [*chosen.cards.avoid_uuids, *own["avoid_uuid"]],
         "modes": list(chosen.cards.modes),
         "oneNUMANode": chosen.one_numa_node,
         "nodePolicy": chosen.node_policy or None,
@@ -256,10 +278,33 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         "schedulerName": scheduler_of(pod) or None,
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
-        "notes": [TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else [],
-        "warnings": [*warnings, *chosen.warnings, *(each.text for each in passed_over(pod, dialects))],
+        "notes": [
+            *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
+            *_others_names(pod, found, dialects, said),
+        ],
+        "warnings": [*warnings, *chosen.warnings, *(each.text for each in said)],
         "problems": problems,
     }
+
+
+def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]) -> list[str]:
+    """Return a sentence for each resource of a known vendor in a container that asks for no card in a name of ours."""
+    domains = {name.partition("/")[0] for name in dialects.resources()}
+    return [
+        f"container {container['name']}, {name}: no name of gpuledger's, so this is left to the plugin that serves it"
+        for (container, _), shown in zip(containers(pod), found, strict=True)
+        for name in (container.get("resources") or {}).get("limits") or {}
+        if shown["readable"] and not shown["request"] and name.partition("/")[0] in domains
+        if name not in dialects.by_name and not any(f"resource {name} " in each.text for each in said)
+    ]
+
+
+def _vendors_selectors(pod: Json, found: Sequence[Json], dialects: Dialects) -> dict[str, list[str]]:
+    """Return what vendors' own annotations choose among the cards of the vendors that the containers ask for."""
+    asked = {each["request"]["words"] for each in found if each["request"]}
+    used = [each for each in dialects.vocabularies if each.name in asked]
+    kinds = ("use_model", "avoid_model", "use_uuid", "avoid_uuid")
+    return {kind: [e for v in used for e in Selection.entries_of(pod, getattr(v, kind))] for kind in kinds}
 
 
 def _request_of(

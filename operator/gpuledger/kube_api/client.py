@@ -15,14 +15,14 @@ from typing import Any
 
 import aiohttp
 import orjson
-from kubernetes_asyncio import config
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
+from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import whole_lines
 from gpuledger.kube_api.pages import pages_of, read_at_most
 from gpuledger.kube_api.refusals import kind_of
-from gpuledger.model.errors import ApiError, BadInput, Unreachable
+from gpuledger.model.errors import ApiError, Unreachable
 
 REQUEST_TIMEOUT_S = 10.0
 
@@ -51,20 +51,13 @@ class KubeClient:
         )
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None) -> KubeClient:
-        """Return a client with the credentials of a kubeconfig file; without one, of the pod's service account.
+    async def connect(cls, kubeconfig: Path | str | None, context: str | None = None) -> KubeClient:
+        """Return a client with the credentials of a kubeconfig file, or of several, parted by colons.
 
-        Raises BadInput if there are none.
+        Without one, with those of the pod's service account. Raises BadInput if there are none.
         """
         configuration = Configuration()
-        try:
-            if kubeconfig is None:
-                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            else:
-                await config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
-        except config.ConfigException as error:
-            where = kubeconfig or "no kubeconfig, and not in a pod"
-            raise BadInput(f"no credentials for an API server ({where}): {error}") from error
+        await load(configuration, str(kubeconfig) if kubeconfig else None, context)
         return cls(configuration)
 
     @classmethod

@@ -45,6 +45,8 @@ class Demand:
     """More memory than a card has stands for all that it has, and does not keep the container from it."""
     one_numa_node: bool = False
     """All cards on one NUMA node."""
+    module: int = 1
+    """Cards come in modules of so many, by their index, and only whole ones are given: `cards` is a multiple of it."""
     _hash: int = field(init=False, repr=False, compare=False)
     """Shapes are keys of many tables, and looked up at each turn."""
 

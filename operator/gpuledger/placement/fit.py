@@ -87,6 +87,8 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     fitting = [room for room in rooms if fits(demand, room)]
     if len(fitting) < demand.cards:
         return _refuse_for_now(demand, rooms)
+    if len(_whole_modules(fitting, demand.module)) * demand.module < demand.cards:
+        return Refusal(Reason.NO_COMBINATION, f"{_few(demand, '')} free in whole modules of {demand.module} cards")
     if demand.one_numa_node and not any(len(group) >= demand.cards for group in _by_numa_node(fitting)):
         return Refusal(Reason.NUMA, f"{_few(demand, '')} with room on one NUMA node")
     return None
@@ -157,6 +159,14 @@ def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:
     return list(groups.values())
 
 
+def _whole_modules(rooms: Iterable[Room], size: int) -> list[tuple[Room, ...]]:
+    """Return the modules of which all cards are among these, in the order of their first ones."""
+    modules: dict[int, list[Room]] = {}
+    for room in rooms:
+        modules.setdefault(room.card.index // size, []).append(room)
+    return [tuple(module) for module in modules.values() if len(module) == size]
+
+
 def fits(demand: Demand, room: Room) -> bool:
     """Tell whether the card takes the container, if nothing else of its pod is there."""
     if room.shut or (demand.exclusive and not room.idle) or _all_cores_promised(demand, room):
@@ -191,7 +201,9 @@ class _Search:
         self.looks = LOOKS_LIMIT
         self.work = work
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
-        self.distinguishable = any(demand.one_numa_node or demand.wanted != shape[0].wanted for demand in shape)
+        self.distinguishable = any(
+            demand.one_numa_node or demand.module > 1 or demand.wanted != shape[0].wanted for demand in shape
+        )
 
     def place(self, depth: int) -> bool:
         """Give cards to the containers from `depth` on; undo what leads nowhere."""
@@ -227,9 +239,9 @@ class _Search:
         seen: set[tuple[object, ...]] = set()
         groups = _by_numa_node(fitting) if demand.one_numa_node and demand.cards > 1 else [fitting]
         kinds = {} if last else {room.card.uuid: self._kind(room) for room in fitting}
-        card_sets = [combinations(group, demand.cards) for group in groups]
+        card_sets = [_sets_of(group, demand) for group in groups]
         best: Sequence[tuple[Room, ...]] = ()
-        if demand.cards > 1 and self.card_order.tells_sets_apart:
+        if demand.cards > 1 and demand.module == 1 and self.card_order.tells_sets_apart:
             first = self.taken if demand.lifetime is Lifetime.INIT else ()
             best = self.card_order.best_sets(groups, demand.cards, first)
         for rooms in chain(best, *card_sets):
@@ -280,6 +292,15 @@ class _Search:
                     alone[phase] = sign > 0
             if all(amounts == NOTHING for amounts in taken):
                 del self.taken[room.card.uuid], self.alone[room.card.uuid]
+
+
+def _sets_of(rooms: Sequence[Room], demand: Demand) -> Iterator[tuple[Room, ...]]:
+    """Yield the sets of cards for a container, in the order of the cards; of whole modules where they come in such."""
+    if demand.module == 1:
+        yield from combinations(rooms, demand.cards)
+        return
+    for modules in combinations(_whole_modules(rooms, demand.module), demand.cards // demand.module):
+        yield tuple(chain.from_iterable(modules))
 
 
 def _difficulty(demand: Demand) -> tuple[bool, bool, int, int, int]:

@@ -225,7 +225,7 @@ class ObjectCluster:
         """Return what matters of a node; one that says nothing of its device plugin counts as if that answered."""
         facts = node_facts(given.content, self._dialects)
         allocatable = (given.content.get("status") or {}).get("allocatable") or {}
-        counts = {*self._dialects.counts(), *(register.count for register, _ in facts.registers)}
+        counts = {*self._dialects.counts(), *(register.served for register, _ in facts.registers)}
         if facts.offer is not None or not facts.registers or counts & {*allocatable}:
             return facts
         self._taken_as_served.append(f"{given.file}: {given.name}")
@@ -233,7 +233,7 @@ class ObjectCluster:
 
     def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
         """Return what would matter of a node if the device plugins answered that have listed its cards."""
-        served = {register.count for register, _ in facts.registers}
+        served = {register.served for register, _ in facts.registers}
         if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
             served |= {*self._dialects.counts(of=NVIDIA)}
         offered = dict.fromkeys(served, "1")

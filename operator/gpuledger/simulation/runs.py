@@ -76,7 +76,8 @@ class DepartureJob:
 def preference_pair(name: str) -> Policy:
     """Return the policy of a name: one for nodes and cards alike, or NODES/CARDS. Raises ValueError for another."""
     nodes, slash, cards = name.partition("/")
-    return Policy(nodes=Preference(nodes), cards=Preference(cards if slash else nodes))
+    words = (nodes, cards if slash else nodes)
+    return Policy(*(Preference("topology" if word == "topology-aware" else word) for word in words))
 
 
 def run_all(

@@ -22,15 +22,21 @@ class Leadership:
         self._host_name = host_name
         self._active = asyncio.Event()
         self._passive = asyncio.Event()
+        self._holder_host_name = ""
         self._set(host_name is None)
 
     def is_active(self) -> bool:
         """Tell whether this operator writes. Without a host name it always does."""
         return self._active.is_set()
 
+    def active_elsewhere(self) -> str | None:
+        """Return the host name of the active operator, empty if there is none; None if this one is active."""
+        return None if self.is_active() else self._holder_host_name
+
     def observe(self, lease: Mapping[str, Any], gone: bool) -> None:
         """Observe the Lease."""
-        active = not gone and holder_host_name(lease) == self._host_name
+        self._holder_host_name = "" if gone else holder_host_name(lease)
+        active = self._holder_host_name == self._host_name
         if active != self.is_active():
             logger.info("this operator is %s now", "active" if active else "passive")
             self._set(active)

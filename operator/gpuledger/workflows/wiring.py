@@ -90,7 +90,7 @@ def connect(
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
     ledger, counts, trail = Ledger(), Counts(), Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
-    policy = Policy(nodes=Preference(settings.node_policy), cards=Preference(settings.card_policy))
+    policy = Policy(*map(Preference, settings.policies))
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
     who_preempts = WhoPreempts.by_setting(settings.preemption)

@@ -15,6 +15,8 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
     fake = FakeKubectl(tmp_path)
     fake.tell({ALLOCATIONS: a_list(*two_nodes())})
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("KUBECONFIG", "GPULEDGER_URL", "GPULEDGER_TOKEN", "NO_COLOR"):
+    (tmp_path / "kubeconfig").touch()  # a cluster is named; the stand-in does not look
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    for name in ("GPULEDGER_URL", "GPULEDGER_TOKEN", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return fake

@@ -137,4 +137,4 @@ def test_without_credentials_the_audit_says_so(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
     result = CliRunner().invoke(main, ["audit"])
     assert result.exit_code == 2
-    assert "no credentials for an API server" in result.output
+    assert "no cluster is named" in result.output

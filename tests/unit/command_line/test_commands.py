@@ -137,10 +137,14 @@ def test_a_proxy_that_dies_in_the_middle_is_said(kubectl: FakeKubectl) -> None:
     assert f"GET {ALLOCATIONS}: " in result.stderr
 
 
-def test_without_kubectl_a_context_cannot_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    result = run("top", "--context", "lab")
-    assert (result.exit_code, "kubectl is not on the PATH" in result.stderr) == (2, True)
+def test_get_pods_shows_each_of_the_namespace_that_has_cards_and_get_cards_all_of_them(kubectl: FakeKubectl) -> None:
+    idle = {**WEB, "metadata": {"name": "idle", "uid": "uid-idle"}}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/team/pods": {"items": [WEB, idle]}})
+    found = json.loads(run("get", "pods", "-n", "team", "-o", "json").stdout)
+    assert [each["pod"] for each in found["items"]] == ["web"]
+    assert run("get", "pods", "-n", "team").stdout.count("In the ledger:") == 1
+    cards = json.loads(run("get", "cards", "-o", "json").stdout)["items"]
+    assert [each["uuid"] for each in cards] == ["GPU-node-10-0", "GPU-node-10-1", "GPU-node-2-0"]
 
 
 def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
@@ -361,6 +365,8 @@ def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
     assert completed("get", "car") == ["card/"]
     assert completed("cordon", "card/gpu-node-1") == ["card/GPU-node-10-0", "card/GPU-node-10-1"]
     assert completed("top", "--node", "node-2") == ["node-2"]
+    assert completed("cordon", "node", "node-1") == ["node-10"]
+    assert completed("get", "card", "gpu-node-10-1") == ["GPU-node-10-1"]
 
 
 def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) -> None:

@@ -25,7 +25,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
     """Put a kubectl on the PATH whose proxy serves nothing."""
     fake = FakeKubectl(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("KUBECONFIG", "GPULEDGER_SETTINGS", "NO_COLOR"):
+    (tmp_path / "kubeconfig").touch()
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    for name in ("GPULEDGER_SETTINGS", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return fake
 

@@ -103,14 +103,10 @@ def test_no_records_is_a_sentence() -> None:
 
 
 def test_a_history_is_asked_for_by_what_it_is_of() -> None:
-    assert question(None, "", None, 5) == {"limit": "5"}
-    assert question("pod/web", "team", "assigned", 5) == {
-        "limit": "5",
-        "kind": "assigned",
-        "namespace": "team",
-        "pod": "web",
-    }
-    assert question("card/GPU-1", "", None, 5) == {"limit": "5", "card": "GPU-1"}
-    assert question("node/a", "", None, 5) == {"limit": "5", "node": "a"}
+    assert question((), None, 5) == {"limit": "5"}
+    assert question(("pod/web",), "assigned", 5) == {"limit": "5", "kind": "assigned", "pod": "web"}
+    assert question(("pods",), None, 5) == {"limit": "5", "pod": ""}
+    assert question(("card/GPU-1",), None, 5) == {"limit": "5", "card": "GPU-1"}
+    assert question(("node/a",), None, 5) == {"limit": "5", "node": "a"}
     with pytest.raises(BadInput, match="neither pod/NAME"):
-        question("web", "", None, 5)
+        question(("web",), None, 5)

@@ -314,7 +314,7 @@ def test_one_problem_among_several_documents_is_enough() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "---\n", "# nothing\n", "null\n"])
 def test_an_empty_file_is_refused(text: str) -> None:
     result = run(text=text)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr == "Error: standard input is empty: give the YAML of a Node or a Pod\n"
 
 
@@ -336,7 +336,7 @@ def test_an_empty_file_is_refused(text: str) -> None:
 )
 def test_text_that_is_no_yaml_is_refused(text: str) -> None:
     result = run(text=text)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith("Error: standard input can't be read as YAML: ")
     with pytest.raises(BadInput):
         inspect_text(text, "file", Settings())
@@ -362,7 +362,7 @@ def test_files_that_are_missing_folders_or_binary_are_refused(tmp_path: Path) ->
         (binary, f"{binary} is not text"),
     ]:
         result = CliRunner().invoke(main, ["inspect", "-f", str(file)])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith("Error: ")
         assert sentence in result.stderr
 
@@ -370,13 +370,13 @@ def test_files_that_are_missing_folders_or_binary_are_refused(tmp_path: Path) ->
 def test_who_names_nothing_is_told_what_to_name() -> None:
     result = CliRunner().invoke(main, ["inspect"])
     assert result.exit_code == 2
-    assert "name something to inspect: -f FILE, -f -, node/NAME or pod/NAME" in result.stderr
+    assert "name something to inspect: -f FILE, -f -, node/NAME, pod/NAME, nodes or pods" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["service/x", "x", "pod/", "/x"])
 def test_names_of_other_kinds_are_refused_before_the_cluster_is_asked(name: str) -> None:
     result = CliRunner().invoke(main, ["inspect", name])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr == f"Error: {name!r} is neither node/NAME nor pod/NAME\n"
 
 
@@ -425,3 +425,12 @@ def test_a_model_is_text_and_no_markup(model: str) -> None:
     result = run(a_node_object("node-a", register=register), table=True)
     assert result.exit_code == 0
     assert model in result.stdout
+
+
+@pytest.mark.parametrize(("api", "noted"), [("batch.volcano.sh/v1alpha1", True), ("batch/v1", False)])
+def test_a_volcano_job_is_told_that_its_pods_need_volcanos_scheduler(api: str, noted: bool) -> None:
+    template = {"spec": {"containers": [a_container("main", {VOLCANO_COUNT: 1})]}}
+    spec = {"tasks": [{"replicas": 2, "template": template}]} if noted else {"template": template}
+    result = run({"apiVersion": api, "kind": "Job", "metadata": {"name": "train"}, "spec": spec})
+    assert ("let its PodGroup in (phase Inqueue)" in result.output) is noted
+    assert "train" in result.output

@@ -35,9 +35,15 @@ def test_people_reach_the_cluster_that_kubectl_reaches(argv: list[str]) -> None:
     assert "127.0.0.1" in result.output
 
 
-def test_in_a_pod_the_pods_account_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pod_without_kubectl_the_pods_account_counts_where_there_is_no_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubectl has it: a file comes first."""
+    monkeypatch.setenv("PATH", str(home))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert "no kubeconfig, and not in a pod" in CliRunner().invoke(main, ["audit"]).output
+    assert "127.0.0.1:1" in CliRunner().invoke(main, ["audit"]).output
+    (home / ".kube" / "config").unlink()
+    assert "from the pod's account" in CliRunner().invoke(main, ["audit"]).output
 
 
 def test_what_runs_in_pods_never_takes_a_persons_own_file() -> None:

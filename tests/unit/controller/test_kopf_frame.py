@@ -81,7 +81,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> StubOperator:
     """Return what the frame builds, in the place of a real operator."""
     built = StubOperator()
 
-    async def connect(_: object) -> StubOperator:
+    async def connect(*_: object) -> StubOperator:
         return built
 
     async def serve(_: object, __: object, started: contextlib.AsyncExitStack) -> None:

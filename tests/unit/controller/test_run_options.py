@@ -35,6 +35,7 @@ def test_the_command_reads_the_same_from_the_same_environment(
     Path("kubeconfig").write_text("{}")
     for name in ("GPULEDGER_SETTINGS", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     ran: list[RunOptions] = []
 
     async def run(options: RunOptions) -> None:

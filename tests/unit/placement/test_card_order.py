@@ -9,6 +9,7 @@ import pytest
 from builders import a_card, a_ledger, a_request, a_share, cards_of, linked_cards, mib, occupy, whole, whole_share
 from fakes.dialects import HAMI, a_foreign_node, an_annotated_pod, inventory_of, request_of
 from fakes.objects import GPU, MEMORY, a_container
+from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
@@ -252,6 +253,23 @@ def test_a_pods_own_policy_goes_before_the_clusters() -> None:
     assert preferred(cards, a_request(whole(2)), Policy()) == "a-large"
     assert preferred(cards, wishing, Policy()) == "z-small"
     assert preferred(cards, replace(wishing, node_policy="binpack", card_policy="binpack")) == "a-large"
+
+
+@pytest.mark.parametrize("word", ["topology", "topology-aware"])
+@pytest.mark.parametrize("cards", [1, 2])
+def test_the_clusters_word_for_topology_places_as_the_pods_annotation_does(word: str, cards: int) -> None:
+    small = linked_cards(pairs(4, (2, 3)), node_name="z-small")
+    large = linked_cards(pairs(6, (0, 1)), node_name="a-large")
+    of_cluster = Policy(*map(Preference, Settings().changed({"card_policy": word}).policies))
+    pod = an_annotated_pod({"hami.io/gpu-scheduler-policy": "topology-aware"}, a_container("main", {GPU: cards}))
+    places = []
+    for request, policy in ((a_request(whole(cards)), of_cluster), (request_of(pod), Policy())):
+        placement = Chooser(a_ledger(*small, *large), policy).best(request, None)
+        assert placement is not None
+        places.append((placement.node_name, [share.uuid for share in placement.shares]))
+    assert places[0] == places[1]
+    assert places[0][0] == "z-small"
+    assert preferred([*small, *large], a_request(whole(cards)), Policy()) == "a-large"
 
 
 # From annotations.

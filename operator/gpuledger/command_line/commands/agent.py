@@ -8,13 +8,19 @@ from pathlib import Path
 
 import click
 
-from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.options import (
+    end_without_cluster,
+    program_access_options,
+    read_settings,
+    settings_option,
+    until_interrupted,
+)
 from gpuledger.model.errors import BadInput
 
 
 @click.command()
 @settings_option
-@kubeconfig_option
+@program_access_options
 @click.option(
     "--node-name", envvar="NODE_NAME", required=True, help="Name of the node that the agent runs on.  [env: NODE_NAME]"
 )
@@ -27,7 +33,12 @@ from gpuledger.model.errors import BadInput
 )
 @click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod that the agent runs in.  [env: POD_UID]")
 def agent(
-    settings_file: Path | None, kubeconfig: Path | None, node_name: str, kubelet_directory: Path, pod_uid: str
+    settings_file: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
+    node_name: str,
+    kubelet_directory: Path,
+    pod_uid: str,
 ) -> None:
     """Run the node agent: report this node's GPUs, and give containers their cards."""
     from gpuledger.agent.supervisor import Supervisor
@@ -35,6 +46,7 @@ def agent(
     from gpuledger.configuration.dialects import dialects_of
 
     settings = read_settings(settings_file)
+    end_without_cluster(kubeconfig)
     try:
         config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
     except BadInput as error:
@@ -50,7 +62,7 @@ def agent(
         except BadInput as error:
             logging.error("%s", error)
             return 1
-        until_interrupted(lambda: run_agent(plan, device_source(settings), kubeconfig, pipe))
+        until_interrupted(lambda: run_agent(plan, device_source(settings), pipe, kubeconfig, context))
         return 0
 
     sys.exit(Supervisor(serve).run())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
@@ -30,7 +30,6 @@ class AuditFailed(click.ClickException):
 
 @click.command()
 @settings_option
-@own_kubeconfig_option
 @click.option("--fix", is_flag=True, help="Repair every finding that needs no human decision.")
 @click.option(
     "--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, from their annotation."
@@ -39,15 +38,19 @@ class AuditFailed(click.ClickException):
 @click.option(
     "--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between the two reads."
 )
+@access_options
 @click.pass_context
 def audit(
-    context: click.Context,
+    command: click.Context,
+    /,
     settings_file: Path | None,
-    kubeconfig: Path | None,
     fix: bool,
     adopt: bool,
     output: str,
     settle_s: float,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
 ) -> None:
     """Compare the ledger with pods, annotations and nodes, and show every difference.
 
@@ -67,14 +70,14 @@ def audit(
             auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
             return await auditor.repair(adopt) if fix else await auditor.look()
 
-        report = in_cluster(kubeconfig, compare)
+        report = in_cluster(kubeconfig, context, compare)
     except click.ClickException as error:
         raise AuditFailed(error.message) from error
     except Exception:
         logging.exception("the audit failed")
-        context.exit(2)
-    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal), narrowest=out.NARROWEST)
-    context.exit(1 if report.left else 0)
+        command.exit(2)
+    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal), no_color, out.NARROWEST)
+    command.exit(1 if report.left else 0)
 
 
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:

@@ -11,6 +11,7 @@ import click
 
 from gpuledger.command_line.cards import ALLOCATIONS, all_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.names import Named, named_objects
 from gpuledger.command_line.options import access_options, completed_names, errors_shown
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
@@ -71,7 +72,8 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
     the reading; a write that fails is reported in what is yielded, and the next card has its turn.
     """
-    for allocation in _meant(all_cards(cluster), list(names)):
+    wanted = named_objects(tuple(names), ("card", "node"))
+    for allocation in _meant(all_cards(cluster), wanted):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation)
         done = {"uuid": spec["uuid"], "node": spec["nodeName"], "index": spec["index"], "before": before, "now": reason}
         if before == reason:
@@ -97,19 +99,17 @@ def described(done: Json) -> str:
     return f"{card} takes no new pods: {done['now']}" + (f" (before: {done['before']})" if done["before"] else "")
 
 
-def _meant(objects: list[Json], names: Iterable[str]) -> Iterable[Json]:
+def _meant(objects: list[Json], names: Iterable[Named]) -> Iterable[Json]:
     """Return the cards that are meant, each once, in the order of the names and of their index."""
     found: dict[str, Json] = {}
-    for name in names:
-        kind, _, rest = name.partition("/")
-        if kind in ("card", "cards", "gpua") and rest:
-            cards = [card_named(objects, rest)]
-        elif kind in ("node", "nodes", "no") and rest:
-            cards = [item for item in objects if item["spec"]["nodeName"] == rest]
-            if not cards:
-                raise BadInput(f"node {rest!r} has no cards in the ledger; `gpuledger top` shows those that have")
+    for each in names:
+        name = each.name or ""
+        if each.kind == "card":
+            cards = [card_named(objects, name)]
         else:
-            raise BadInput(f"{name!r} is neither card/UUID nor node/NAME")
+            cards = [item for item in objects if item["spec"]["nodeName"] == name]
+            if not cards:
+                raise BadInput(f"node {name!r} has no cards in the ledger; `gpuledger top` shows those that have")
         for item in sorted(cards, key=lambda item: int(item["spec"]["index"])):
             found[item["metadata"]["name"]] = item
     return found.values()

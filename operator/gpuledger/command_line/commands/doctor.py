@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
+from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access, where_asked
 from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import (
     access_options,
@@ -104,7 +104,8 @@ def _examined(
 
     with cluster_access(kubeconfig, context) as access:
         access.open()
-        return asyncio.run(look(access))
+        with where_asked():
+            return asyncio.run(look(access))
 
 
 def _settings_of(file: Path | None) -> Settings | None:

@@ -13,6 +13,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
+from gpuledger.command_line.names import KIND_OF, one_object
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
     access_options,
@@ -33,13 +34,13 @@ PODS_NAMED = 3
 
 
 @click.command(short_help="Why a pod waits, node by node.")
-@click.argument("name", metavar="pod/NAME", shell_complete=completed_names("pod"))
+@click.argument("names", nargs=-1, required=True, metavar="pod/NAME", shell_complete=completed_names("pod"))
 @namespace_option
 @operator_option
 @output_option("table", "wide", "json", "yaml")
 @access_options
 def explain(
-    name: str,
+    names: tuple[str, ...],
     namespace: str | None,
     operator_url: str | None,
     output: str,
@@ -52,15 +53,20 @@ def explain(
     Asks the operator. Exit status: 0 if the pod has its place, 1 if it has none, 2 after an error or if the operator
     does not know the pod.
     """
-    kind, _, rest = name.rpartition("/")
-    if kind not in ("", "pod", "po", "pods") or not rest:
-        raise click.UsageError(f"{name!r} is not pod/NAME")
     with errors_shown():
+        pod = pod_named(names)
         namespace = namespace or namespace_of(kubeconfig, context)
-        found = ask("/v1/explain", {"pod": f"{namespace}/{rest}"}, operator_url, kubeconfig, context)
+        found = ask("/v1/explain", {"pod": f"{namespace}/{pod}"}, operator_url, kubeconfig, context)
         out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
         placed = is_placed(found)
     sys.exit(0 if placed else 1)
+
+
+def pod_named(words: Sequence[str]) -> str:
+    """Return the name in pod/NAME, pod NAME, or NAME alone. Raises BadInput."""
+    if len(words) == 1 and "/" not in words[0] and words[0].lower() not in KIND_OF:
+        return words[0]
+    return str(one_object(words, ("pod",)).name)
 
 
 @dataclass(slots=True)

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import click
 
-from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.options import (
+    end_without_cluster,
+    program_access_options,
+    read_settings,
+    settings_option,
+    until_interrupted,
+)
 from gpuledger.model.errors import BadInput
 
 
 @click.command("fake-nodes")
 @settings_option
-@kubeconfig_option
+@program_access_options
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
@@ -22,7 +28,8 @@ from gpuledger.model.errors import BadInput
 @click.option("--list-models", is_flag=True, help="List the models and exit.")
 def fake_nodes(
     settings_file: Path | None,
-    kubeconfig: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
     count: int,
     gpus: int,
     model: str,
@@ -40,10 +47,11 @@ def fake_nodes(
         for name, memory_mib in fake.MODELS_MIB.items():
             click.echo(f"{name:<16} {memory_mib:>7} MiB")
         return
+    end_without_cluster(kubeconfig)
     settings = read_settings(settings_file)
     try:
         nodes = fake.fake_nodes(prefix, count, gpus, model, slots, nodes_config(settings))
         counts = dialects_of(settings).counts(of=fake.VENDOR)
     except (ValueError, BadInput) as error:
         raise click.ClickException(str(error)) from error
-    until_interrupted(lambda: fake.register(nodes, counts, kubeconfig, run_pods))
+    until_interrupted(lambda: fake.register(nodes, counts, run_pods, kubeconfig, context))

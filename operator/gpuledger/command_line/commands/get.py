@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from gpuledger.command_line.bars import bar
 from gpuledger.command_line.cards import all_cards, begin_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.formatting import amounts_of, share_text
+from gpuledger.command_line.names import Named, named_objects, no_such
 from gpuledger.command_line.options import (
     access_options,
     completed_names,
@@ -31,31 +32,55 @@ Json = dict[str, Any]
 
 
 @click.command(short_help="A pod's cards, or a card's holders.")
-@click.argument("name", metavar="pod/NAME | card/UUID", shell_complete=completed_names("pod", "card"))
+@click.argument(
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="[pod/NAME | card/UUID | pods | cards]...",
+    shell_complete=completed_names("pod", "card"),
+)
 @namespace_option
 @output_option("table", "json", "yaml")
 @access_options
 def get(
-    name: str, namespace: str | None, output: str, kubeconfig: str | None, context: str | None, no_color: bool
+    names: tuple[str, ...],
+    namespace: str | None,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
 ) -> None:
     """Show a pod's cards and each container's part of them, or the pods that hold a card.
 
-    A unique prefix of a UUID is enough. Exit status: 0, or 2 after an error or if there is no such pod or card.
+    A unique prefix of a UUID is enough; "pods" are those of the namespace that hold or wait for cards. Exit status: 0,
+    or 2 after an error or if there is no such pod or card.
     """
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
-        kind, _, rest = name.partition("/")
-        if kind in ("pod", "po", "pods") and rest:
-            found = pod_json(cluster, namespace or cluster.namespace(), rest)
-        elif kind in ("card", "cards", "gpua") and rest:
-            found = card_json(cluster, rest)
+        wanted = named_objects(names, ("pod", "card"), all_of=("pod", "card"))
+        in_namespace = (namespace or cluster.namespace()) if any(each.kind == "pod" for each in wanted) else ""
+        found = [item for each in wanted for item in _found(cluster, each, in_namespace)]
+        if not found and output == "table":
+            nobody = f"No pod of namespace {in_namespace} holds or claims a card."
+            click.echo(nobody if in_namespace else "No cards in the ledger.", err=True)
+        one = wanted[0].name is not None and len(wanted) == 1
+        out.show(found[0] if one else {"items": found}, output, lambda terminal: all_lines(found, terminal), no_color)
+
+
+def _found(cluster: ClusterAccess, wanted: Named, namespace: str) -> Iterator[Json]:
+    if wanted.kind == "card":
+        cards = all_cards(cluster)
+        if wanted.name is not None:
+            yield card_json(card_named(cards, wanted.name))
         else:
-            raise BadInput(f"{name!r} is neither pod/NAME nor card/UUID")
-        out.show(found, output, lambda terminal: lines(found, terminal), no_color)
+            yield from map(card_json, sorted(cards, key=lambda item: _place(stored_card(item))))
+    elif wanted.name is not None:
+        yield pod_json(cluster, namespace, wanted.name)
+    else:
+        yield from pods_json(cluster, namespace)
 
 
-def card_json(cluster: ClusterAccess, name: str) -> Json:
-    """Return all that is known of a card, by its UUID or the beginning of it. Raises BadInput and ApiError."""
-    found = card_named(all_cards(cluster), name)
+def card_json(found: Json) -> Json:
+    """Return all that is known of a card, of its GPUAllocation."""
     card = stored_card(found)
     return {
         **report_of_stored(card).json(),
@@ -72,19 +97,36 @@ def pod_json(cluster: ClusterAccess, namespace: str, name: str) -> Json:
     try:
         pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
     except NotFound:
-        raise BadInput(f"there is no pod {name!r} in namespace {namespace!r}; -n names another") from None
-    node = pod["spec"].get("nodeName")
+        raise BadInput(no_such("pod", name, namespace)) from None
+    return _pod_json(pod, namespace, [stored_card(item) for item in begin_cards(cluster, pod["spec"].get("nodeName"))])
+
+
+def pods_json(cluster: ClusterAccess, namespace: str) -> Iterator[Json]:
+    """Yield the same for each pod of a namespace that holds cards or claims them. Raises as `pod_json`."""
+    pods = cluster.begin(f"/api/v1/namespaces/{namespace}/pods")
+    cards = [stored_card(item) for item in all_cards(cluster)]
+    found = (_pod_json(pod, namespace, cards) for pod in pods)
+    yield from (each for each in found if each["shares"])
+
+
+def _pod_json(pod: Json, namespace: str, cards: Iterable[StoredCard]) -> Json:
     uid = pod["metadata"]["uid"]
-    cards = [stored_card(item) for item in begin_cards(cluster, node)]
     return {
         "namespace": namespace,
-        "pod": name,
+        "pod": pod["metadata"]["name"],
         "podUID": uid,
-        "node": node,
+        "node": pod["spec"].get("nodeName"),
         "phase": (pod.get("status") or {}).get("phase", ""),
         "shares": [share for card in sorted(cards, key=_place) for share in _shares_of(card, uid)],
         **_annotated(pod),
     }
+
+
+def all_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
+    """Yield what was found, for people, with an empty line between two."""
+    for position, each in enumerate(found):
+        yield from [""] * bool(position)
+        yield from lines(each, terminal)
 
 
 def lines(found: Json, terminal: Terminal) -> list[str]:

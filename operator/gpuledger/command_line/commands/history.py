@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.formatting import amounts_of, clock, share_text, utc_now
+from gpuledger.command_line.names import one_object
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
     access_options,
@@ -19,7 +21,6 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
-from gpuledger.model.errors import BadInput
 from gpuledger.reports.record import RecordKind
 from gpuledger.reports.tables import Column, Terminal, table
 
@@ -30,9 +31,9 @@ STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": 
 
 @click.command(short_help="What happened to a pod, a card or a node.")
 @click.argument(
-    "name",
-    required=False,
-    metavar="[pod/NAME | card/UUID | node/NAME]",
+    "names",
+    nargs=-1,
+    metavar="[pod/NAME | card/UUID | node/NAME | pods]",
     shell_complete=completed_names("pod", "card", "node"),
 )
 @namespace_option
@@ -42,7 +43,7 @@ STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": 
 @output_option("table", "wide", "json", "yaml")
 @access_options
 def history(
-    name: str | None,
+    names: tuple[str, ...],
     namespace: str | None,
     kind: str | None,
     limit: int,
@@ -57,24 +58,24 @@ def history(
     Asks the operator, which has records since it started. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
-        of_pod = name is not None and name.startswith("po")
-        asked = question(name, (namespace or namespace_of(kubeconfig, context)) if of_pod else "", kind, limit)
+        asked = question(names, kind, limit)
+        if "pod" in asked:
+            asked["namespace"] = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)
         now = utc_now().astimezone()
         out.show(found, output, lambda terminal: history_lines(found, terminal, now, output == "wide"), no_color)
 
 
-def question(named: str | None, namespace: str, kind: str | None, limit: int) -> dict[str, str]:
-    """Return the parameters that ask for the records of pod/NAME, card/UUID, node/NAME or all. Raises BadInput."""
+def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, str]:
+    """Return the parameters that ask for the records of pod/NAME, pods, card/UUID, node/NAME or all. Raises BadInput.
+
+    Of pods, the caller adds the namespace; an empty `pod` stands for all of it.
+    """
     asked = {"limit": str(limit)} | ({"kind": kind} if kind else {})
-    if named is None:
+    if not words:
         return asked
-    what, _, name = named.partition("/")
-    if not name or what not in ("pod", "po", "pods", "card", "cards", "node", "no", "nodes"):
-        raise BadInput(f"{named!r} is neither pod/NAME, card/UUID nor node/NAME")
-    if what.startswith("po"):
-        return asked | {"namespace": namespace, "pod": name}
-    return asked | {"card" if what.startswith("card") else "node": name}
+    wanted = one_object(words, ("pod", "card", "node"), all_of=("pod",))
+    return asked | {wanted.kind: wanted.name or ""}
 
 
 def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
+from gpuledger.command_line.cluster_access import namespace_of
+from gpuledger.command_line.names import Named, named_objects, no_such
 from gpuledger.command_line.options import (
-    ended_by_errors,
+    access_options,
+    errors_shown,
     in_cluster,
-    own_kubeconfig_option,
+    namespace_option,
     read_settings,
     settings_option,
 )
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 
 if TYPE_CHECKING:
@@ -31,41 +34,62 @@ MOST_NAMED = 8
 
 @click.command()
 @settings_option
-@own_kubeconfig_option
-@click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME]...")
+@click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME | nodes | pods]...")
 @click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON file to read; - for standard input.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the named pods.")
+@namespace_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@access_options
 @click.pass_context
 def inspect(
-    context: click.Context,
+    command: click.Context,
+    /,
     settings_file: Path | None,
-    kubeconfig: Path | None,
     names: tuple[str, ...],
     files: tuple[str, ...],
-    namespace: str,
+    namespace: str | None,
     output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
 ) -> None:
     """Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.
 
-    Reads files, which needs no cluster, or objects of the cluster by name. Exit status: 1 if there is a problem.
+    Reads files, which needs no cluster, or objects of the cluster: by name, all Nodes, or all Pods of a namespace.
+    Exit status: 1 if there is a problem, 2 after an error.
     """
     if not names and not files:
-        raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME or pod/NAME")
+        raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME, pod/NAME, nodes or pods")
     settings = read_settings(settings_file)
     found = []
-    with ended_by_errors():
+    with errors_shown():
         for file in files:
             found.extend(inspect_text(_text_of(file), "standard input" if file == "-" else file, settings))
-        paths = [_path(name, namespace) for name in names]
+        wanted = named_objects(names, ("node", "pod"), all_of=("node", "pod"))
+        if any(each.kind == "pod" for each in wanted):
+            namespace = namespace or namespace_of(kubeconfig, context)
 
     async def read(client: KubeClient) -> list[Json]:
-        return [{"kind": kind, **await client.request("GET", path)} for kind, path in paths]
+        return [item for each in wanted for item in await _read(client, each, namespace or "")]
 
-    if paths:
-        found.extend(_inspected(in_cluster(kubeconfig, read), settings))
-    out.show(as_json(found), output, lambda terminal: as_lines(found, terminal), narrowest=out.NARROWEST)
-    context.exit(1 if has_problems(found) else 0)
+    if wanted:
+        found.extend(_inspected(in_cluster(kubeconfig, context, read), settings))
+    if found or output != "table":
+        out.show(as_json(found), output, lambda terminal: as_lines(found, terminal), no_color, out.NARROWEST)
+    else:
+        click.echo("Nothing found.", err=True)
+    command.exit(1 if has_problems(found) else 0)
+
+
+async def _read(client: KubeClient, wanted: Named, namespace: str) -> list[Json]:
+    """Return the objects that are meant. Raises BadInput if there is none of a name, ApiError."""
+    kind = wanted.kind.capitalize()
+    path = "/api/v1/nodes" if kind == "Node" else f"/api/v1/namespaces/{namespace}/pods"
+    if wanted.name is None:
+        return [{"kind": kind, **item} async for page in client.pages(path) for item in page]
+    try:
+        return [{"kind": kind, **await client.request("GET", f"{path}/{wanted.name}")}]
+    except NotFound:
+        raise BadInput(no_such(wanted.kind, wanted.name, namespace)) from None
 
 
 def _text_of(file: str) -> str:
@@ -116,15 +140,6 @@ def as_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
 def has_problems(found: Iterable[Json]) -> bool:
     """Tell whether something would not be taken as it is."""
     return any(each["problems"] for each in found)
-
-
-def _path(name: str, namespace: str) -> tuple[str, str]:
-    kind, _, rest = name.partition("/")
-    if kind in ("node", "nodes", "no") and rest:
-        return "Node", f"/api/v1/nodes/{rest}"
-    if kind in ("pod", "pods", "po") and rest:
-        return "Pod", f"/api/v1/namespaces/{namespace}/pods/{rest}"
-    raise BadInput(f"{name!r} is neither node/NAME nor pod/NAME")
 
 
 def _shown(found: Json, terminal: Terminal) -> Iterator[str]:

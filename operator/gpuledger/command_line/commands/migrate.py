@@ -10,7 +10,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
-from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
 from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -28,16 +28,24 @@ NARROWEST = 140
 
 @click.command()
 @settings_option
-@own_kubeconfig_option
 @click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@access_options
 @click.pass_context
 def migrate(
-    context: click.Context, settings_file: Path | None, kubeconfig: Path | None, dry_run: bool, output: str
+    command: click.Context,
+    /,
+    settings_file: Path | None,
+    dry_run: bool,
+    output: str,
+    kubeconfig: str | None,
+    context: str | None,
+    no_color: bool,
 ) -> None:
     """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
-    Users can write these annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act.
+    Users can write these annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act, 2
+    after an error.
     """
     settings = read_settings(settings_file)
     names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
@@ -51,9 +59,9 @@ def migrate(
         auditor = Auditor(KubeStore(client), audited, clock=SystemClock())
         return await auditor.migrate(settings.scheduler_names, dry_run)
 
-    steps = in_cluster(kubeconfig, move)
-    out.show(as_json(steps), output, lambda terminal: as_lines(steps, dry_run, terminal), narrowest=NARROWEST)
-    context.exit(1 if any(step.why for step in steps) else 0)
+    steps = in_cluster(kubeconfig, context, move)
+    out.show(as_json(steps), output, lambda terminal: as_lines(steps, dry_run, terminal), no_color, NARROWEST)
+    command.exit(1 if any(step.why for step in steps) else 0)
 
 
 def as_json(steps: Iterable[Step]) -> list[Json]:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import click
 
-from gpuledger.command_line.options import kubeconfig_option, read_settings, settings_option, until_interrupted
+from gpuledger.command_line.options import (
+    end_without_cluster,
+    program_access_options,
+    read_settings,
+    settings_option,
+    until_interrupted,
+)
 
 
 @click.command()
 @settings_option
-@kubeconfig_option
+@program_access_options
 @click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
@@ -34,12 +40,14 @@ from gpuledger.command_line.options import kubeconfig_option, read_settings, set
 )
 def run(
     settings_file: Path | None,
-    kubeconfig: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
     leader_elect: bool,
     host: str | None,
     scheduler_config: Path | None,
 ) -> None:
     """Run the operator: keep the ledger, and serve kube-scheduler as its extender."""
+    end_without_cluster(kubeconfig)
     import uvloop  # a second, which the help does without
 
     from gpuledger.controller.kopf_frame import run as run_operator
@@ -48,6 +56,7 @@ def run(
     options = RunOptions(
         settings=read_settings(settings_file),
         kubeconfig=kubeconfig,
+        context=context,
         host_name=followed_host_name(leader_elect, host),
         scheduler_pipe=scheduler_config,
     )

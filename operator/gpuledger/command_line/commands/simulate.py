@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import in_cluster, own_kubeconfig_option, read_settings, settings_option
+from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
 from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -48,9 +48,16 @@ class Questions:
     workers: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How answers are printed."""
+
+    output: str
+    no_color: bool
+
+
 @click.command()
 @settings_option
-@own_kubeconfig_option
 @click.option(
     "--nodes", "nodes_file", type=existing_file, help="Trace: CSV of nodes: sn, cpu_milli, memory_mib, gpu, model."
 )
@@ -112,9 +119,10 @@ class Questions:
 @click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Number of nodes to add.")
 @click.option("--like", metavar="NODE", help="Node that the added nodes copy.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@access_options
 @click.pass_context
 def simulate(
-    context: click.Context, /, output: str, policies: tuple[str, ...], settings_file: Path | None, **options: Any
+    command: click.Context, /, output: str, policies: tuple[str, ...], settings_file: Path | None, **options: Any
 ) -> None:
     """Try placement without a cluster: replay a trace, or see where pods would go.
 
@@ -135,7 +143,7 @@ def simulate(
         raise click.UsageError("give a trace (--nodes FILE --pods FILE), or a scene (-f FILE, --from-cluster)")
     if is_scene and output == "csv":
         raise click.UsageError("-o csv is for traces")
-    _check_options(context, is_trace)
+    _check_options(command, is_trace)
     try:
         chosen = _policies(policies, settings)
         if is_trace:
@@ -143,7 +151,7 @@ def simulate(
         elif len(chosen) > 1:
             raise click.UsageError("one --policy at a time for Nodes and Pods")
         else:
-            _place(context, output, settings, next(iter(chosen.values())), options)
+            _place(command, output, settings, next(iter(chosen.values())), options)
     except BadInput as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
@@ -154,14 +162,14 @@ OF_TRACES = ("loads", "seeds", "first_seed", "history", "departures", "rounds", 
 OF_SCENES = ("add_nodes", "like")
 
 
-def _check_options(context: click.Context, is_trace: bool) -> None:
+def _check_options(command: click.Context, is_trace: bool) -> None:
     for name in OF_SCENES if is_trace else OF_TRACES:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            [flag] = [each.opts[0] for each in context.command.params if each.name == name]
+        if command.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            [flag] = [each.opts[0] for each in command.command.params if each.name == name]
             raise click.UsageError(f"{flag} is for {'Nodes and Pods' if is_trace else 'traces'}")
-    if is_trace and not (context.params["nodes_file"] and context.params["pods_file"]):
+    if is_trace and not (command.params["nodes_file"] and command.params["pods_file"]):
         raise click.UsageError("a trace is two files: --nodes FILE --pods FILE")
-    if bool(context.params["add_nodes"]) != bool(context.params["like"]):
+    if bool(command.params["add_nodes"]) != bool(command.params["like"]):
         raise click.UsageError("--add-nodes N and --like NODE go together")
 
 
@@ -170,8 +178,8 @@ def _policies(names: Sequence[str], settings: Settings) -> dict[str, Policy]:
     from gpuledger.simulation.runs import preference_pair
 
     if not names:
-        same = settings.node_policy == settings.card_policy
-        names = [settings.node_policy if same else f"{settings.node_policy}/{settings.card_policy}"]
+        nodes, cards = settings.policies
+        names = [nodes if nodes == cards else f"{nodes}/{cards}"]
     everyone = [each.value for each in Preference]
     names = everyone if ALL_POLICIES in names else list(dict.fromkeys(names))
     chosen = {}
@@ -207,10 +215,10 @@ def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, A
         workers=options["workers"],
     )
     trace = read_trace(options["nodes_file"], options["pods_file"], with_times=departures)
-    (_departures if departures else _arrivals)(trace, questions, output, chart)
+    (_departures if departures else _arrivals)(trace, questions, Printing(output, options["no_color"]), chart)
 
 
-def _arrivals(trace: Trace, questions: Questions, output: str, chart: Path | None) -> None:
+def _arrivals(trace: Trace, questions: Questions, printing: Printing, chart: Path | None) -> None:
     from gpuledger.simulation.arrivals_report import as_lines, csv_rows, summary
     from gpuledger.simulation.chart import draw_arrivals
     from gpuledger.simulation.runs import ArrivalJob, run_all
@@ -225,12 +233,12 @@ def _arrivals(trace: Trace, questions: Questions, output: str, chart: Path | Non
         runs = run_all(jobs, trace, questions.workers, show)
     runs_of = {name: runs[at * len(seeds) :][: len(seeds)] for at, name in enumerate(questions.policies)}
     found = {name: summary(each, loads, questions.history) for name, each in runs_of.items()}
-    _print(output, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
+    _print(printing, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
     if chart:
         draw_arrivals(chart, found)
 
 
-def _departures(trace: Trace, questions: Questions, output: str, chart: Path | None) -> None:
+def _departures(trace: Trace, questions: Questions, printing: Printing, chart: Path | None) -> None:
     from gpuledger.simulation.chart import draw_departures
     from gpuledger.simulation.departures import plan_departures
     from gpuledger.simulation.departures_report import as_lines, csv_rows, summary
@@ -251,7 +259,7 @@ def _departures(trace: Trace, questions: Questions, output: str, chart: Path | N
         for name in questions.policies
     }
     found = {name: summary(runs_at, questions.history) for name, runs_at in runs_of.items()}
-    _print(output, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
+    _print(printing, found, lambda: csv_rows(runs_of), lambda terminal: as_lines(found, terminal))
     if chart:
         draw_departures(chart, found)
 
@@ -270,23 +278,23 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _print(
-    output: str,
+    printing: Printing,
     found: object,
     rows: Callable[[], Iterable[tuple[str, ...]]],
     lines: Callable[[Terminal], Iterable[str]],
 ) -> None:
-    if output == "csv":
+    if printing.output == "csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows())
         click.echo(text.getvalue(), nl=False)
     else:
-        out.show(found, output, lines, narrowest=out.NARROWEST)
+        out.show(found, printing.output, lines, printing.no_color, out.NARROWEST)
 
 
 # Nodes and Pods.
 
 
-def _place(context: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
+def _place(command: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.kube_api.reads import KubeReads
     from gpuledger.simulation.live import read_scene
@@ -299,17 +307,18 @@ def _place(context: click.Context, output: str, settings: Settings, policy: Poli
     async def read(client: KubeClient) -> Scene:
         return await read_scene(KubeReads(client), settings.scheduler_names, dialects)
 
-    scene = in_cluster(options["kubeconfig"], read) if options["from_cluster"] else Scene()
+    scene = in_cluster(options["kubeconfig"], options["context"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
     found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
     out.show(
         as_json(found) if output == "json" else found,
         output,
         lambda terminal: as_lines(found, terminal),
-        narrowest=out.NARROWEST,
+        options["no_color"],
+        out.NARROWEST,
     )
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     for problem in found.problems:
         click.echo(f"error: {problem}", err=True)
-    context.exit(1 if found.problems else 0)
+    command.exit(1 if found.problems else 0)

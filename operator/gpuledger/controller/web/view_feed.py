@@ -61,6 +61,10 @@ class ClusterSource(Protocol):
         """Return a node as it is now; None if it has no card in the ledger."""
         ...
 
+    def active_elsewhere(self) -> str | None:
+        """Return the name of the active replica, empty if there is none; None if this one is active."""
+        ...
+
     def waiting(self) -> Iterable[Json]:
         """Yield the waiting pods as they go over the wire. Read in slices: pods can come and go between two."""
         ...
@@ -95,6 +99,7 @@ class Feed:
         self._gone: Latest[str, int] = Latest(GONE_KNOWN)  # node name -> edition
         self._forgotten = self._first  # clients behind this edition may have missed that a node is gone
         self._waiting, self._waiting_edition = b"[]", self._first
+        self._elsewhere = source.active_elsewhere()
         self._refreshing = asyncio.Lock()
         self._refreshed_s = float("-inf")
         self._changed = asyncio.Event()  # replaced by a new one with each edition
@@ -136,6 +141,9 @@ class Feed:
                     changed |= self._encode(name, edition)
                     await pace.keep()
                 self._seen = seen
+                elsewhere = self._source.active_elsewhere()
+                changed |= elsewhere != self._elsewhere
+                self._elsewhere = elsewhere
                 changed |= await self._encode_waiting(edition, pace)
                 self._refreshed_s = _now_s()
             finally:  # what is encoded by then is news, even if the last client leaves in the middle of it
@@ -167,10 +175,11 @@ class Feed:
 
         A node that is gone by then is left out, and named as gone by the next change.
         """
-        yield b'{"edition":%d,"full":%s,"gone":%s,"waiting":%s,"nodes":[' % (
+        yield b'{"edition":%d,"full":%s,"gone":%s,"activeElsewhere":%s,"waiting":%s,"nodes":[' % (
             change.edition,
             b"true" if change.full else b"false",
             orjson.dumps(change.gone),
+            orjson.dumps(self._elsewhere),
             change.waiting or b"null",
         )
         parts, size, first = [], 0, True

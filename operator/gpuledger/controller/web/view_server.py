@@ -164,6 +164,7 @@ class ViewServer:
         namespace, _, name = request.query.get("pod", "").partition("/")
         if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
             raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
+        self._check_active()
         try:
             return await _explanation(await self._source.explain(namespace, name))
         except NotFound as error:
@@ -179,7 +180,16 @@ class ViewServer:
         if any(len(word) > WORD_LENGTH for word in words.values()):
             raise refusal(web.HTTPBadRequest, f"a name has {WORD_LENGTH} characters at most")
         limit = _number(request, "limit", default=HISTORY_DEFAULT) or 0
+        self._check_active()
         return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
+
+    def _check_active(self) -> None:
+        """Refuse to answer for the active replica: this one knows neither the waiting pods nor what happened."""
+        active = self._source.active_elsewhere()
+        if active is not None:
+            where = f"the active one is {active}" if active else "none is active at the moment"
+            text = f"this replica is on standby, and {where}: only that one knows waiting pods and history"
+            raise refusal(web.HTTPServiceUnavailable, text, {hdrs.RETRY_AFTER: "5"})
 
 
 @dataclass(frozen=True, slots=True)

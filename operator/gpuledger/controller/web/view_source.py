@@ -29,8 +29,10 @@ class LedgerSource:
         waiting: Callable[[], Iterable[Json]],
         explain: Callable[[str, str], Awaitable[Json]],
         history: Callable[[HistoryQuery], Json],
+        active_elsewhere: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._ledger = ledger
+        self._active_elsewhere = active_elsewhere
         self._waiting, self._explain, self._history = waiting, explain, history
         self._taken = 0  # the ledger's number of its last change that was looked at
         self._touches = Touches()  # an edition is the number of one
@@ -59,6 +61,10 @@ class LedgerSource:
         entries = self._ledger.entries_of_node(name)
         return NodeCards(name, tuple(report_of(entry) for entry in entries)) if entries else None
 
+    def active_elsewhere(self) -> str | None:
+        """Return the name of the active replica, empty if there is none; None if this one is active."""
+        return self._active_elsewhere()
+
     def waiting(self) -> Iterable[Json]:
         """Yield the waiting pods."""
         return self._waiting()
@@ -72,7 +78,13 @@ class LedgerSource:
         return self._history(query)
 
 
-def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplainer, trail: Trail) -> LedgerSource:
+def operators_source(
+    ledger: Ledger,
+    waiting: WhyWaiting,
+    explainer: PodExplainer,
+    trail: Trail,
+    active_elsewhere: Callable[[], str | None],
+) -> LedgerSource:
     """Return what the page shows of an operator."""
 
     async def explain(namespace: str, name: str) -> Json:
@@ -83,4 +95,7 @@ def operators_source(ledger: Ledger, waiting: WhyWaiting, explainer: PodExplaine
         records = [record.json() for record in trail.latest(record_filter, query.limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
-    return LedgerSource(ledger, lambda: (report.json() for report in waiting.reports()), explain, history)
+    def reports() -> Iterable[Json]:
+        return (report.json() for report in waiting.reports())
+
+    return LedgerSource(ledger, reports, explain, history, active_elsewhere)

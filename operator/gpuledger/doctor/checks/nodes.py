@@ -83,7 +83,8 @@ def check_registers(facts: Facts) -> Iterator[Finding]:
         except BadInput as error:
             yield Finding.of(FindingKind.REGISTER_PROBLEM, where, str(error), NODE=found.name)
             continue
-        problems = [each for each in inventory.problems if f"{where}, annotation" in each]
+        places = ("annotation ", "capacity ")
+        problems = [each for each in inventory.problems if any(f"{where}, {place}" in each for place in places)]
         for problem in problems:
             yield Finding.of(FindingKind.REGISTER_PROBLEM, where, problem.removeprefix(f"{where}, "), NODE=found.name)
         yield from _card_problems(found, inventory, cards, bool(problems))
@@ -95,7 +96,7 @@ def _card_problems(
     name, where = found.name, f"node {found.name}"
     if not inventory.cards:
         if not unreadable:
-            text = f"its register {found.registers[0][0].annotation} is empty"
+            text = f"its register, {found.registers[0][0].place}, is empty"
             yield Finding.of(FindingKind.NODE_WITHOUT_CARDS, where, text, NODE=name)
         return
     if not any(card.healthy for card in inventory.cards):
@@ -129,7 +130,7 @@ def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
                 text = f"it offers {', '.join(others)}, and none of {register.count}, which is the name in the settings"
                 yield Finding.of(FindingKind.NODE_NAMES, where, text, NODE=found.name)
             elif found.offer is None:
-                text = f"it lists cards in {register.annotation}, but its allocatable {register.count} is 0 or absent"
+                text = f"it lists cards in {register.place}, but its allocatable {register.served} is 0 or absent"
                 yield Finding.of(FindingKind.PLUGIN_SILENT, where, text, NODE=found.name)
 
 

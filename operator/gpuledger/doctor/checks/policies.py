@@ -49,7 +49,7 @@ def _compare(wanted: Json, release: Release, stored: Stored) -> Iterator[Finding
         return
     binding, its_key = stored.get((f"{kind}Binding", name)), (f"{kind}Binding", name)
     wanted_binding = next(each for each in release.policies if _key(each) == its_key)
-    if problem := _unbound(binding, name, kind):
+    if problem := _unbound(binding, wanted_binding):
         yield Finding.of(FindingKind.POLICY_UNBOUND, where, problem, KIND=short)
         binding = None
     if problem := _other_names(wanted, found, release):
@@ -60,14 +60,16 @@ def _compare(wanted: Json, release: Release, stored: Stored) -> Iterator[Finding
         yield Finding.of(FindingKind.POLICY_DIFFERS, f"{kind}Binding {name}", f"not as generated: {some_of(different)}")
 
 
-def _unbound(binding: Json | None, name: str, kind: str) -> str:
+def _unbound(binding: Json | None, wanted: Json) -> str:
+    kind, name = wanted["kind"], name_of(wanted)
     if binding is None:
-        return f"it has no {kind}Binding named {name}, so it does nothing"
+        return f"it has no {kind} named {name}, so it does nothing"
     if binding["spec"].get("policyName") != name:
         return f"its binding is for the policy {binding['spec'].get('policyName')}"
     actions = binding["spec"].get("validationActions") or []
-    if kind.startswith("Validating") and "Deny" not in actions:
-        return f"its binding does not deny: validationActions are {', '.join(actions) or 'none'}"
+    if missing := [each for each in wanted["spec"].get("validationActions") or () if each not in actions]:
+        does_not = "deny" if missing == ["Deny"] else "warn"
+        return f"its binding does not {does_not}: validationActions are {', '.join(actions) or 'none'}"
     return ""
 
 

@@ -11,7 +11,6 @@ from gpuledger.formats.dialects.assignments import (
     HAMI_ALLOCATED,
     HAMI_BIND_TIME,
     HAMI_NODE,
-    HAMI_PHASE,
     HAMI_TIME,
     HAMI_TO_ALLOCATE,
     VOLCANO_ALLOCATED,
@@ -21,6 +20,8 @@ from gpuledger.formats.dialects.assignments import (
     VOLCANO_TIME,
     VOLCANO_TO_ALLOCATE,
 )
+from gpuledger.formats.dialects.vendors import vendor_rows
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 
@@ -53,8 +54,15 @@ FOREIGN_ANNOTATIONS = (
 )
 """Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
+
+def vendors_annotations() -> tuple[str, ...]:
+    """Return the annotations by which the table tells other vendors' own device plugins of a pod's cards."""
+    every = (each for row in vendor_rows() if (each := row.assignment_annotations()) is not None)
+    return tuple(sorted({name for each in every for name in each.others}))
+
+
 FOREIGN_PREFIX = "hami.io/"
-FOREIGN_ENDINGS = ("-devices-to-allocate", "-devices-allocated")
+FOREIGN_ENDINGS = ("-to-allocate", "-allocated")
 """Beginning and end of HAMi's annotations for other vendors' cards."""
 
 
@@ -112,7 +120,8 @@ def forged(annotations: Mapping[str, object]) -> str:
     found = sorted(
         name
         for name in annotations
-        if name in FOREIGN_ANNOTATIONS or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
+        if name in (*FOREIGN_ANNOTATIONS, *vendors_annotations())
+        or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
     )
     return ONLY_SCHEDULERS + ", ".join(found) if found else ""
 
@@ -120,7 +129,8 @@ def forged(annotations: Mapping[str, object]) -> str:
 def _is_foreign() -> str:
     """Return the expression that an annotation `k` is one that only schedulers write."""
     endings = " || ".join(f"k.endsWith({literal(ending)})" for ending in FOREIGN_ENDINGS)
-    return f"k in {literal(FOREIGN_ANNOTATIONS)} ||\n  k.startsWith('{FOREIGN_PREFIX}') && ({endings})"
+    names = literal((*FOREIGN_ANNOTATIONS, *vendors_annotations()))
+    return f"k in {names} ||\n  k.startsWith('{FOREIGN_PREFIX}') && ({endings})"
 
 
 def foreign_validations() -> list[Json]:

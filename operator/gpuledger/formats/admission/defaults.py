@@ -12,6 +12,9 @@ Json = dict[str, Any]
 MANAGED_LABEL = "gpuledger.dev/managed"
 """On pods that ask for cards: so that they can be selected."""
 
+TASK_PRIORITY = "CUDA_TASK_PRIORITY"
+"""The variable in which HAMi-core finds a container's priority on its card; HAMi's own webhook sets it likewise."""
+
 CLUSTERS_OWN = "default-scheduler"
 """The API server's default where a pod names no scheduler."""
 
@@ -37,15 +40,20 @@ def default_variables(dialects: Dialects) -> list[Json]:
         "words": literal(defaults),
         "defaults": table(defaults),
         "counts": literal(dialects.counts()),
+        "hundreds": literal(dialects.hundreds()),
         "uncounted": _uncounted("containers") + " +\n" + _uncounted("initContainers"),
     }
+    if dialects.priorities():
+        expressions["priorities"] = literal(dialects.priorities())
+        expressions["prioritized"] = _prioritized("containers") + " +\n" + _prioritized("initContainers")
     return [{"name": name, "expression": expression} for name, expression in expressions.items()]
 
 
-def mutations(scheduler_name: str, node_taint: str = "") -> list[Json]:
+def mutations(scheduler_name: str, node_taint: str = "", priorities: bool = True) -> list[Json]:
     """Return the changes. A scheduler that a pod names stays: the policy on requests judges it.
 
-    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
+    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate; `priorities` says whether there is
+    a resource for the priority on a card.
     """
     scheduler = (
         f"object.spec.?schedulerName.orValue('') in ['', {literal(CLUSTERS_OWN)}]\n"
@@ -62,10 +70,19 @@ def mutations(scheduler_name: str, node_taint: str = "") -> list[Json]:
     count = (
         'variables.uncounted.map(u, JSONPatch{op: "add",\n'
         "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
-        "  value: variables.defaults[u.word].gpus})"
+        "  value: u.cards})"
     )
-    texts = [scheduler, label, count, *([_toleration(node_taint)] if node_taint else [])]
+    texts = [scheduler, label, count, *([_PRIORITY] if priorities else [])]
+    texts += [_toleration(node_taint)] if node_taint else []
     return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
+
+
+_VARIABLE = f'{{"name": {literal(TASK_PRIORITY)}, "value": p.value}}'
+_PRIORITY = (
+    "variables.prioritized.map(p, p.path.endsWith('-')\n"
+    f'  ? JSONPatch{{op: "add", path: p.path, value: {_VARIABLE}}}\n'
+    f'  : JSONPatch{{op: "add", path: p.path, value: [{_VARIABLE}]}})'
+)
 
 
 def _toleration(node_taint: str) -> str:
@@ -83,14 +100,40 @@ def _toleration(node_taint: str) -> str:
 
 
 def _uncounted(field: str) -> str:
-    """Return the list of containers that have words but no count: {container: its path, word: one of its words}."""
+    """Return the list of containers that have words but no count.
+
+    Each is {container: its path, word: one of its words, cards: their number}. The number is the default one, or where
+    amounts are sums over the cards, one for each whole hundred percent.
+    """
     container = f"object.spec.{field}[i]"
     return (
         f"lists.range(object.spec.?{field}.orValue([]).size())\n"
         f"  .filter(i, {container}.?resources.?limits.orValue({{}}).exists(n, n in variables.defaults) &&\n"
         f"    !{container}.resources.limits.exists(n, n in variables.counts))\n"
         f"  .map(i, {{'container': '/spec/{field}/' + string(i),\n"
-        f"    'word': variables.words.filter(n, n in {container}.resources.limits)[0]}})"
+        f"    'word': variables.words.filter(n, n in {container}.resources.limits)[0],\n"
+        f"    'cards': (variables.hundreds.filter(n, n in {container}.resources.limits &&\n"
+        f"        quantity({container}.resources.limits[n]).isInteger())\n"
+        f"      .map(n, quantity({container}.resources.limits[n]).asInteger())\n"
+        "      .filter(percent, percent > 0 && percent % 100 == 0).map(percent, string(percent / 100)) +\n"
+        f"      variables.words.filter(n, n in {container}.resources.limits)"
+        ".map(n, variables.defaults[n].gpus))[0]})"
+    )
+
+
+def _prioritized(field: str) -> str:
+    """Return the list of containers that name a priority on their cards, and lack the variable for it.
+
+    Each is {path: where the variable goes, value: the priority}.
+    """
+    container = f"object.spec.{field}[i]"
+    named = f"{container}.resources.limits[variables.priorities.filter(n, n in {container}.resources.limits)[0]]"
+    return (
+        f"lists.range(object.spec.?{field}.orValue([]).size())\n"
+        f"  .filter(i, {container}.?resources.?limits.orValue({{}}).exists(n, n in variables.priorities) &&\n"
+        f"    !{container}.?env.orValue([]).exists(e, e.name == {literal(TASK_PRIORITY)}))\n"
+        f"  .map(i, {{'path': '/spec/{field}/' + string(i) + (has({container}.env) ? '/env/-' : '/env'),\n"
+        f"    'value': string(quantity({named}).asInteger())}})"
     )
 
 

@@ -66,7 +66,7 @@ def mutating_policies(dialects: Dialects, scheduler_names: Sequence[str], node_t
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
         "matchConditions": [asking_pods(dialects)],
         "variables": default_variables(dialects),
-        "mutations": mutations(scheduler_names[0], node_taint),
+        "mutations": mutations(scheduler_names[0], node_taint, bool(dialects.priorities())),
     }
     return _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
 

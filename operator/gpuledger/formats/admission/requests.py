@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.request import MAX_CARDS, too_many_containers
+from gpuledger.formats.dialects.request import too_many_containers
+from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.model.card import ALL_CORES
 
@@ -27,6 +28,9 @@ NAMES_ITS_NODE = (
 AMOUNT = "c.resources.limits[n]"
 """Container `c`'s amount of resource `n`. Requests are the same: the API server sees to it."""
 
+MOST_BYTES = 2**63 - 1
+"""What a quantity can have."""
+
 TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""
 
@@ -38,10 +42,11 @@ def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> lis
         "words": table(_meanings(dialects)),
         "choices": table(_choices(dialects)),
         "counts": literal(dialects.counts()),
+        "in_bytes": literal(dialects.in_bytes()),
         "containers": f"{ALL_CONTAINERS}.filter(c,\n  {mentions('variables.words')})",
         "asks": f"variables.containers.exists(c,\n  {asks('variables.words', 'variables.counts')})",
         "bytes": _each_word(
-            f"{AMOUNT}.endsWith('i')",
+            f"{AMOUNT}.endsWith('i') && !(n in variables.in_bytes)",
             f"{AMOUNT} + ' has a unit of bytes; write a plain whole number (' + variables.words[n].means + ')'",
         ),
         "counted_twice": _each_container(
@@ -152,16 +157,25 @@ def _meanings(dialects: Dialects) -> dict[str, dict[str, str]]:
 
 def _most(vocabulary: Vocabulary, name: str) -> tuple[int, str]:
     """Return the largest number that a resource can have, and what it is a number of."""
+    if vocabulary.totals and name != vocabulary.count:
+        if name == vocabulary.memory:
+            return MOST_BYTES, "bytes, summed up over the container's cards"
+        return MAX_CARDS * ALL_CORES, "percent, summed up over the container's cards"
     if name == vocabulary.memory:
         unit = vocabulary.memory_unit_mib
         largest = min(MAX_MEMORY_MIB, vocabulary.memory_of_card_mib or MAX_MEMORY_MIB)
+        if vocabulary.memory_in_bytes:
+            return largest * 2**20, f"memory per card, in bytes or in units of {unit} MiB"
         return largest // unit, "MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
     if name == vocabulary.memory_percentage:
         return 100, "a percentage of each card's memory"
     if name == vocabulary.cores:
-        of_card = vocabulary.cores_of_card
+        of_card = ALL_CORES if vocabulary.cores_in_percent else vocabulary.cores_of_card
         groups = f"a number of {of_card} core groups of each card"
-        return of_card, "a percentage of each card's cores" if of_card == ALL_CORES else groups
+        most = MAX_CARDS * of_card if vocabulary.cores_span_cards else of_card
+        return most, "a percentage of each card's cores" if of_card == ALL_CORES else groups
+    if vocabulary.count_is_cores:
+        return vocabulary.cores_of_card, "a number of parts of one card"
     return MAX_CARDS, "the number of different cards"
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gpuledger.formats.admission.accounts import OPERATOR, forged
-from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL
+from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL, TASK_PRIORITY
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
 from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
@@ -48,6 +49,8 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     for (container, _), request in zip(containers(changed), requests or (), strict=False):
         if request and "gpus" in request.defaults:
             _count(container, request, rules.dialects)
+    for container, _ in containers(changed):
+        _prioritize(cast("Json", container), rules.dialects)
     return changed
 
 
@@ -80,6 +83,19 @@ def _count(container: Mapping[str, Any], request: ContainerRequest, dialects: Di
     for part in ("limits", "requests"):
         amounts = container["resources"].get(part) or {}
         container["resources"][part] = {**amounts, count: str(request.demand.cards)} if count else amounts
+
+
+def _prioritize(container: Json, dialects: Dialects) -> None:
+    """Tell HAMi-core, by its variable, what priority a container names; one that the container sets itself stays."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    named = [limits[name] for name in dialects.priorities() if name in limits]
+    variables = container.get("env") or []
+    if not named or any(each.get("name") == TASK_PRIORITY for each in variables):
+        return
+    try:
+        container["env"] = [*variables, {"name": TASK_PRIORITY, "value": str(whole_number(named[0]))}]
+    except BadInput:  # the API server refuses a fraction of such a resource
+        return
 
 
 def _tolerate(spec: Json, key: str, value: str, effect: str) -> None:

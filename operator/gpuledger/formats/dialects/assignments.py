@@ -9,7 +9,7 @@ writes only the cards' numbers on the node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +17,9 @@ import orjson
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
-from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Template
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Details, Layout
 from gpuledger.formats.objects.devices import checked_amount, checked_uuid
+from gpuledger.model.card import ALL_CORES
 from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
@@ -33,7 +34,6 @@ HAMI_TIME = "hami.io/vgpu-time"
 HAMI_TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_BIND_TIME = "hami.io/bind-time"
-HAMI_PHASE = "hami.io/bind-phase"
 
 VOLCANO_NODE = "volcano.sh/vgpu-node"
 VOLCANO_TIME = "volcano.sh/vgpu-time"
@@ -46,6 +46,8 @@ CLASSIC_INDEX = "volcano.sh/gpu-index"
 
 ALLOCATING, FOUND = "allocating", "success"
 """Phases of a pod that its device plugin has to find, and has found."""
+NOT_FOUND = "false"
+"""What a vendor's own plugin turns to true when it has found the pod."""
 WORD = "NVIDIA"
 
 MAX_LENGTH = 256 * 1024
@@ -58,18 +60,30 @@ def hami_assignment(
     annotations_of: Callable[[str], AssignmentAnnotations],
     node_name: str,
     now_s: int,
+    index_of: Callable[[str], int] = lambda _: 0,
+    by_cores: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the annotations by which HAMi's device plugins find a pod and its cards.
+    """Return the annotations by which HAMi's device plugins, and vendors' own, find a pod and its cards.
 
-    `annotations_of` tells of each card, by UUID, which plugin has it.
+    `annotations_of` tells of each card, by UUID, which plugin has it, and `index_of` its place on the node; `by_cores`
+    are the containers that ask for cores without a count. A plugin that says nothing of the pods that it has found has
+    found this one at once: nobody is to wait for that.
     """
-    result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: ALLOCATING}
-    for plugin in dict.fromkeys(annotations_of(share.uuid) for share in shares):
+    plugins = list(dict.fromkeys(annotations_of(share.uuid) for share in shares))
+    phase = ALLOCATING if any(plugin.answer == HAMI_PHASE for plugin in plugins) else FOUND
+    result = {HAMI_NODE: node_name, HAMI_TIME: str(now_s), HAMI_BIND_TIME: str(now_s), HAMI_PHASE: phase}
+    for plugin in plugins:
         mine = [share for share in shares if annotations_of(share.uuid) == plugin]
         text = "".join(_cards(name, mine, plugin.word, 1) + ";" for name in containers_in_order)
         result |= {plugin.to_allocate: text, plugin.allocated: text}
-        if plugin.details:
-            result |= {plugin.details: _details(mine, plugin.templates), "predicate-time": str(now_s)}
+        if plugin.answer not in ("", HAMI_PHASE):
+            result[plugin.answer] = NOT_FOUND
+        parts = _all_parts(containers_in_order, mine, plugin, node_name, now_s, index_of)
+        result |= {each.annotation: _details(each, containers_in_order, parts) for each in plugin.details}
+        texts = plugin.texts
+        if any(name in by_cores for name, _ in parts):
+            texts += plugin.texts_by_cores
+        result |= {name: text.format(**_of_pod(parts)) for name, text in texts}
     return result
 
 
@@ -97,19 +111,77 @@ def _cards(container: str, shares: Iterable[Share], word: str, memory_unit_mib: 
     )
 
 
-def _details(shares: Iterable[Share], templates: Sequence[Template]) -> str:
-    names = {template.memory_mib: template.name for template in templates}
-    details = [
-        {"UUID": share.uuid, "temp": names.get(each.memory_mib), "memory": each.memory_mib, "core": each.cores}
-        for share in shares
-        for each in share.containers
-    ]
-    return orjson.dumps([{name: value for name, value in each.items() if value} for each in details]).decode()
+Parts = dict[str, str | int]
+"""What a plugin can be told of a container's share of a card: the keys are vocabulary.PARTS."""
 
 
-def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] | None:
+def _all_parts(
+    containers_in_order: Sequence[str],
+    shares: Sequence[Share],
+    plugin: AssignmentAnnotations,
+    node_name: str,
+    now_s: int,
+    index_of: Callable[[str], int],
+) -> list[tuple[str, Parts]]:
+    """Return container and parts for each card of each container, in the order of the containers."""
+    templates = {template.memory_mib: template for template in plugin.templates}
+    found: list[tuple[str, Parts]] = []
+    for name in containers_in_order:
+        mine = [(share, each) for share in shares for each in share.containers if each.name == name]
+        for share, each in mine:
+            template, index = templates.get(each.memory_mib), index_of(share.uuid)
+            units = template.core_units if template else -(-each.cores * plugin.cores_of_card // ALL_CORES)
+            parts: Parts = {
+                "uuid": share.uuid,
+                "index": index,
+                "indexes": ",".join(str(index_of(other.uuid)) for other, _ in mine),
+                "node": node_name,
+                "time_s": now_s,
+                "time_ns": now_s * 10**9,
+                "cores": each.cores,
+                "core_units": units,
+                "core_indexes": ",".join(str(index * plugin.cores_of_card + core) for core in range(units)),
+                "memory_mib": each.memory_mib,
+                "memory_units": each.memory_mib // plugin.memory_unit_mib,
+                "template": template.name if template else "",
+                "template_id": template.id if template else "",
+            }
+            found.append((name, parts))
+    return found
+
+
+def _of_pod(parts: Sequence[tuple[str, Parts]]) -> Parts:
+    """Return the parts of a pod's first card, with the indexes of all its cards and cores."""
+    first = next((each for _, each in parts), {})
+    every = {
+        "indexes": ",".join(dict.fromkeys(str(each["index"]) for _, each in parts)),
+        "core_indexes": ",".join(dict.fromkeys(str(each["core_indexes"]) for _, each in parts)),
+    }
+    return {**first, **every}
+
+
+def _details(details: Details, containers_in_order: Sequence[str], parts: Sequence[tuple[str, Parts]]) -> str:
+    told = [(name, _told(details, each)) for name, each in parts]
+    if details.layout is Layout.LISTS:
+        return _json([[each for of, each in told if of == name] for name in containers_in_order])
+    if details.layout is Layout.BY_CONTAINER:
+        return _json(dict(reversed(told)))
+    return _json([each for _, each in told])
+
+
+def _told(details: Details, parts: Parts) -> dict[str, str | int | bool]:
+    values = ((key, what if isinstance(what, bool) else parts[what]) for key, what in details.fields)
+    return {key: value for key, value in values if isinstance(value, bool) or value}
+
+
+def _json(told: object) -> str:
+    return orjson.dumps(told).decode()
+
+
+def unmatched(pod: Json, dialect: Dialect | None = None, answers: Sequence[str] = ()) -> tuple[Dialect, int] | None:
     """Return whose device plugin has still to find this pod, None if none has; of Volcano's the number of cards, too.
 
+    Vendors' own plugins answer in annotations of their own, `answers`; they are told of pods beside HAMi's.
     That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
     where it is known whose plugin it is, the words of others say nothing.
     """
@@ -117,7 +189,9 @@ def unmatched(pod: Json, dialect: Dialect | None = None) -> tuple[Dialect, int] 
     if dialect in (None, Dialect.VOLCANO) and annotations.get(VOLCANO_PHASE) == ALLOCATING:
         left = annotations.get(VOLCANO_TO_ALLOCATE, "").count(":")
         return (Dialect.VOLCANO, left) if left else None
-    waits = dialect in (None, Dialect.HAMI) and annotations.get(HAMI_PHASE) == ALLOCATING
+    waits = dialect in (None, Dialect.HAMI) and (
+        annotations.get(HAMI_PHASE) == ALLOCATING or any(annotations.get(name) == NOT_FOUND for name in answers)
+    )
     return (Dialect.HAMI, 0) if waits else None
 
 

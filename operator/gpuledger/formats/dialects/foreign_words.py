@@ -182,8 +182,10 @@ def _found(pod: Json, names: Mapping[Place, tuple[str, ...]], dialects: Dialects
 
 def _unknown(name: str, place: Place, own: _Own) -> Iterator[PodWarning]:
     """Warn of a name that nobody knows; of annotations only where one of ours is near, for others have theirs, too."""
+    domain, _, rest = name.partition("/")
+    if domain == "nvidia.com" and rest != rest.lower():  # KubeVirt's, with the name of the card's model
+        return
     near = _nearest(name, own.resources if place == "resources" else own.annotations)
-    domain = name.partition("/")[0]
     if near or place == "resources" or domain == OWN_DOMAIN:
         meant = f": did you mean {near}?" if near else f": nothing under {domain} is called so here"
         yield PodWarning(WarningKind.UNKNOWN, f"{SINGULAR[place]} {name[:LONGEST_NAME]} is not known{meant}")

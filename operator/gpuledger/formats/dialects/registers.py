@@ -2,7 +2,8 @@
 
 Sources: HAMi 2.10, `pkg/device/devices.go` (JSON since 2.8, before that comma-separated); volcano-vgpu-device-plugin,
 `pkg/util/util.go` (five fields, later six); reference registers in HAMi's FAQ. One card that can't be read does not
-hide the others. HAMi leaves out fields that are zero or false, so an absent `health` means a fault.
+hide the others. HAMi leaves out fields that are zero or false, so an absent `health` means a fault. JSON with other
+names for the same is data, too: `NodeRegister.fields`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     Word,
     wire_name,
 )
+from gpuledger.formats.dialects.capacity import MAX_CARDS, capacity_cards
 from gpuledger.formats.dialects.vocabulary import NodeRegister
 from gpuledger.formats.quantity import truth
 from gpuledger.model.card import ALL_CORES
@@ -34,9 +36,6 @@ from gpuledger.model.errors import BadInput
 
 SCORES_ANNOTATION = "hami.io/node-nvidia-score"
 """On a node: JSON list of {uuid, score: {peer uuid: number}}, higher is better connected."""
-
-MAX_CARDS = 1024
-"""Cards that a register may list: more is no node, and would cost the operator its time."""
 
 Item = Mapping[str, object]
 
@@ -63,15 +62,37 @@ class RegisteredCard(BaseModel):
 _CARD = TypeAdapter(RegisteredCard)
 
 
-def read_cards(text: str, register: NodeRegister) -> tuple[list[RegisteredCard], list[str]]:
+HAMIS_FIELDS = {
+    "uuid": "id",
+    "index": "index",
+    "model": "type",
+    "memory_mib": "devmem",
+    "cores": "devcore",
+    "number": "count",
+    "numa_node": "numa",
+    "mode": "mode",
+    "healthy": "health",
+}
+"""Our name for a part of a card -> HAMi's."""
+
+
+def read_cards(text: str, register: NodeRegister, node_name: str) -> tuple[list[RegisteredCard], list[str]]:
     """Return the cards of a register, and a sentence on each that can't be read.
 
     Raises BadInput when the whole text is of another form.
     """
-    read = _native if register.format == "native" else _foreign(_READERS[register.format])
     cards: list[RegisteredCard] = []
     problems: list[str] = []
-    for position, item in enumerate(_items(text, register)):
+    items: list[Any]
+    read: Callable[[Any, int, NodeRegister], Any]
+    if register.format == "capacity":
+        items, problems = capacity_cards(text, register, node_name)
+        read = _native
+    elif register.format == "native":
+        items, read = _items(text, register), _native
+    else:
+        items, read = _items(text, register), _foreign(_READERS[register.format], node_name)
+    for position, item in enumerate(items):
         try:
             cards.append(_CARD.validate_python(read(item, position, register)))
         except ValidationError as error:
@@ -101,7 +122,9 @@ def _score(uuid: str, peer: str, score: object) -> int:
 
 
 def _items(text: str, register: NodeRegister) -> list[Any]:
-    if register.format == "native" or (register.format == "hami" and text.lstrip().startswith("[")):
+    if register.entries:
+        items = _entries(text, register.entries)
+    elif register.format == "native" or (register.format == "hami" and text.lstrip().startswith("[")):
         items = _json_list(text)
     else:
         items = [item for item in text.strip().split(":") if item.strip()]
@@ -110,21 +133,42 @@ def _items(text: str, register: NodeRegister) -> list[Any]:
     return items
 
 
-def _json_list(text: str) -> list[Any]:
+def _json(text: str) -> Any:
     try:
-        items = orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadInput(f"it is not JSON: {error}") from None
+
+
+def _entries(text: str, key: str) -> list[Any]:
+    found = _json(text)
+    items = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(items, list):
+        raise BadInput(f"it has no list of cards under {key}")
+    return items
+
+
+def _json_list(text: str) -> list[Any]:
+    items = _json(text)
     if not isinstance(items, list):
         raise BadInput("it is not a list of cards")
     return items
 
 
-def _foreign(read: Callable[[Any, int, NodeRegister], Item]) -> Callable[[Any, int, NodeRegister], Item]:
-    """Return a reader that knows what the mode mig means to others: a GPU that their plugin cuts as it likes."""
+def _foreign(
+    read: Callable[[Any, int, NodeRegister], Item], node_name: str
+) -> Callable[[Any, int, NodeRegister], Item]:
+    """Return a reader that knows what the mode mig means to others: a GPU that their plugin cuts as it likes.
+
+    It also says what the register's cards do not say themselves.
+    """
 
     def renamed(item: Any, position: int, register: NodeRegister) -> Item:
-        card = read(item, position, register)
+        card = dict(read(item, position, register))
+        card["memoryMiB"] = card["memoryMiB"] or register.memory_mib
+        card["model"] = card["model"] or register.model
+        if register.id:
+            card["uuid"] = f"{node_name}-{register.id}-{card['index']}"
         return {**card, "mode": MIG_PARENT} if card["mode"] == MIG else card
 
     return renamed
@@ -139,17 +183,24 @@ def _hami(item: Any, position: int, register: NodeRegister) -> Item:
         return _hami_csv(item, position, register)
     if not isinstance(item, dict):
         raise BadInput("it is no card")
+    names = register.fields or HAMIS_FIELDS
+    whole = _whole if register.fields else _as_it_is
+
+    def part(name: str, absent: object, unknown: object) -> Any:
+        """Return what the card says; `absent` where it leaves that out, `unknown` where all do."""
+        return item.get(names[name], absent) if name in names else unknown
+
     return {
-        "uuid": item.get("id"),
-        "index": item.get("index", 0),
+        "uuid": part("uuid", None, ""),
+        "index": whole(part("index", 0, position), "index"),
         "vendor": register.vendor,
-        "model": item.get("type", ""),
-        "memoryMiB": item.get("devmem", 0),
-        "cores": _percent(item.get("devcore", 0), register),
-        "number": item.get("count", 0),
-        "numaNode": item.get("numa", 0),
-        "mode": item.get("mode", ""),
-        "healthy": item.get("health", False),
+        "model": part("model", "", ""),
+        "memoryMiB": whole(part("memory_mib", 0, 0), "memory"),
+        "cores": _percent(whole(part("cores", 0, register.cores_of_card), "cores"), register),
+        "number": whole(part("number", 0, 1), "number of shares"),
+        "numaNode": part("numa_node", 0, None),
+        "mode": part("mode", "", ""),
+        "healthy": part("healthy", False, True),
     }
 
 
@@ -201,6 +252,15 @@ def _number(text: str, what: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 12:
         raise BadInput(f"its {what} {text[:32]!r} is not a number")
     return int(sign + digits)
+
+
+def _as_it_is(given: object, _what: str) -> object:
+    return given
+
+
+def _whole(given: object, what: str) -> object:
+    """Return a number that may be written as a text; what is neither is for the card's own rules to refuse."""
+    return _number(given, what) if isinstance(given, str) else given
 
 
 def _percent(cores: object, register: NodeRegister) -> object:

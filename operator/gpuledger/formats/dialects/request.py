@@ -9,6 +9,14 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import Selection, selection
+from gpuledger.formats.dialects.sizes import (
+    memory_in_bytes_mib,
+    template_for,
+    template_of_units,
+    templated,
+    whole_modules,
+)
+from gpuledger.formats.dialects.totals import MAX_CARDS, demand_of_totals
 from gpuledger.formats.dialects.vocabulary import Dialects, Several, Vocabulary, in_use
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.quantity import whole_number
@@ -19,9 +27,6 @@ from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
 from gpuledger.model.stranger import Counted
 
 Json = Mapping[str, Any]
-
-MAX_CARDS = 1024
-"""Cards of one container, beyond any node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
         return None
     if len(found) > dialects.most_containers:
         raise BadInput(too_many_containers(dialects.most_containers))
+    _check_one_container(found, dialects)
     chosen = selection(pod)
     return PodRequest(
         names=tuple(each.name for each in found),
@@ -58,6 +64,17 @@ def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
         host=host_request(pod),
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
     )
+
+
+def _check_one_container(found: Sequence[ContainerRequest], dialects: Dialects) -> None:
+    """Raise BadInput if several containers ask for cards whose plugin is told of one."""
+    alone = {each.name for each in dialects.vocabularies if each.one_container}
+    asking = [each for each in found if each.vocabulary in alone]
+    if len({each.name for each in asking}) > 1:
+        raise BadInput(
+            f"containers {' and '.join(each.name for each in asking)} ask for cards of {asking[0].vocabulary}, whose "
+            "device plugin serves one container of a pod: give each a pod of its own"
+        )
 
 
 def too_many_containers(most: int) -> str:
@@ -94,10 +111,11 @@ def counted(pod: Json, dialects: Dialects) -> tuple[Counted, ...]:
     found: list[Counted] = []
     for container, _ in containers(pod):
         for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            vendors = [each.vendor for each in dialects.by_name.get(name, ()) if each.count == name]
-            cards = _cards(amount) if vendors else 0
-            if cards:
-                found.append(Counted(str(container["name"]), name, vendors[0], cards))
+            counting = next((each for each in dialects.by_name.get(name, ()) if each.count == name), None)
+            cards = _cards(amount) if counting else 0
+            if counting and cards:
+                cards = 1 if counting.count_is_cores else cards
+                found.append(Counted(str(container["name"]), name, counting.vendor, cards))
     return tuple(found)
 
 
@@ -112,10 +130,13 @@ def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
     # The annotations for models and modes are about NVIDIA's cards, as with HAMi.
     chosen_cards = chosen.cards if vocabulary.vendor == ANY_NVIDIA.vendor else ANY_NVIDIA
     wanted = replace(chosen_cards, vendor=vocabulary.vendor, model=vocabulary.model)
-    own = chosen.uuids_of(pod, vocabulary.use_uuid), chosen.uuids_of(pod, vocabulary.avoid_uuid)
-    if not any(own):
-        return wanted
-    return replace(wanted, use_uuids=wanted.use_uuids + own[0], avoid_uuids=wanted.avoid_uuids + own[1])
+    own = {
+        "use_uuids": chosen.entries_of(pod, vocabulary.use_uuid),
+        "avoid_uuids": chosen.entries_of(pod, vocabulary.avoid_uuid),
+        "use_models": chosen.entries_of(pod, vocabulary.use_model),
+        "avoid_models": chosen.entries_of(pod, vocabulary.avoid_model),
+    }
+    return replace(wanted, **{name: getattr(wanted, name) + more for name, more in own.items() if more})
 
 
 def _reader(container: Json, dialects: Dialects) -> _Reader | None:
@@ -161,14 +182,26 @@ class _Reader:
 
     def read(self) -> ContainerRequest | None:
         vocabulary = self.vocabulary
+        if vocabulary.totals:
+            return self._of_totals()
         for name in vocabulary.refused:
             if name in self._asked:
                 raise BadInput(f"{self._where}, {name}: {vocabulary.name} can't be asked for that here; drop it")
-        cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
+        if vocabulary.count_is_cores:
+            return self._one_of_the_templates()
+        cards = self._count()
         if cards and cards > 1 and vocabulary.several is Several.WHOLE:
+            if vocabulary.templates:
+                self._memory_mib()  # whose largest amount is known: what is more is a mistake here, too
             return self._whole_ones(cards)
+        return self._share(cards)
+
+    def _share(self, cards: int | None) -> ContainerRequest | None:
+        vocabulary = self.vocabulary
         memory, percent = self._memory_mib(), self._percent()
         cores = self._cores()
+        if vocabulary.cores_span_cards and cores and cores > ALL_CORES:
+            return self._spanning(cores)
         if cards == 0:
             if memory or percent or cores:
                 raise BadInput(
@@ -176,8 +209,8 @@ class _Reader:
                     f"set {self._count_name} to 1 or more, or drop the rest"
                 )
             return None
-        dialects = {"gpus": cards is not None, "memory": memory or percent, "cores": cores is not None}
-        defaults = frozenset(name for name, itself in dialects.items() if not itself)
+        named = {"gpus": cards is not None, "memory": memory or percent, "cores": cores is not None}
+        defaults = frozenset(name for name, itself in named.items() if not itself)
         if cards is None:
             cards = vocabulary.default_gpus
             if not cards:
@@ -186,10 +219,71 @@ class _Reader:
                 )
         if memory and percent:
             memory, percent = self._one_of(memory, percent)
-        demand = self._whole(cards) if cards > 1 and self._must_be_whole(memory) else None
+        return self._request(self._cut(cards, memory, percent, cores), defaults)
+
+    def _request(self, demand: Demand, defaults: frozenset[str]) -> ContainerRequest:
+        return ContainerRequest(
+            str(self._container["name"]), demand, self.vocabulary.name, defaults, tuple(self._warnings)
+        )
+
+    def _count(self) -> int | None:
+        """Return the number of cards; where they come in modules, that of whole modules."""
+        cards = self._amount(self._count_name, MAX_CARDS, "the number of different cards")
+        if not cards:
+            return cards
+        try:
+            cards, told = whole_modules(cards, self.vocabulary.count_multiple)
+        except BadInput as error:
+            raise BadInput(f"{self._where}, {self._count_name}: {error}") from None
+        if told:
+            self._warnings.append(f"{self._where}, {self._count_name}: {told}")
+        return cards
+
+    def _one_of_the_templates(self) -> ContainerRequest | None:
+        """Return the share whose size is the count, or the smallest that has the memory and the cores."""
+        vocabulary, where = self.vocabulary, f"{self._where}, {self._count_name}"
+        if not self._count_name:
+            memory, cores = self._memory_mib() or 0, self._cores() or 0
+            if not memory and not cores:
+                return None
+            found = template_for(memory, cores, vocabulary)
+            return self._request(templated(found, vocabulary, "") if found else self._whole(1), frozenset({"gpus"}))
+        units = self._amount(self._count_name, vocabulary.cores_of_card, "a number of parts of one card")
+        if not units:
+            return None
+        told = f"{self._count_name} says it already, so it has no effect"
+        asked = (name for name in vocabulary.request_names if name in self._asked)
+        self._warnings += [f"{self._where}, {name}: {told}" for name in asked]
+        try:
+            template = template_of_units(units, vocabulary)
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
+        return self._request(templated(template, vocabulary, self._count_name), frozenset({"memory", "cores"}))
+
+    def _spanning(self, cores: int) -> ContainerRequest:
+        """Return so many whole cards: more cores than one has can only be all of each."""
+        vocabulary = self.vocabulary
+        cards, rest = divmod(cores, ALL_CORES)
+        if rest:
+            raise BadInput(
+                f"{self._where}, {vocabulary.cores}: more than one card has, and no multiple of that: "
+                f"ask for {vocabulary.cores_of_card} per card, or fewer of one"
+            )
+        return self._request(self._whole(cards), frozenset({"gpus", "memory"}))
+
+    def _of_totals(self) -> ContainerRequest | None:
+        vocabulary = self.vocabulary
+        if self._count_name not in ("", vocabulary.count):
+            raise BadInput(
+                f"{self._where} says {self._count_name} beside the words of {vocabulary.name}, whose amounts are sums "
+                f"over its cards: count them by {vocabulary.count}"
+            )
+        demand = demand_of_totals(self._where, self._asked, vocabulary)
         if demand is None:
-            demand = self._cut(cards, memory, percent, cores)
-        return ContainerRequest(str(self._container["name"]), demand, vocabulary.name, defaults, tuple(self._warnings))
+            return None
+        left_out = {"gpus": not demand.resource, "cores": not demand.cores and not demand.exclusive}
+        defaults = frozenset(name for name, is_left_out in left_out.items() if is_left_out)
+        return ContainerRequest(str(self._container["name"]), demand, vocabulary.name, defaults)
 
     def _cut(self, cards: int, memory: int | None, percent: int | None, cores: int | None) -> Demand:
         vocabulary = self.vocabulary
@@ -216,7 +310,7 @@ class _Reader:
         )
 
     def _whole(self, cards: int) -> Demand:
-        return Demand(cards, exclusive=True, resource=self._count_name)
+        return Demand(cards, exclusive=True, resource=self._count_name, module=self.vocabulary.count_multiple)
 
     def _whole_ones(self, cards: int) -> ContainerRequest:
         """Return several whole cards, whatever else is said: HAMi's webhook writes sums over all of them there."""
@@ -224,21 +318,7 @@ class _Reader:
         self._warn_of_whole(any(name in self._asked for name in vocabulary.request_names))
         named = {"memory": vocabulary.memory, "cores": vocabulary.cores}
         defaults = frozenset(what for what, name in named.items() if name not in self._asked)
-        name = str(self._container["name"])
-        return ContainerRequest(name, self._whole(cards), vocabulary.name, defaults, tuple(self._warnings))
-
-    def _must_be_whole(self, memory: int | None) -> bool:
-        """Tell whether several cards of this vendor can only be whole ones. Raises BadInput if a share was asked."""
-        vocabulary = self.vocabulary
-        if vocabulary.several is not Several.REFUSE:
-            return False
-        if memory and memory <= vocabulary.templates[-1].memory_mib:
-            raise BadInput(
-                f"{self._where} asks for a share of each of several {vocabulary.name}: "
-                f"several are given whole, so ask for one, or drop {vocabulary.memory}"
-            )
-        self._warn_of_whole(bool(memory))
-        return True
+        return self._request(self._whole(cards), defaults)
 
     def _warn_of_whole(self, more_is_said: bool) -> None:
         if more_is_said:
@@ -259,6 +339,13 @@ class _Reader:
     def _memory_mib(self) -> int | None:
         vocabulary = self.vocabulary
         unit = vocabulary.memory_unit_mib
+        if vocabulary.memory_in_bytes:
+            try:
+                in_bytes = memory_in_bytes_mib(self._asked.get(vocabulary.memory))
+            except BadInput as error:
+                raise BadInput(f"{self._where}, {vocabulary.memory}: {error} (memory per card)") from None
+            if in_bytes is not None:
+                return in_bytes
         meaning = "a number of MiB per card" if unit == 1 else f"memory per card in units of {unit} MiB"
         units = self._amount(vocabulary.memory, MAX_MEMORY_MIB // unit, meaning)
         if not units:
@@ -278,9 +365,11 @@ class _Reader:
         return self._amount(self.vocabulary.memory_percentage, 100, "a percentage of each card's memory")
 
     def _cores(self) -> int | None:
-        of_card = self.vocabulary.cores_of_card
+        vocabulary = self.vocabulary
+        of_card = ALL_CORES if vocabulary.cores_in_percent else vocabulary.cores_of_card
         meaning = "a percentage of each card's cores" if of_card == ALL_CORES else f"a number of {of_card} core groups"
-        units = self._amount(self.vocabulary.cores, of_card, meaning)
+        most = MAX_CARDS * of_card if vocabulary.cores_span_cards and not self._count_name else of_card
+        units = self._amount(vocabulary.cores, most, meaning)
         # Rounded down: rounded up, all groups of a card could not be given away. More groups than there are never fit.
         return units and units * ALL_CORES // of_card
 

@@ -1,8 +1,9 @@
 """Annotations by which a pod says which cards it wants, and how to choose among them.
 
 The names are HAMi's and Volcano's; under `gpuledger.dev/` there are the same. Where several say the same thing, all
-count: of lists of cards, the union. Sources: HAMi 2.10, `pkg/device/nvidia/device.go` and `pkg/util/types.go`;
-Volcano 1.16, `pkg/scheduler/api/devices/nvidia/vgpu`.
+count: of lists of cards, the union. Koordinator has one label beside them. Sources: HAMi 2.10,
+`pkg/device/nvidia/device.go` and `pkg/util/types.go`; Volcano 1.16, `pkg/scheduler/api/devices/nvidia/vgpu`;
+Koordinator, `apis/extension/device_share.go`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ CARD_POLICY = tuple(f"{prefix}/gpu-scheduler-policy" for prefix in PREFIXES)
 
 MAX_ENTRIES = 256
 """Models or UUIDs of one pod: no honest pod names more, and each is compared with every card."""
+
+ISOLATION_PROVIDER = "koordinator.sh/gpu-isolation-provider"
+"""Label on a pod, Koordinator's: what has to keep its shares apart from others'."""
+HAMI_CORE = "HAMi-core"
+"""The only provider that Koordinator has a name for."""
 
 POLICIES = {
     "binpack": "binpack",
@@ -66,7 +72,7 @@ class Selection:
     warnings: tuple[str, ...] = ()
 
     @staticmethod
-    def uuids_of(pod: Json, annotation: str) -> tuple[str, ...]:
+    def entries_of(pod: Json, annotation: str) -> tuple[str, ...]:
         """Return the list in a vendor's own annotation."""
         return _entries(_annotations(pod), (annotation,)) if annotation else ()
 
@@ -79,8 +85,8 @@ def selection(pod: Json) -> Selection:
 
     Raises BadInput for a word that can't be understood: ignoring it would give the pod a card that it did not want.
     """
-    annotations = _annotations(pod)
-    if not annotations:
+    annotations, mode = _annotations(pod), isolation_wish(pod)
+    if not annotations and not mode:
         return NOTHING_CHOSEN
     node_policy, node_warnings = _policy(annotations, NODE_POLICY)
     card_policy, card_warnings = _policy(annotations, CARD_POLICY)
@@ -92,13 +98,26 @@ def selection(pod: Json) -> Selection:
             avoid_models=_entries(annotations, AVOID_MODEL),
             use_uuids=_entries(annotations, USE_UUID),
             avoid_uuids=_entries(annotations, AVOID_UUID),
-            modes=_entries(annotations, MODE),
+            modes=_entries(annotations, MODE) or mode,
         ),
         one_numa_node=_numa_bind(annotations),
         node_policy=node_policy,
         card_policy=card_policy,
         warnings=node_warnings + card_warnings,
     )
+
+
+def isolation_wish(pod: Json) -> tuple[str, ...]:
+    """Return the mode of cards that a pod's label of Koordinator requires; none without it. Raises BadInput."""
+    labels = (pod.get("metadata") or {}).get("labels")
+    provider = labels.get(ISOLATION_PROVIDER) if isinstance(labels, dict) else None
+    if not provider:
+        return ()
+    if provider != HAMI_CORE:
+        raise BadInput(
+            f"label {ISOLATION_PROVIDER}: {str(provider)[:64]!r} is not known; write {HAMI_CORE}, or drop it"
+        )
+    return ("hami-core",)
 
 
 def _annotations(pod: Json) -> Mapping[str, object]:

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Annotated, Any
+from itertools import permutations
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB, Word
-from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Several, Template, Vocabulary
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB, MAX_SLOTS, Word
+from gpuledger.formats.dialects.vocabulary import (
+    HAMI_PHASE,
+    PARTS,
+    AssignmentAnnotations,
+    Details,
+    Layout,
+    NodeCapacity,
+    NodeRegister,
+    Several,
+    Template,
+    Vocabulary,
+)
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node_offer import Dialect
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
 AnnotationName = ResourceName
+AnyAnnotation = Annotated[str, Field(pattern=r"^([a-zA-Z0-9.-]+/)?[a-zA-Z0-9_.-]+$", max_length=317)]
+IdOfCard = Annotated[str, Field(pattern=r"^([a-zA-Z0-9]+(-[a-zA-Z0-9]+)*)?$", max_length=64)]
+PartOfCard = Literal["uuid", "index", "model", "memory_mib", "cores", "number", "numa_node", "mode", "healthy"]
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+SomeUnits = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
 
 
 UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
@@ -37,12 +54,67 @@ class _Template(_Row):
     name: Word
     memory_mib: Units
     core_units: Units
+    id: Word = ""
+
+
+class _Register(_Row):
+    annotation: AnnotationName
+    entries: Annotated[str, Field(max_length=64)] = ""
+    id: IdOfCard = ""
+    fields: Mapping[PartOfCard, Annotated[str, Field(min_length=1, max_length=64)]] = {}
+    memory_mib: SomeUnits = 0
+
+
+class _Capacity(_Row):
+    cards: ResourceName
+    id: Annotated[IdOfCard, Field(min_length=1)]
+    per_card: Units = 1
+    memory: ResourceName | None = None
+    memory_mib: SomeUnits = 0
+    number: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
+    numa_nodes: Annotated[int, Field(ge=0, le=64)] = 0
+    unless: AnnotationName | None = None
+
+    @model_validator(mode="after")
+    def _has_memory(self) -> _Capacity:
+        if (self.memory is None) == (not self.memory_mib):
+            raise ValueError("either memory, or memory_mib: how much memory a card has")
+        return self
+
+
+class _Details(_Row):
+    layout: Layout
+    fields: dict[str, str | bool]
+
+    @model_validator(mode="after")
+    def _known_parts(self) -> _Details:
+        unknown = {part for part in self.fields.values() if isinstance(part, str)} - {*PARTS}
+        if unknown:
+            raise ValueError(f"{min(unknown)!r} is no part of a share; parts are {', '.join(PARTS)}")
+        return self
 
 
 class _Assignment(_Row):
     prefix: AnnotationName
     word: Word
-    details: AnnotationName | None = None
+    answer: Annotated[str, Field(pattern=r"^(hami|none|[a-zA-Z0-9._/-]+)$", max_length=317)] = "hami"
+    details: dict[AnyAnnotation, _Details] = {}
+    texts: dict[AnyAnnotation, Annotated[str, Field(max_length=256)]] = {}
+    texts_by_cores: dict[AnyAnnotation, Annotated[str, Field(max_length=256)]] = {}
+
+    @model_validator(mode="after")
+    def _known_parts(self) -> _Assignment:
+        for name, text in (*self.texts.items(), *self.texts_by_cores.items()):
+            try:
+                text.format(**dict.fromkeys(PARTS, ""))
+            except (LookupError, ValueError, AttributeError):
+                raise ValueError(f"{name}: braces may hold {', '.join(PARTS)}") from None
+        return self
+
+
+def _as_register(given: object) -> object:
+    """Read a name alone as the annotation of a register in HAMi's form."""
+    return {"annotation": given} if isinstance(given, str) else given
 
 
 class VendorRow(_Row):
@@ -57,13 +129,22 @@ class VendorRow(_Row):
     cores_of_card: Annotated[int, Field(ge=1, le=10_000)] = 100
     templates: tuple[_Template, ...] = ()
     memory_of_card_mib: Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)] = 0
+    memory_in_bytes: bool = False
+    cores_in_percent: bool = False
+    cores_span_cards: bool = False
+    count_is_cores: bool = False
+    count_multiple: Annotated[int, Field(ge=1, le=64)] = 1
+    one_container: bool = False
     refused: tuple[ResourceName, ...] = ()
     several: Several = Several.SPLIT
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
-    register_: Annotated[AnnotationName | None, Field(alias="register")] = None
+    register_: Annotated[_Register | None, Field(alias="register"), BeforeValidator(_as_register)] = None
+    capacity: _Capacity | None = None
     assignment: _Assignment | None = None
     use_uuid: AnnotationName | None = None
     avoid_uuid: AnnotationName | None = None
+    use_model: AnnotationName | None = None
+    avoid_model: AnnotationName | None = None
 
     @model_validator(mode="after")
     def _ascending(self) -> VendorRow:
@@ -74,15 +155,65 @@ class VendorRow(_Row):
             raise ValueError("templates need resources.memory, and a memory_of_card_mib that is not less than they")
         if any(template.core_units > self.cores_of_card for template in self.templates):
             raise ValueError("templates can't have more core_units than cores_of_card")
-        if self.several is Several.REFUSE and not self.templates:
-            raise ValueError("several: refuse goes with templates; without, whole says the same")
+        if self.count_is_cores and not self.templates:
+            raise ValueError("count_is_cores needs templates: a count stands for one of them")
         return self
 
     @model_validator(mode="after")
-    def _register_and_assignment(self) -> VendorRow:
-        if (self.register_ is None) != (self.assignment is None):
-            raise ValueError("register and assignment go together: cards that a plugin lists are given out through it")
+    def _source_and_assignment(self) -> VendorRow:
+        if self.register_ is not None and self.capacity is not None:
+            raise ValueError("register or capacity: two rows, if there are two ways in which the cards are listed")
+        if (self.register_ is None and self.capacity is None) != (self.assignment is None):
+            raise ValueError(
+                "register or capacity goes with an assignment: cards that a plugin lists are given out through it"
+            )
         return self
+
+    @property
+    def id_of_cards(self) -> str:
+        """Return what is in the names of these cards, where they have no UUID of their own."""
+        source = self.register_ or self.capacity
+        return source.id if source is not None else ""
+
+    def node_register(self) -> NodeRegister | None:
+        """Return where nodes list these cards, None if only our own agent does."""
+        if self.register_ is not None:
+            return NodeRegister(
+                self.register_.annotation,
+                "hami",
+                Dialect.HAMI,
+                self.resources.count,
+                self.vendor,
+                cores_of_card=self.cores_of_card,
+                model=self.model,
+                memory_mib=self.register_.memory_mib,
+                id=self.register_.id,
+                fields={str(part): name for part, name in self.register_.fields.items()},
+                entries=self.register_.entries,
+            )
+        capacity = self.capacity
+        if capacity is None:
+            return None
+        return NodeRegister(
+            "",
+            "capacity",
+            Dialect.HAMI,
+            self.resources.count,
+            self.vendor,
+            memory_unit_mib=self.memory_unit_mib,
+            model=self.model,
+            memory_mib=capacity.memory_mib,
+            id=capacity.id,
+            alive=capacity.cards,
+            capacity=NodeCapacity(
+                capacity.cards,
+                capacity.per_card,
+                capacity.memory or "",
+                capacity.number,
+                capacity.numa_nodes,
+                capacity.unless or "",
+            ),
+        )
 
     def assignment_annotations(self) -> AssignmentAnnotations | None:
         """Return how HAMi's device plugin for these cards learns which ones a pod has."""
@@ -93,8 +224,15 @@ class VendorRow(_Row):
             to_allocate=f"{assignment.prefix}-to-allocate",
             allocated=f"{assignment.prefix}-allocated",
             word=assignment.word,
-            details=assignment.details or "",
+            details=tuple(
+                Details(name, each.layout, tuple(each.fields.items())) for name, each in assignment.details.items()
+            ),
             templates=self.vocabulary().templates,
+            texts=tuple(assignment.texts.items()),
+            texts_by_cores=tuple(assignment.texts_by_cores.items()),
+            answer={"hami": HAMI_PHASE, "none": ""}.get(assignment.answer, assignment.answer),
+            cores_of_card=self.cores_of_card,
+            memory_unit_mib=self.memory_unit_mib,
         )
 
     def vocabulary(self) -> Vocabulary:
@@ -108,14 +246,22 @@ class VendorRow(_Row):
             model=self.model,
             memory_unit_mib=self.memory_unit_mib,
             memory_choices=self.memory_choices,
-            templates=tuple(Template(each.name, each.memory_mib, each.core_units) for each in self.templates),
+            templates=tuple(Template(each.name, each.memory_mib, each.core_units, each.id) for each in self.templates),
             memory_of_card_mib=self.memory_of_card_mib,
             cores_of_card=self.cores_of_card,
+            memory_in_bytes=self.memory_in_bytes,
+            cores_in_percent=self.cores_in_percent,
+            cores_span_cards=self.cores_span_cards,
+            count_is_cores=self.count_is_cores,
+            count_multiple=self.count_multiple,
+            one_container=self.one_container,
             refused=self.refused,
             several=self.several,
             default_cores=self.default_cores,
             use_uuid=self.use_uuid or "",
             avoid_uuid=self.avoid_uuid or "",
+            use_model=self.use_model or "",
+            avoid_model=self.avoid_model or "",
         )
 
 
@@ -131,7 +277,15 @@ def vendor_rows(own: str = "", where: str = "vendors_file") -> tuple[VendorRow, 
     rows = {row.name: row for row in _built_in()}
     rows |= _by_name(_read(yaml_of(own, where), where), where) if own else {}
     check_names(where, ((row.name, row.vocabulary().resources) for row in rows.values()))
+    _check_ids(where, [row for row in rows.values() if row.id_of_cards])
     return tuple(rows.values())
+
+
+def _check_ids(where: str, rows: Sequence[VendorRow]) -> None:
+    """Raise BadInput if cards of two nodes could have the same name: `a-b` with `c` is `a` with `b-c`."""
+    for row, other in permutations(rows, 2):
+        if f"-{row.id_of_cards}".endswith(f"-{other.id_of_cards}"):
+            raise BadInput(f"{where}: cards of {row.name} and {other.name} could have the same name: change an id")
 
 
 def check_names(where: str, tables: Iterable[tuple[str, Iterable[str]]]) -> None:

@@ -1,7 +1,8 @@
 """The words by which containers ask for cards: HAMi's, which are also ours, Volcano's, and those of other vendors.
 
 A vocabulary is data: names of resources, the units behind their numbers, and what a vendor's cards allow. One
-container uses one vocabulary. Sources: HAMi 2.10's `pkg/device/*` and FAQ, Volcano 1.15's device plugin and guide.
+container uses one vocabulary. Sources: HAMi 2.10's `pkg/device/*` and FAQ, Volcano 1.15's device plugin and guide,
+Koordinator's `apis/extension/device_share.go` of July 2026.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ class Several(StrEnum):
     """Shares of each, as of one card alone."""
     WHOLE = "whole"
     """Whole cards only: amounts beside the count are taken for the whole card."""
-    REFUSE = "refuse"
-    """Whole cards only: a share of each is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,8 @@ class Template:
     name: str
     memory_mib: int
     core_units: int
+    id: str = ""
+    """The vendor's number for it, where its plugin is told that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,14 @@ class Vocabulary:
     memory: str = ""
     memory_percentage: str = ""
     cores: str = ""
+    both: str = ""
+    """Percent of a card's cores and of its memory, in one word."""
     priority: str = ""
     vendor: str = "nvidia"
     model: str = ""
     """The cards' model, where a resource stands for one model."""
+    totals: bool = False
+    """Amounts are sums over all cards of a container, and memory is in bytes: totals.py reads them."""
     memory_unit_mib: int = 1
     memory_choices: tuple[int, ...] = ()
     """The only numbers of units that exist, ascending; none: all."""
@@ -56,6 +61,18 @@ class Vocabulary:
     """Memory up to which a request beyond the largest template gets a whole card."""
     cores_of_card: int = ALL_CORES
     """Units of compute on a card; requests are in these."""
+    memory_in_bytes: bool = False
+    """Memory with a suffix, such as 2Gi, is in bytes; without one it is in units."""
+    cores_in_percent: bool = False
+    """Requests for cores are in percent all the same; templates, and a count that stands for cores, are in units."""
+    cores_span_cards: bool = False
+    """More cores than one card has stand for so many whole cards."""
+    count_is_cores: bool = False
+    """The count is a number of units of compute of one card: the template of exactly that size."""
+    count_multiple: int = 1
+    """Cards come in modules of so many: 1 stands for one, and other counts that leave a part of one are refused."""
+    one_container: bool = False
+    """The plugin is told of one container: a pod can have no second one with these cards."""
     refused: tuple[str, ...] = ()
     """Names that a vendor has, and that nothing here can give."""
     several: Several = Several.SPLIT
@@ -72,11 +89,16 @@ class Vocabulary:
     """Annotation on pods: only these cards."""
     avoid_uuid: str = ""
     """Annotation on pods: none of these cards."""
+    use_model: str = ""
+    """Annotation on pods: only cards whose model has one of these parts in its name."""
+    avoid_model: str = ""
+    """Annotation on pods: no card whose model has one of these parts in its name."""
 
     @property
     def request_names(self) -> tuple[str, ...]:
         """Return the names, other than the count, that ask for cards."""
-        return tuple(name for name in (self.memory, self.memory_percentage, self.cores, *self.refused) if name)
+        names = (self.memory, self.memory_percentage, self.cores, self.both, *self.refused)
+        return tuple(name for name in names if name)
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -85,31 +107,132 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """Cards of which a node's `status.capacity` says how many there are, and nothing of each. They are all alike."""
+
+    cards: str
+    """The resource whose amount tells the number of cards."""
+    per_card: int = 1
+    """How much of it a card is."""
+    memory: str = ""
+    """The resource that tells the memory of all cards together; empty if none does."""
+    number: int = 1
+    """Slots of a card."""
+    numa_nodes: int = 0
+    """Over how many NUMA nodes the cards are spread evenly, in the order of their indexes; 0 if that is not known."""
+    unless: str = ""
+    """The annotation in which another plugin lists the same cards, where they are cut: then that is read, not this."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRegister:
-    """A node annotation in which a device plugin lists its cards."""
+    """Where a device plugin lists its cards: an annotation of the node, or the amounts of its capacity."""
 
     annotation: str
+    """Empty for a capacity."""
     format: str
-    """One of "native", "hami", "volcano": registers.py has a reader for each."""
+    """One of "native", "hami", "volcano", "capacity": there is a reader for each."""
     dialect: Dialect
     count: str
-    """The resource that this plugin serves; at 0 it is gone."""
+    """The resource by which pods count these cards."""
     vendor: str = "nvidia"
     memory_unit_mib: int = 1
     cores_of_card: int = ALL_CORES
     """Units of compute on a card, where the plugin counts these; it may count percent all the same."""
+    model: str = ""
+    """Of cards that say none."""
+    memory_mib: int = 0
+    """Of cards that say none."""
+    id: str = ""
+    """Cards without a UUID of their own are NODE-ID-INDEX."""
+    fields: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Our name for a part of a card -> the register's; empty: as HAMi has them."""
+    entries: str = ""
+    """The key under which the list of cards is; empty: the register is the list."""
+    alive: str = ""
+    """The resource that this plugin serves, if it is not the one by which pods count; at 0 it is gone."""
+    capacity: NodeCapacity | None = None
+
+    @property
+    def place(self) -> str:
+        """Return where on the node it is, for messages."""
+        return f"capacity {self.capacity.cards}" if self.capacity else f"annotation {self.annotation}"
+
+    @property
+    def served(self) -> str:
+        """Return the resource whose allocatable amount shows that the plugin is there."""
+        return self.alive or self.count
+
+
+HAMI_PHASE = "hami.io/bind-phase"
+"""On pods: how far HAMi's plugins have come with it."""
+
+
+PARTS = (
+    "uuid",
+    "index",
+    "indexes",
+    "node",
+    "time_s",
+    "time_ns",
+    "cores",
+    "core_units",
+    "core_indexes",
+    "memory_mib",
+    "memory_units",
+    "template",
+    "template_id",
+)
+"""What a plugin can be told of a share: of its first card; and of all its cards, or of all cores that it has of them,
+the indexes on the node, with commas."""
+
+
+class Layout(StrEnum):
+    """How an annotation with details as JSON is laid out."""
+
+    LIST = "list"
+    """An object for each card of each container."""
+    LISTS = "lists"
+    """The same, in a list for each container of the pod."""
+    BY_CONTAINER = "by_container"
+    """The object of a container's first card, by the container's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """An annotation that tells a plugin of a pod's cards as JSON."""
+
+    annotation: str
+    layout: Layout
+    fields: tuple[tuple[str, str | bool], ...]
+    """The plugin's key -> which of PARTS it is, or a value that is always the same. Zero is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentAnnotations:
-    """How HAMi's device plugin for a kind of card learns which cards a pod has: two annotations, a word in them."""
+    """How the device plugin for a kind of card learns which cards a pod has: two annotations, a word in them, more."""
 
     to_allocate: str = "hami.io/vgpu-devices-to-allocate"
     allocated: str = "hami.io/vgpu-devices-allocated"
     word: str = "NVIDIA"
-    details: str = ""
-    """One more annotation, a JSON list of {UUID, temp, memory, core}, which Ascend's plugin reads."""
+    details: tuple[Details, ...] = ()
     templates: tuple[Template, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    """More annotations: name -> a text with some of PARTS in braces."""
+    texts_by_cores: tuple[tuple[str, str], ...] = ()
+    """The same, instead of those of these names, for containers that ask for cores without a count."""
+    answer: str = HAMI_PHASE
+    """The annotation in which the plugin says that it has found the pod: HAMi's, or one that it turns from false to
+    true. Empty if it says nothing, so that no one waits for it."""
+    cores_of_card: int = ALL_CORES
+    memory_unit_mib: int = 1
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the annotations beside the two that HAMi has for every kind of card."""
+        texts = (name for name, _ in (*self.texts, *self.texts_by_cores))
+        answer = () if self.answer in ("", HAMI_PHASE) else (self.answer,)
+        return (*answer, *texts, *(each.annotation for each in self.details))
 
 
 MOST_CONTAINERS = 8
@@ -151,6 +274,11 @@ class Dialects:
         every = (AssignmentAnnotations(), *self.assignments.values())
         return tuple(dict.fromkeys(each.allocated for each in every))
 
+    def answers(self) -> tuple[str, ...]:
+        """Return the annotations, other than HAMi's, in which plugins say that they have found a pod."""
+        every = {each.answer for each in self.assignments.values()}
+        return tuple(sorted(every - {"", HAMI_PHASE}))
+
     @property
     def volcano_memory_unit_mib(self) -> int:
         """The unit of Volcano's memory, in MiB."""
@@ -160,6 +288,19 @@ class Dialects:
     def resources(self) -> tuple[str, ...]:
         """Return every name: the scheduler must send pods that ask for any, and count none itself."""
         return tuple(dict.fromkeys(name for each in self.vocabularies for name in each.resources))
+
+    def in_bytes(self) -> tuple[str, ...]:
+        """Return the names whose amounts may be bytes, and have a unit of these."""
+        return tuple(each.memory for each in self.vocabularies if each.totals or each.memory_in_bytes)
+
+    def hundreds(self) -> tuple[str, ...]:
+        """Return the names of which each whole hundred is a card, where no number of cards is given."""
+        totals = [each for each in self.vocabularies if each.totals]
+        return tuple(name for each in totals for name in (each.memory_percentage, each.both))
+
+    def priorities(self) -> tuple[str, ...]:
+        """Return the names of the priority on a card."""
+        return tuple(each.priority for each in self.vocabularies if each.priority)
 
     def counts(self, of: str = "", but: str = "") -> tuple[str, ...]:
         """Return the names by which cards are counted: all, those of one vendor, or those of the others."""
@@ -190,6 +331,17 @@ VOLCANO = Vocabulary(
 
 VOLCANO_CLASSIC = Vocabulary(name="volcano-classic", count="volcano.sh/gpu-number", memory="volcano.sh/gpu-memory")
 """The words of Volcano's first GPU plugin: whole cards by number, or memory of one card."""
+
+KOORDINATOR = Vocabulary(
+    name="koordinator",
+    count="koordinator.sh/gpu.shared",
+    memory="koordinator.sh/gpu-memory",
+    memory_percentage="koordinator.sh/gpu-memory-ratio",
+    cores="koordinator.sh/gpu-core",
+    both="koordinator.sh/gpu",
+    totals=True,
+)
+"""Koordinator's words: amounts are sums over the cards among which they are divided. Whole cards are nvidia.com/gpu."""
 
 
 def in_use(dialects: Dialects, asked: Sequence[str]) -> tuple[Vocabulary, ...]:

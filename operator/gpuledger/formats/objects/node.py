@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
+from gpuledger.formats.dialects.capacity import capacity_text
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
 from gpuledger.formats.dialects.vocabulary import Dialects, NodeRegister
 from gpuledger.formats.objects.host import host_capacity
@@ -37,7 +38,7 @@ class NodeFacts:
 
     name: str
     registers: tuple[tuple[NodeRegister, str], ...]
-    """The registers that the node has, as they are: ours alone if there is one."""
+    """The registers that the node has, as they are: ours alone if there is one. A capacity is one, too."""
     scores: str | None
     """Scores of the links between its cards, from HAMi's device plugin."""
     offered: frozenset[str]
@@ -46,6 +47,8 @@ class NodeFacts:
     """The offer of its device plugin; None while that does not answer."""
     host: HostAmounts | None = None
     """Its allocatable CPU and memory, if it reports them."""
+    left_out: tuple[NodeRegister, ...] = ()
+    """Capacities that would list the cards of one of the registers a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,11 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
         key, value = dialects.node_label
         if (metadata.get("labels") or {}).get(key) != value:
             return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None)
-    known = (each for each in dialects.registers if each.annotation in annotations)
-    registers = tuple((each, annotations[each.annotation]) for each in known)
+    registers = tuple(_registers(annotations, status, dialects))
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
     allocatable = status.get("allocatable") or {}
     listed = {*dialects.counts(), *KNOWN_COUNTS} & allocatable.keys()
-    offered = frozenset(name for name in listed if _some(allocatable[name]))
+    offered = _offered(listed, allocatable, registers)
     chosen = native or _one_for_each_vendor(registers, offered)
     return NodeFacts(
         name=metadata.get("name", ""),
@@ -78,7 +80,39 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
         offered=offered,
         offer=_offer(chosen, offered, frozenset(listed) - offered, dialects),
         host=host_capacity(node),
+        left_out=() if native else tuple(_listed_twice(annotations, status, dialects)),
     )
+
+
+def _registers(
+    annotations: Mapping[str, Any], status: Mapping[str, Any], dialects: Dialects
+) -> Iterator[tuple[NodeRegister, str]]:
+    for register in dialects.registers:
+        if register.capacity is None:
+            if register.annotation in annotations:
+                yield register, annotations[register.annotation]
+        elif register.capacity.unless not in annotations:
+            text = capacity_text(status, register.capacity)
+            if text is not None:
+                yield register, text
+
+
+def _listed_twice(
+    annotations: Mapping[str, Any], status: Mapping[str, Any], dialects: Dialects
+) -> Iterator[NodeRegister]:
+    for register in dialects.registers:
+        capacity = register.capacity
+        if capacity and capacity.unless in annotations and capacity_text(status, capacity) is not None:
+            yield register
+
+
+def _offered(
+    listed: Iterable[str], allocatable: Mapping[str, Any], registers: Iterable[tuple[NodeRegister, str]]
+) -> frozenset[str]:
+    """Return the counts of which there are some, and those that another resource of the same plugin answers for."""
+    stands_for = {register.count: register.served for register, _ in registers if register.served != register.count}
+    direct = {name for name in listed if name not in stands_for and _some(allocatable[name])}
+    return frozenset(direct | {count for count, served in stands_for.items() if _some(allocatable.get(served))})
 
 
 def read_registers(facts: NodeFacts) -> Inventory:
@@ -89,9 +123,9 @@ def read_registers(facts: NodeFacts) -> Inventory:
     cards: dict[str, Card] = {}
     problems = list(_contradictions(facts))
     for register, text in facts.registers:
-        where = f"node {facts.name}, annotation {register.annotation}"
+        where = f"node {facts.name}, {register.place}"
         try:
-            registered, unreadable = read_cards(text, register)
+            registered, unreadable = read_cards(text, register, facts.name)
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from None
         problems += [f"{where}, {problem}" for problem in unreadable]
@@ -120,7 +154,7 @@ def _one_for_each_vendor(
     chosen: dict[str, tuple[NodeRegister, str]] = {}
     for found in sorted(registers, key=lambda found: found[0].count not in offered):
         register, _ = found
-        chosen.setdefault(register.vendor if register.vendor == NVIDIA else register.annotation, found)
+        chosen.setdefault(register.vendor if register.vendor == NVIDIA else register.place, found)
     return tuple(chosen.values())
 
 
@@ -149,6 +183,12 @@ def _contradictions(facts: NodeFacts) -> Iterable[str]:
                 f"node {facts.name} lists its cards in {register.annotation}, and offers {', '.join(others)}, but none "
                 f"of {register.count}, which is the name in the settings: name there what its device plugin serves"
             )
+    for register in facts.left_out:
+        instead = register.capacity.unless if register.capacity else ""
+        yield (
+            f"node {facts.name}, {register.place}: not read, because the annotation {instead} lists the cards already; "
+            f"pods that ask for {register.count} get none here"
+        )
     # Beside other names it is our agent's, which has not listed its cards yet.
     if not facts.registers and facts.offered & {*KNOWN_COUNTS} == {CLASSIC_COUNT}:
         yield (

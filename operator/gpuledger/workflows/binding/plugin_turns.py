@@ -3,8 +3,9 @@
 The kubelet does not say for which pod it asks a device plugin. HAMi's and Volcano's guess, and a guess can be wrong
 only while several pods answer to it. So a pod is bound when no other one that its node's plugin could mistake it for is
 still to be found. HAMi's takes any pod of the node that waits, unless the node's lock names one: one pod at a time,
-under that lock. Volcano's compares the number of cards: pods with different numbers never wait for each other. Our own
-node agent asks the kubelet, and no one waits.
+under that lock. Volcano's compares the number of cards: pods with different numbers never wait for each other. Plugins
+of other vendors' own have no lock, and say in an annotation of theirs that they have found the pod; or say nothing, and
+no one waits for these. Our own node agent asks the kubelet, and no one waits.
 
 A turn ends when the plugin has marked the pod, when the pod is gone, or after `timeout_s`: then the next pod is bound,
 whatever has become of the plugin.
@@ -19,10 +20,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.dialects.assignments import hami_assignment, unmatched, volcano_assignment
+from gpuledger.formats.dialects.assignments import VOLCANO_PHASE, hami_assignment, unmatched, volcano_assignment
 from gpuledger.formats.dialects.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, read_lock
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations, Dialects
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.pod import bound_node, is_finished
 from gpuledger.kube_api.store import KubeStore
@@ -72,6 +73,7 @@ class PluginTurns:
     ) -> None:
         self._ledger = ledger
         self._dialects = dialects
+        self._answer_names = dialects.answers()
         self._store = store
         self._counts = counts
         self._clock = clock
@@ -100,7 +102,11 @@ class PluginTurns:
             return annotations
         now_s, names = int(self._clock.wall().timestamp()), request.all_containers
         if dialect is Dialect.HAMI:
-            return annotations | hami_assignment(names, placement.shares, self._assignment, placement.node_name, now_s)
+            shares, node_name = placement.shares, placement.node_name
+            by_cores = {name for name, demand in zip(request.names, request.shape, strict=True) if not demand.resource}
+            return annotations | hami_assignment(
+                names, shares, self._assignment, node_name, now_s, self._index, by_cores
+            )
         main, unit_mib = names[request.init_containers :], self._dialects.volcano_memory_unit_mib
         return annotations | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
 
@@ -108,10 +114,23 @@ class PluginTurns:
         entry = self._ledger.entry(uuid)
         return self._dialects.assignment(entry.card) if entry is not None else AssignmentAnnotations()
 
+    def _index(self, uuid: str) -> int:
+        entry = self._ledger.entry(uuid)
+        return entry.card.index if entry is not None else 0
+
+    def _answers(self, placement: Placement, dialect: Dialect) -> set[str]:
+        """Return where the plugins that have to find the pod say so; some never do, and no one waits for these."""
+        if dialect is Dialect.NATIVE:
+            return set()
+        if dialect is Dialect.VOLCANO:
+            return {VOLCANO_PHASE}
+        return {self._assignment(share.uuid).answer for share in placement.shares} - {""}
+
     @asynccontextmanager
     async def turn(self, pod: Pod, placement: Placement, dialect: Dialect) -> AsyncIterator[None]:
         """Wait until the pod can be bound; what is raised inside says that it was not, and ends its turn."""
-        if dialect is Dialect.NATIVE or not placement.shares:
+        answers = self._answers(placement, dialect)
+        if not answers:
             yield
             return
         cards = sum(len(share.containers) for share in placement.shares)
@@ -120,7 +139,7 @@ class PluginTurns:
             await self._until_free(key, pod)
         try:
             self._check_still_so(placement, dialect)
-            if dialect is Dialect.HAMI:
+            if HAMI_PHASE in answers:
                 with self._noted(pod):
                     await self._lock.take(placement.node_name, pod)
             yield
@@ -167,7 +186,7 @@ class PluginTurns:
             return
         node_name, key = bound_node(pod), self._keys.get(uid)
         if key is not None and key[0] == node_name:
-            if unmatched(pod, key[1]) is None:
+            if unmatched(pod, key[1], self._answer_names) is None:
                 self._over.add(uid)
                 self._close(uid)
         elif uid not in self._over:  # bound before this process was there, or by another one
@@ -197,7 +216,7 @@ class PluginTurns:
 
     def _waits_for(self, pod: Json, node_name: str) -> tuple[Dialect, int] | None:
         offer = self._ledger.offer(node_name)
-        waits_for = unmatched(pod, offer.dialect if offer is not None else None)
+        waits_for = unmatched(pod, offer.dialect if offer is not None else None, self._answer_names)
         if waits_for is not None:
             with suppress(BadInput):  # what another system's scheduler has understood is waited for
                 if pod_request(pod, self._dialects) is None:
@@ -253,7 +272,7 @@ class PluginTurns:
             self._end_in_time(pod, key)
             return
         mine = (found.get("metadata") or {}).get("uid") == pod.uid
-        if mine and bound_node(found) == node_name and unmatched(found, dialect) is not None:
+        if mine and bound_node(found) == node_name and unmatched(found, dialect, self._answer_names) is not None:
             self._end_in_time(pod, key)
             return
         if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it again

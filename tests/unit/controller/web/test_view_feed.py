@@ -27,6 +27,7 @@ class StubSource:
         self.pods: list[Json] = []
         self.asked: list[str] = []
         self.looked = 0
+        self.elsewhere: str | None = None
 
     def change(self, name: str, reason: str | None) -> None:
         self.edition += 1
@@ -45,6 +46,9 @@ class StubSource:
             return None
         card = a_card(node_name=name)
         return NodeCards(name, (CardReport(card, "Ready", self.reasons[name], (), 0, 0),))
+
+    def active_elsewhere(self) -> str | None:
+        return self.elsewhere
 
     def waiting(self) -> Iterable[Json]:
         self.looked += 1
@@ -74,6 +78,16 @@ def read(feed: Feed, change: FeedChange) -> Json:
 
 def named(found: Json) -> list[str]:
     return [node["node"] for node in found["nodes"]]
+
+
+async def test_a_page_hears_that_its_replica_is_no_longer_the_active_one() -> None:
+    source, feed, edition = await fed(1)
+    source.elsewhere = "another"
+    await feed.refresh()
+    found = read(feed, feed.since(edition))
+    assert (found["activeElsewhere"], found["edition"], named(found)) == ("another", edition + 1, [])
+    await feed.refresh()
+    assert feed.edition == edition + 1
 
 
 async def test_nothing_is_done_for_nobody() -> None:

@@ -343,6 +343,21 @@ async def test_an_explanation_or_the_news_that_there_is_none(client: Client, clu
     assert (unknown.status, "a/c" in (await unknown.json())["error"]) == (404, True)
 
 
+async def test_a_replica_on_standby_names_the_active_one_instead_of_answering_for_it(
+    client: Client, cluster: ViewCluster
+) -> None:
+    cluster.explanations["a/b"] = {"state": "waiting", "nodes": []}
+    for active, said in (("gpuledger-7d9f-abcde", "the active one is gpuledger-7d9f-abcde"), ("", "none is active")):
+        cluster.active_elsewhere = active
+        for path in ("/v1/explain?pod=a/b", "/v1/history"):
+            answer = await client.get(path)
+            assert (answer.status, said in (await answer.json())["error"]) == (503, True)
+    assert cluster.explained == []
+    assert (await (await client.get("/v1/cluster")).json())["activeElsewhere"] == ""
+    cluster.active_elsewhere = None
+    assert (await client.get("/v1/explain?pod=a/b")).status == 200
+
+
 async def test_history_is_limited(client: Client, cluster: ViewCluster) -> None:
     cluster.records = [{"pod": "a", "number": number} for number in range(2000)]
     counts = [

@@ -50,6 +50,21 @@ def test_the_count_that_is_added_is_of_the_same_words(limits: Json, count: str) 
     assert main["resources"] == {"limits": {**limits, count: "1"}, "requests": {**limits, count: "1"}}
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]),
+        ({"env": [{"name": "A"}]}, [{"name": "A"}, {"name": "CUDA_TASK_PRIORITY", "value": "1"}]),
+        ({"env": [{"name": "CUDA_TASK_PRIORITY", "value": "0"}]}, [{"name": "CUDA_TASK_PRIORITY", "value": "0"}]),
+    ],
+)
+def test_hami_core_learns_a_containers_priority_unless_the_container_sets_it(given: Json, found: list[Json]) -> None:
+    pod = bare({}, containers=[a_container("main", {GPU: 1, "nvidia.com/priority": 1}) | given, a_container("plain")])
+    main, plain = filled_in(pod, RULES)["spec"]["containers"]
+    assert main["env"] == found
+    assert "env" not in plain
+
+
 def test_each_container_gets_its_own_count_and_init_containers_too() -> None:
     pod = bare({}, containers=[a_container("a", {}), a_container("b", {MEMORY: 1, GPU: 2}), a_container("c")])
     pod["spec"]["containers"] += [a_container("d", {VOLCANO_MEMORY: 1})]

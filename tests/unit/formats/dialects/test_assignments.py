@@ -10,7 +10,6 @@ from fakes.objects import DIALECTS, a_container, a_pod_object
 from gpuledger.formats.dialects.assignments import (
     CLASSIC_INDEX,
     HAMI_ALLOCATED,
-    HAMI_PHASE,
     HAMI_TO_ALLOCATE,
     MAX_LENGTH,
     VOLCANO_ALLOCATED,
@@ -21,7 +20,7 @@ from gpuledger.formats.dialects.assignments import (
     unmatched,
     volcano_assignment,
 )
-from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts

@@ -10,7 +10,8 @@ import pytest
 from builders import cards_of
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, dialects_with, hamis_item, inventory_of
 from fakes.objects import DIALECTS, GPU
-from gpuledger.formats.dialects.registers import MAX_CARDS, SCORES_ANNOTATION, read_scores
+from gpuledger.formats.dialects.capacity import MAX_CARDS
+from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, read_scores
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, Inventory, node_facts, register_of
 from gpuledger.model.amounts import Amounts
@@ -213,6 +214,53 @@ def test_more_cards_than_any_node_has_are_refused_as_a_whole() -> None:
         hami(json_of(*({} for _ in range(MAX_CARDS + 1))))
     with pytest.raises(BadInput, match="more than 1024 cards"):
         volcano("x:" * (MAX_CARDS + 1))
+
+
+# Registers in which the same has other names.
+
+DRS, SGPU = "enflame.com/gcu-drs-capacity", "metax-tech.com/node-gpu-devices"
+
+
+def drs(text: str) -> Inventory:
+    return inventory_of(a_foreign_node({DRS: text}, {"enflame.com/drs-gcu": "6"}))
+
+
+def sgpu(**fields: Any) -> Inventory:
+    card = {"uuid": "GPU-1", "model": "MXC500", "totalDevCount": 16, "totalCompute": 100, "totalVRam": 65_536}
+    text = json_of({**card, "healthy": True, **fields})
+    return inventory_of(a_foreign_node({SGPU: text}, {"metax-tech.com/sgpu": "16"}))
+
+
+def test_cards_without_uuids_are_named_after_their_node_and_numbers_may_be_texts() -> None:
+    text = '{"devices": [{"index": "3", "minor": "3", "capacity": "6"}, {"index": 4, "capacity": 6}], "profiles": {}}'
+    found = [(card.uuid, card.index, card.capacity) for card in drs(text).cards]
+    capacity = Amounts(40_960, 100, 6)
+    assert found == [("node-a-enflame-drs-3", 3, capacity), ("node-a-enflame-drs-4", 4, capacity)]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"devices": 7}', '"devices"', "7"])
+def test_a_register_without_its_list_is_refused_as_a_whole(text: str) -> None:
+    with pytest.raises(BadInput, match=f"node node-a, annotation {DRS}: it has no list of cards under devices"):
+        drs(text)
+
+
+def test_a_bad_number_does_not_hide_the_other_cards() -> None:
+    found = drs('{"devices": [{"index": "one", "capacity": 6}, 7, {"index": "1", "capacity": 6}]}')
+    assert [card.index for card in found.cards] == [1]
+    assert [problem.partition(", card number ")[2] for problem in found.problems] == [
+        "0: its index 'one' is not a number; the card is left out",
+        "1: it is no card; the card is left out",
+    ]
+
+
+def test_fields_with_other_names_mean_the_same() -> None:
+    [card] = sgpu(numa=1).cards
+    assert (card.uuid, card.model, card.vendor, card.numa_node) == ("GPU-1", "MXC500", "metax-sgpu", 1)
+    assert (card.capacity, card.healthy) == (Amounts(65_536, 100, 16), True)
+    [sick] = sgpu(healthy=False).cards
+    assert not sick.healthy
+    [problem] = sgpu(totalVRam=0).problems
+    assert "memoryMiB" in problem
 
 
 # Which register counts.

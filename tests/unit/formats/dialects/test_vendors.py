@@ -10,12 +10,23 @@ import pytest
 import yaml
 
 from builders import a_card
-from fakes.dialects import HAMI, a_foreign_node, demand_of, dialects_with, placed, request_of, warnings_of
+from fakes.dialects import (
+    HAMI,
+    a_foreign_node,
+    a_vendors_node,
+    demand_of,
+    dialects_with,
+    inventory_of,
+    placed,
+    request_of,
+    warnings_of,
+)
 from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.assignments import hami_assignment
-from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.foreign_words import pod_warnings
+from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts
@@ -46,24 +57,6 @@ def ascend(model: str, memory: int | None = None, cards: int = 1) -> dict[str, o
     return {name: str(cards), **({} if memory is None else {f"{name}-memory": str(memory)})}
 
 
-def a_registered_node(row: VendorRow, cards: int = 1) -> dict[str, Any]:
-    """Return a node on which the vendor's plugin has registered cards as HAMi's plugins do."""
-    assert row.register_ is not None
-    items = [
-        {
-            "id": f"card-{index}",
-            "index": index,
-            "count": 10,
-            "devmem": row.memory_of_card_mib or 65_536,
-            "devcore": row.cores_of_card,
-            "type": row.model or "any",
-            "health": True,
-        }
-        for index in range(cards)
-    ]
-    return a_foreign_node({row.register_: orjson.dumps(items).decode()}, {row.resources.count: "10"})
-
-
 # The rows of HAMi's FAQ.
 
 
@@ -91,10 +84,10 @@ def test_ascend_is_cut_by_its_templates(model: str, card_mib: int, templates: li
     assert is_whole(ascend(model, card_mib))
     with pytest.raises(BadInput, match=f"{card_mib + 1} is more than a card has, {card_mib} MiB"):
         demand_of(ascend(model, card_mib + 1))
-    with pytest.raises(BadInput, match=f"a share of each of several {model}: several are given whole"):
-        demand_of(ascend(model, 1, cards=2))
-    assert is_whole(ascend(model, cards=2), cards=2)
-    assert is_whole(ascend(model, card_mib, cards=2), cards=2)
+    for memory in (None, 1, card_mib):
+        assert is_whole(ascend(model, memory, cards=2), cards=2)
+    with pytest.raises(BadInput, match=f"{card_mib + 1} is more than a card has, {card_mib} MiB"):
+        demand_of(ascend(model, card_mib + 1, cards=2))
 
 
 @pytest.mark.parametrize(
@@ -185,19 +178,88 @@ def test_who_says_more_of_several_whole_cards_is_told_that_it_has_no_effect() ->
     )
 
 
+# The words of single vendors.
+
+
+def test_metax_memory_with_a_suffix_is_in_bytes_and_without_one_in_gib() -> None:
+    names = ("metax-tech.com/sgpu", "metax-tech.com/vmemory", "metax-tech.com/vcore")
+    for amount, memory_mib in {"4": 4_096, "2048Mi": 2_048, "1Gi": 1_024, "1M": 1, "4k": 4_096_000}.items():
+        assert cut(dict(zip(names, ("1", amount, "10"), strict=True))) == (memory_mib, 10)
+    for amount in ("-1Gi", "1.5.5Gi", "Gi"):
+        with pytest.raises(BadInput, match=rf"container main, metax-tech\.com/vmemory: .*{amount}' is not an amount"):
+            demand_of({names[0]: "1", names[1]: amount})
+    with pytest.raises(BadInput, match="90000Ti is more than"):
+        demand_of({names[0]: "1", names[1]: "90000Ti"})
+
+
+def test_drs_parts_of_enflames_cards_are_its_profiles() -> None:
+    parts, memory, cores = "enflame.com/drs-gcu", "enflame.com/gcu-memory", "enflame.com/gcu-core"
+    assert [cut({parts: str(number)}) for number in (1, 3)] == [(6_144, 16), (20_480, 50)]
+    assert demand_of({parts: "6"}).exclusive
+    with pytest.raises(BadInput, match=r"enflame\.com/drs-gcu: 2 can't be cut; choose one of 1, 3, 6"):
+        demand_of({parts: "2"})
+    assert cut({memory: "1"}) == cut({cores: "16"}) == (6_144, 16)
+    assert cut({memory: "1", cores: "17"}) == cut({memory: "6145"}) == (20_480, 50)
+    assert warnings_of({parts: "3", memory: "1"}) == (
+        f"container main, {memory}: {parts} says it already, so it has no effect",
+    )
+    assert pod_request(a_pod_object(limits={parts: "0"}), DIALECTS) is None
+    assert pod_request(a_pod_object(limits={memory: "0"}), DIALECTS) is None
+
+
+def test_a_count_that_is_of_parts_of_a_card_is_one_card_to_the_kubelet() -> None:
+    """Else a pod that holds its three parts of one card would count as one that lacks two cards."""
+    [found] = counted(a_pod_object(limits={"enflame.com/drs-gcu": "3"}), DIALECTS)
+    assert (found.vendor, found.cards) == ("enflame-drs", 1)
+
+
+def test_neuron_cores_are_of_one_device_or_all_of_several() -> None:
+    cores, devices = "aws.amazon.com/neuroncore", "aws.amazon.com/neuron"
+    one = demand_of({cores: "1"})
+    assert (one.cards, one.memory_percent, one.cores) == (1, 100, 50)
+    assert demand_of({cores: "2"}).whole
+    assert is_whole({cores: "4"}, cards=2)
+    with pytest.raises(BadInput, match="more than one card has, and no multiple of that: ask for 2 per card"):
+        demand_of({cores: "3"})
+    with pytest.raises(BadInput, match=r"neuroncore: 4 is more than 2"):
+        demand_of({devices: "1", cores: "4"})
+
+
+def test_ascend_910c_comes_in_modules_of_two() -> None:
+    assert is_whole(ascend("Ascend910C"), cards=2)
+    assert is_whole(ascend("Ascend910C", cards=4), cards=4)
+    with pytest.raises(
+        BadInput, match=r"huawei\.com/Ascend910C: 3 is no multiple of 2: these cards come in modules of 2"
+    ):
+        demand_of(ascend("Ascend910C", cards=3))
+
+
+def test_a_plugin_that_is_told_of_one_container_gets_no_second_one() -> None:
+    pod = a_pod_object(containers=[a_container("a", {MTHREADS: "1"}), a_container("b", {MTHREADS: "1"})])
+    with pytest.raises(BadInput, match="containers a and b ask for cards of Mthreads, whose device plugin serves one"):
+        pod_request(pod, DIALECTS)
+    other = a_pod_object(containers=[a_container("a", {MTHREADS: "1"}), a_container("b", {GPU: "1"})])
+    assert len(request_of(other).shape) == 2
+
+
+def test_names_of_a_vendor_that_the_table_lacks_are_told_and_those_of_others_are_not() -> None:
+    old = "cambricon.com/mlu370.smlu.vcore"
+    pod = a_pod_object(limits={"cambricon.com/vmlu": "1", old: "10", "example.com/x": "1"})
+    [warning] = pod_warnings(pod, DIALECTS)
+    assert warning.text == f"resource {old} is not known: did you mean cambricon.com/mlu.smlu.vcore?"
+
+
 # Cards go to those who ask for their vendor.
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.register_], ids=lambda row: row.name)
-def test_a_pod_gets_the_cards_that_its_vendors_plugin_has_registered(row: VendorRow) -> None:
-    assert placed({row.resources.count: "2"}, a_registered_node(row, cards=2)) == (("card-0", "card-1"),)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS.values() if row.templates], ids=lambda row: row.name)
 def test_every_template_fits_on_a_card_as_its_plugin_registers_it(row: VendorRow) -> None:
+    [card] = inventory_of(a_vendors_node(row)).cards
     for template in row.templates:
-        limits = {row.resources.count: "1", str(row.resources.memory): str(template.memory_mib)}
-        assert placed(limits, a_registered_node(row)) == (("card-0",),)
+        limits = {str(row.resources.memory): str(template.memory_mib)}
+        limits |= {} if row.count_is_cores else {row.resources.count: str(row.count_multiple)}
+        if row.count_multiple == 1:
+            assert placed(limits, a_vendors_node(row)) == ((card.uuid,),)
 
 
 def test_a_pod_never_gets_another_vendors_card() -> None:
@@ -208,6 +270,8 @@ def test_a_pod_never_gets_another_vendors_card() -> None:
             {"gpuledger.dev/gpus": orjson.dumps(items).decode()}, dict.fromkeys(DIALECTS.counts(), "10")
         )
         for asked in (*ROWS.values(), None):
+            if asked is not None and asked.count_multiple > 1:
+                continue
             found = placed({asked.resources.count if asked else GPU: "1"}, node)
             if asked is not None and (asked.vendor, asked.model) == (row.vendor, row.model):
                 assert found == (("GPU-0",),)
@@ -233,6 +297,10 @@ OWN: dict[str, Any] = {
     "vendor": "own",
     "resources": {"count": "own.example/card", "memory": "own.example/memory"},
 }
+
+
+CAPACITY = {"cards": "own.example/card", "memory_mib": 1_024, "id": "own"}
+ASSIGNMENT: dict[str, Any] = {"prefix": "own.example/cards", "word": "OWN"}
 
 
 def own(*rows: Any) -> str:
@@ -289,9 +357,32 @@ def test_a_file_without_text_changes_nothing() -> None:
         ({"memory_choices": [0]}, "own.yaml, vendors.0.memory_choices.0: Input should be greater than"),
         ({"cores_of_card": 0}, "own.yaml, vendors.0.cores_of_card: Input should be greater than"),
         ({"default_cores": 101}, "own.yaml, vendors.0.default_cores: Input should be less than"),
-        ({"several": "sometimes"}, "own.yaml, vendors.0.several: Input should be 'split', 'whole' or 'refuse'"),
-        ({"several": "refuse"}, "own.yaml, vendors.0: Value error, several: refuse goes with templates"),
-        ({"register": "node register"}, "own.yaml, vendors.0.register: String should match pattern"),
+        ({"several": "sometimes"}, "own.yaml, vendors.0.several: Input should be 'split' or 'whole'"),
+        ({"several": "refuse"}, "own.yaml, vendors.0.several: Input should be 'split' or 'whole'"),
+        ({"register": "node register"}, "own.yaml, vendors.0.register.annotation: String should match pattern"),
+        ({"register": {"annotation": "a/b", "fields": {"size": "s"}}}, "own.yaml, vendors.0.register.fields.size"),
+        ({"register": "a/b"}, "own.yaml, vendors.0: Value error, register or capacity goes with an assignment"),
+        ({"capacity": CAPACITY}, "own.yaml, vendors.0: Value error, register or capacity goes with an assignment"),
+        (
+            {"register": "a/b", "capacity": CAPACITY, "assignment": ASSIGNMENT},
+            "own.yaml, vendors.0: Value error, register or capacity: two rows",
+        ),
+        (
+            {"capacity": {"cards": "own.example/card", "id": "own"}, "assignment": ASSIGNMENT},
+            "own.yaml, vendors.0.capacity: Value error, either memory, or memory_mib",
+        ),
+        ({"capacity": CAPACITY | {"id": "Own!"}}, "own.yaml, vendors.0.capacity.id: String should match pattern"),
+        (
+            {"capacity": CAPACITY, "assignment": ASSIGNMENT | {"texts": {"a/b": "{colour}"}}},
+            "own.yaml, vendors.0.assignment: Value error, a/b: braces may hold uuid, index,",
+        ),
+        (
+            {"assignment": ASSIGNMENT | {"details": {"a/b": {"layout": "list", "fields": {"a": "colour"}}}}},
+            "own.yaml, vendors.0.assignment.details.a/b: Value error, 'colour' is no part of a share; parts are uuid,",
+        ),
+        ({"assignment": ASSIGNMENT | {"answer": "a b"}}, "own.yaml, vendors.0.assignment.answer: String should match"),
+        ({"count_is_cores": True}, "own.yaml, vendors.0: Value error, count_is_cores needs templates"),
+        ({"count_multiple": 0}, "own.yaml, vendors.0.count_multiple: Input should be greater than"),
         ({"use_uuid": "uuid"}, "own.yaml, vendors.0.use_uuid: String should match pattern"),
         ({"colour": "green"}, "own.yaml, vendors.0.colour: Extra inputs are not permitted"),
         (
@@ -352,6 +443,33 @@ def test_rows_that_could_not_be_told_apart_are_refused(rows: list[Any], sentence
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize(
+    ("mine", "rows"),
+    [("mlu", "Cambricon and Own"), ("my-kunlun", "Own and Kunlun"), ("metax", "Metax and Own")],
+)
+def test_names_of_cards_that_two_nodes_could_have_are_refused(mine: str, rows: str) -> None:
+    """Card 0 of node `a-cambricon` would be `a-cambricon-mlu-0`, which is one of Cambricon's of node `a`."""
+    row = OWN | {"capacity": CAPACITY | {"id": mine}, "assignment": ASSIGNMENT}
+    with pytest.raises(BadInput) as caught:
+        vendor_rows(own(row), "own.yaml")
+    assert str(caught.value) == f"own.yaml: cards of {rows} could have the same name: change an id"
+
+
+def test_a_row_of_ones_own_can_list_cards_by_capacity_and_tell_its_plugin(tmp_path: Path) -> None:
+    assignment = ASSIGNMENT | {"answer": "none", "texts": {"own.example/where": "{node}/{indexes}"}}
+    file = tmp_path / "vendors.yaml"
+    file.write_text(own(OWN | {"capacity": CAPACITY, "assignment": assignment}))
+    dialects = dialects_of(Settings(vendors_file=str(file)))
+    node = a_foreign_node({}, {"own.example/card": "2"})
+    node["status"]["capacity"] = {"own.example/card": "2"}
+    cards = inventory_of(node, dialects).cards
+    assert [card.uuid for card in cards] == ["node-a-own-0", "node-a-own-1"]
+    shares = [Share(card.uuid, Amounts(1, 1, 1), False, (ContainerShare("main", 1, 1),)) for card in cards]
+    indexes = {card.uuid: card.index for card in cards}
+    told = hami_assignment(["main"], shares, lambda _: dialects.assignment(cards[0]), "node-a", 7, indexes.__getitem__)
+    assert told["own.example/where"] == "node-a/0,1"
+
+
 @pytest.mark.parametrize("name", [GPU, MEMORY, "nvidia.com/priority", "volcano.sh/vgpu-number"])
 def test_a_row_that_takes_a_word_of_nvidias_is_refused(name: str, tmp_path: Path) -> None:
     """Else every container that uses the word would ask for cards of several kinds."""
@@ -369,8 +487,8 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
             dialects_of(Settings(vendors_file=file))
 
 
-def test_the_register_of_each_row_is_another_annotation() -> None:
-    registers = [each.annotation for each in DIALECTS.registers]
+def test_each_row_has_another_annotation_or_capacity() -> None:
+    registers = [each.place.split()[1] for each in DIALECTS.registers]
     assert len(registers) == len(set(registers))
     assert HAMI in registers
 

@@ -21,6 +21,7 @@ export class Cluster {
     this.nodes = new Map(); // name -> node as it came, with its own `stamp` and `text`
     this.cards = new Map(); // UUID -> card; a card that two nodes report is one
     this.waiting = [];
+    this.activeElsewhere = null; // name of the active replica, "" if there is none; null if it is the one that answers
     this.stamp = 0;
     this.hues = { namespace: new Map(), model: new Map() }; // name -> hue, the same as long as the page is open
     this.clear();
@@ -47,6 +48,7 @@ export class Cluster {
       this.add(node);
     }
     if (message.waiting) this.waiting = message.waiting;
+    this.activeElsewhere = message.activeElsewhere;
     this.giveHues();
     return first ? new Set() : changed;
   }

@@ -29,6 +29,7 @@ function take(message) {
   const names = cluster.nodes.size;
   const known = new Set(message.full ? [] : cluster.nodes.keys());
   const waited = cluster.waiting.length;
+  const elsewhere = cluster.activeElsewhere;
   const changed = cluster.take(message);
   if (message.full || message.gone.length || names !== cluster.nodes.size || message.nodes.some((node) => !known.has(node.node))) {
     order = [...cluster.nodes.keys()].sort(natural.compare);
@@ -38,7 +39,7 @@ function take(message) {
   arrange();
   drawTotals();
   drawLegend();
-  panel.update(Boolean(message.waiting) || first);
+  panel.update(Boolean(message.waiting) || first || elsewhere !== cluster.activeElsewhere);
   if (!first && waited !== cluster.waiting.length) announce(`${plural(cluster.waiting.length, "pod")} waiting`);
   if (first) {
     panel.follow();

@@ -108,6 +108,7 @@ export class Panel {
   drawWaiting() {
     const { waiting } = this.cluster;
     say(byId("tab-waiting"), waiting.length ? `Waiting ${waiting.length}` : "Waiting");
+    if (this.cluster.activeElsewhere !== null) { refill(byId("waiting"), standby(this.cluster.activeElsewhere)); return; }
     if (!waiting.length) { refill(byId("waiting"), el("p", { class: "dim", text: "No pod waits for a card." })); return; }
     const pod = this.shown?.pod;
     refill(byId("waiting"),
@@ -131,6 +132,11 @@ export class Panel {
       refill(panel, el("p", { class: "reason", text: error instanceof Refused ? error.message : "The operator can't be reached." }));
     }
   }
+}
+
+function standby(active) {
+  const where = active ? ["; the active one is ", el("code", { text: active })] : [", and none is active at the moment"];
+  return el("p", { class: "reason" }, "This replica is on standby", ...where, ". Only that one knows the waiting pods and the history.");
 }
 
 function waitingPod(pod, choose) {

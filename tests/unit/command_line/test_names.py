@@ -1,0 +1,60 @@
+"""Objects on a command line, as kubectl has them."""
+
+import pytest
+
+from gpuledger.command_line.commands.explain import pod_named
+from gpuledger.command_line.names import Named, named_objects, one_object
+from gpuledger.model.errors import BadInput
+
+ALL = ("pod", "card", "node")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("pod/web", [("pod", "web")]),
+        ("po/web no/a card/GPU-1", [("pod", "web"), ("node", "a"), ("card", "GPU-1")]),
+        ("pod web", [("pod", "web")]),
+        ("pods web chat", [("pod", "web"), ("pod", "chat")]),
+        ("Node a", [("node", "a")]),
+        ("gpuallocations.gpuledger.dev gpu-1", [("card", "gpu-1")]),
+        ("pods", [("pod", None)]),
+        ("pod pod", [("pod", "pod")]),
+        ("", []),
+    ],
+)
+def test_names_are_read_as_kubectl_reads_them(words: str, found: list[tuple[str, str | None]]) -> None:
+    assert named_objects(words.split(), ALL, all_of=("pod",)) == [Named(*each) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("web", "'web' is neither pod/NAME, card/UUID nor node/NAME"),
+        ("service/web", "'service/web' is neither"),
+        ("service web", "'service' is neither"),
+        ("pod/", "'pod/' is neither"),
+        ("pod/a/b", "'pod/a/b' is neither"),
+        ("pod a node/b", "mixes KIND/NAME and KIND NAME"),
+        ("nodes", "'nodes' has no name: write node/NAME or node NAME"),
+    ],
+)
+def test_what_is_no_name_is_refused_with_how_to_write_it(words: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        named_objects(words.split(), ALL, all_of=("pod",))
+
+
+def test_where_one_is_meant_several_are_refused() -> None:
+    with pytest.raises(BadInput, match="names 2 objects: name one at a time"):
+        one_object(["pod", "a", "b"], ALL)
+
+
+@pytest.mark.parametrize("words", ["web", "pod/web", "pod web", "pods web"])
+def test_explain_takes_a_pods_name_alone_too(words: str) -> None:
+    assert pod_named(words.split()) == "web"
+
+
+@pytest.mark.parametrize("words", ["pods", "node/a", "web chat"])
+def test_explain_takes_nothing_but_one_pod(words: str) -> None:
+    with pytest.raises(BadInput):
+        pod_named(words.split())
