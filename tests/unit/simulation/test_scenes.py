@@ -102,6 +102,20 @@ def share(uuid: str) -> Share:
     return Share(uuid, card.capacity, True, (ContainerShare("main", card.capacity.memory_mib, 100),))
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_cluster_word_topology_aware_chooses_the_smallest_node_as_the_pods_annotation_does(
+    place: int, tmp_path: Path
+) -> None:
+    nodes = [a_node_object(f"n{number}", cards_of(f"n{number}", 1 + (number != place))) for number in range(3)]
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("card_policy: topology-aware\n")
+    pod = a_pod_object("a", WHOLE)
+    pod["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    of_cluster = shown(*nodes, a_pod_object("a", WHOLE), arguments=("--settings", str(settings)))
+    by_flag = shown(*nodes, a_pod_object("a", WHOLE), arguments=("--policy", "topology-aware"))
+    assert nodes_of(of_cluster) == nodes_of(by_flag) == nodes_of(shown(*nodes, pod)) == [f"n{place}"]
+
+
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_all_nodes_are_looked_at_before_one_is_chosen(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting_nodes, "ALL_LOOKED_AT", 6)
