@@ -98,7 +98,7 @@ def validating_policies(
             NOT_IGNORED,
             foreign_variables(),
         ),
-        *_warning("gpuledger-words", [new], [serving_pods(dialects)], word_validations(), word_variables(dialects)),
+        *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
     ]
 

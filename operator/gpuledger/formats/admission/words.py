@@ -26,30 +26,26 @@ Json = dict[str, Any]
 LIMITS = "c.?resources.?limits.orValue({})"
 
 
-def serving_pods(dialects: Dialects) -> Json:
+def serving_pods() -> Json:
     """Return the condition that a pod names a resource under a domain of ours; or a word that asks for a GPU."""
     asking = [word.name for word in foreign_words() if word.asks]
     return {
         "name": "names-gpus",
         "expression": f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
-        f"{literal(served_domains(dialects))})) ||\n"
+        f"{literal(served_domains())})) ||\n"
         f"{literal(asking)}.exists(w, w in object.metadata.?annotations.orValue({{}}))",
     }
 
 
 def word_variables(dialects: Dialects) -> list[Json]:
     """Return the variables of the policy: for each rule, the text of what a pod says."""
-    by_domain = {
-        domain: ", ".join(name for name in dialects.resources() if name.startswith(f"{domain}/"))
-        for domain in served_domains(dialects)
-    }
     expressions = {
         "names": literal(dialects.resources()),
-        "domains": table(by_domain),
         "unknown": f"{ALL_CONTAINERS}.map(c,\n"
-        f"  {LIMITS}.map(n, n).filter(n, n.split('/')[0] in variables.domains && !(n in variables.names) &&\n"
-        f"    !({_others('n')}))\n"
-        "  .map(n, 'resource ' + n + ' is not known; known are ' + variables.domains[n.split('/')[0]]).join('; '))\n"
+        f"  {LIMITS}.map(n, n).filter(n, n.split('/')[0] in {literal(served_domains())} &&\n"
+        f"    !(n in variables.names) && !({_others('n')}))\n"
+        "  .map(n, 'resource ' + n + ' is not known; known are ' +\n"
+        "    variables.names.filter(k, k.startsWith(n.split('/')[0] + '/')).join(', ')).join('; '))\n"
         "  .filter(text, text != '').join('; ')",
         **{place: _said(place) for place in ("annotations", "labels")},
         "sandbox": f"object.spec.?runtimeClassName.orValue('').startsWith({literal(KATA)}) ||\n"

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from gpuledger.formats.dialects import selection
 from gpuledger.formats.dialects.request import containers, pod_request
-from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
+from gpuledger.formats.dialects.vendors import vendor_rows
+from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects, Vocabulary
 from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
@@ -134,9 +135,11 @@ def foreign_words() -> tuple[ForeignWord, ...]:
     return _table()
 
 
-def served_domains(dialects: Dialects) -> tuple[str, ...]:
-    """Return the domains under which the resources are that pods ask for cards by."""
-    return tuple(dict.fromkeys(name.partition("/")[0] for name in dialects.resources()))
+@functools.cache
+def served_domains() -> tuple[str, ...]:
+    """Return the domains of the names of resources that are known without any settings."""
+    known = (HAMI, VOLCANO, VOLCANO_CLASSIC, KOORDINATOR, *(row.vocabulary() for row in vendor_rows()))
+    return tuple(dict.fromkeys(name.partition("/")[0] for each in known for name in each.resources))
 
 
 def _names(pod: Json) -> dict[Place, tuple[str, ...]]:
