@@ -31,6 +31,14 @@ def settings_file(workload: Json, container_name: str) -> tuple[str, str] | None
     return None
 
 
+def mounted_file(workload: Json, container_name: str, path: str) -> tuple[str, str] | None:
+    """Return ConfigMap and key of what a container finds at a path, None if that comes from elsewhere."""
+    for container in _containers(workload):
+        if container["name"] == container_name:
+            return _config_map(workload, container, path)
+    return None
+
+
 def scheduler_config_file(workload: Json) -> tuple[str, str] | None:
     """Return ConfigMap and key of kube-scheduler's configuration, None if it comes from elsewhere."""
     for container in _containers(workload):

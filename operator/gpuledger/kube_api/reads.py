@@ -72,6 +72,15 @@ class KubeReads:
         selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._client.pages(PODS, {"fieldSelector": selector})
 
+    async def deployment(self, namespace: str, name: str) -> Json:
+        """Return a Deployment."""
+        return await self._client.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
+
+    async def config_map(self, namespace: str, name: str) -> dict[str, str]:
+        """Return the texts of a ConfigMap, by key."""
+        found = await self._client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        return found.get("data") or {}
+
     def budgets(self, namespace: str) -> AsyncIterator[list[Json]]:
         """Yield the PodDisruptionBudgets of a namespace, page by page."""
         return self._client.pages(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")

@@ -78,8 +78,13 @@ def _lacking(
     for share in missing:
         why = cards.enter(share)
         if not why and pod.scheduler_name not in scheduler_names:
-            why = f"its scheduler is {pod.scheduler_name}: name it in the setting extra_scheduler_names"
+            why = not_served(pod.scheduler_name)
         yield Step(pod.pod, pod.node_name, source, share, why)
+
+
+def not_served(scheduler_name: str) -> str:
+    """Return why a pod of this scheduler is not entered."""
+    return f"its scheduler is {scheduler_name}: name it in the setting extra_scheduler_names"
 
 
 class _Cards:

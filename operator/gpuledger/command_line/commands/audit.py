@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
+from gpuledger.command_line.options import access_options, in_cluster, settings_option
+from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
@@ -54,19 +55,21 @@ def audit(
 ) -> None:
     """Compare the ledger with pods, annotations and nodes, and show every difference.
 
-    Shows only differences that two reads, some seconds apart, have found. Exit status: 0 if nothing was found or all
-    of it was repaired, 1 if something is left, 2 after an error.
+    It takes the settings from the operator's Deployment, unless --settings names a file. Shows only differences that
+    two reads, some seconds apart, have found. Exit status: 0 if nothing was found or all of it was repaired, 1 if
+    something is left, 2 after an error.
     """
     if adopt and not fix:
         raise click.UsageError("--adopt enters shares, so it needs --fix")
     try:
-        settings = read_settings(settings_file)
+        named = named_settings(settings_file)
 
         async def compare(client: KubeClient) -> Report:
             from gpuledger.kube_api.store import KubeStore
             from gpuledger.workflows.repair.audit import Auditor
             from gpuledger.workflows.system_clock import SystemClock
 
+            settings = await settings_in_use(client, named)
             auditor = Auditor(KubeStore(client), audit_settings(settings, settle_s), clock=SystemClock())
             return await auditor.repair(adopt) if fix else await auditor.look()
 

@@ -10,7 +10,8 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
-from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
+from gpuledger.command_line.options import access_options, in_cluster, settings_option
+from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -44,17 +45,18 @@ def migrate(
 ) -> None:
     """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
-    Users can write these annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act, 2
-    after an error.
+    It takes the settings from the operator's Deployment, unless --settings names a file. Users can write these
+    annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act, 2 after an error.
     """
-    settings = read_settings(settings_file)
-    names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
+    named = named_settings(settings_file)
 
     async def move(client: KubeClient) -> Sequence[Step]:
         from gpuledger.kube_api.store import KubeStore
         from gpuledger.workflows.repair.audit import Auditor
         from gpuledger.workflows.system_clock import SystemClock
 
+        settings = await settings_in_use(client, named)
+        names = tuple(dict.fromkeys((*settings.scheduler_names, *OTHER_SCHEDULERS)))
         audited = audit_settings(settings, settle_s=0.0, scheduler_names=names)
         auditor = Auditor(KubeStore(client), audited, clock=SystemClock())
         return await auditor.migrate(settings.scheduler_names, dry_run)

@@ -20,8 +20,8 @@ from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.formats.objects.pod_ends import read_ends
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
-from gpuledger.ledger.findings import Adopt, AuditFinding
-from gpuledger.ledger.migration import Step, plan
+from gpuledger.ledger.findings import Adopt, AuditFinding, AuditFindingKind
+from gpuledger.ledger.migration import Step, not_served, plan
 from gpuledger.model.clock import Clock
 from gpuledger.model.cluster_snapshot import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput, NotFound
@@ -120,13 +120,23 @@ class Auditor:
 
     async def _look(self) -> tuple[ClusterSnapshot, tuple[AuditFinding, ...]]:
         snapshot = await self._read()
-        found = findings(snapshot)
+        found = self._findings(snapshot)
         if found:
             before = {finding.key for finding in found}
             await asyncio.sleep(self._settings.settle_s)
             snapshot = await self._read()
-            found = tuple(finding for finding in findings(snapshot) if finding.key in before)
+            found = tuple(finding for finding in self._findings(snapshot) if finding.key in before)
         return snapshot, found
+
+    def _findings(self, snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
+        return tuple(self._of_others(finding, snapshot) for finding in findings(snapshot))
+
+    def _of_others(self, finding: AuditFinding, snapshot: ClusterSnapshot) -> AuditFinding:
+        """Return a finding about a pod of another scheduler as one that only a person can mend: in the settings."""
+        pod = snapshot.pods.get(finding.pod.uid) if finding.pod else None
+        if pod is None or pod.scheduler_name in self._settings.scheduler_names or not _is_missing(finding):
+            return finding
+        return replace(finding, detail=f"{finding.detail}; {not_served(pod.scheduler_name)}", action=None)
 
     async def _read(self) -> ClusterSnapshot:
         cards = [
@@ -139,9 +149,10 @@ class Auditor:
             nodes |= {node["metadata"]["name"]: self._report(node) for node in page}
         pods: dict[str, PodFacts] = {}
         names = self._settings.scheduler_names
+        ours = {seen.stored.card.node_name for seen in cards}
         async for page in self._store.bound_pods(names):
-            ours = (pod for pod in page if bound_node(pod) and scheduler_of(pod) in names)
-            facts = [self._settings.read_facts(pod) for pod in ours]
+            found = (pod for pod in page if scheduler_of(pod) in names or bound_node(pod) in ours)
+            facts = [self._settings.read_facts(pod) for pod in found if bound_node(pod)]
             pods |= {each.pod.uid: each for each in facts}
         for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
             if other is not None:
@@ -169,6 +180,10 @@ class Auditor:
                 return None
         facts = self._settings.read_facts(found)
         return facts if facts.pod.uid == pod.uid else None
+
+
+def _is_missing(finding: AuditFinding) -> bool:
+    return finding.kind in (AuditFindingKind.NOT_ENTERED, AuditFindingKind.PARTLY_ENTERED)
 
 
 def _named(cards: Iterable[SeenCard]) -> set[Pod]:

@@ -128,11 +128,29 @@ async def test_a_pod_that_is_bound_while_the_lists_are_read_is_no_finding(api: A
 async def test_the_pod_of_a_holder_is_asked_for_when_the_list_does_not_have_it(
     api: ApiServer, auditor: Auditor
 ) -> None:
-    """It may be of another scheduler profile, or the audit was given other settings than the operator."""
+    """It may be of the cluster's own scheduler, whose pods are not listed."""
     api.put_card(FIRST, held())
-    api.put_pod(bound(scheduler_name="another"))
+    api.put_pod(bound(scheduler_name="default-scheduler"))
     assert (await auditor.repair(adopt=False)) == Report((), ())
     assert len(api.called(Operation.READ_POD)) == 1
+
+
+async def test_a_pod_of_another_scheduler_on_our_cards_is_found_and_left_to_a_person(
+    api: ApiServer, auditor: Auditor
+) -> None:
+    """Else an audit would agree while a pod uses a card that the ledger takes for empty."""
+    api.put_pod(bound(scheduler_name="hami-scheduler"))
+    (found,) = (await auditor.repair(adopt=True)).left
+    assert (found.kind, found.action) == (AuditFindingKind.NOT_ENTERED, None)
+    assert found.detail.endswith("its scheduler is hami-scheduler: name it in the setting extra_scheduler_names")
+
+
+async def test_a_pod_of_another_scheduler_on_a_node_without_our_cards_is_no_business_of_the_audit(
+    api: ApiServer, auditor: Auditor
+) -> None:
+    api.put_node(a_node_object("theirs", []))
+    api.put_pod(bound(scheduler_name="hami-scheduler", node_name="theirs"))
+    assert (await auditor.look()) == Report((), ())
 
 
 async def test_another_pod_of_the_same_name_is_another_pod(api: ApiServer, auditor: Auditor) -> None:
