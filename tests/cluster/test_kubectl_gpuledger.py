@@ -150,3 +150,40 @@ def test_without_kubectl_a_client_in_python_reads_and_writes(cluster: Cluster, t
     assert json.loads(run("top", "-o", "json"))["nodes"][0]["node"] == node.name
     assert "takes no new pods: new fan" in run("cordon", f"node/{node.name}", "--reason", "new fan")
     assert _cordons(cluster) == ["new fan"]
+
+
+VOLCANO_JOBS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "jobs.batch.volcano.sh"},
+    "spec": {
+        "group": "batch.volcano.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "Job", "plural": "jobs"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+def test_explain_says_why_a_volcano_job_has_no_pods(cluster: Cluster, plugin: Plugin) -> None:
+    """Its pods come into being only with Volcano's scheduler, so there is nothing else that could say it."""
+    where = ("--operator-url", cluster.installation.view_url)
+    assert "PodGroup" not in plugin.run("explain", "train-worker-0", *where, status=2)
+    crd = cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", VOLCANO_JOBS)
+    try:
+        cluster.plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+        job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "train"}}
+        cluster.request("POST", "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs", job)
+        for name in ("train", "train-worker-0"):
+            said = plugin.run("explain", name, *where, status=2)
+            assert "Volcano's scheduler has let its PodGroup in" in said
+        assert "PodGroup" not in plugin.run("explain", "other", *where, status=2)
+    finally:
+        cluster.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}")

@@ -73,6 +73,14 @@ def _refusal(error: urllib.error.HTTPError) -> BadInput | NotFound:
     return BadInput(f"the operator answers {error.code}: {text or error.reason}")
 
 
+def is_volcano_job(namespace: str, name: str, kubeconfig: str | None, context: str | None) -> bool:
+    """Tell whether a Volcano Job has this name, or would have a pod of it; no if the cluster does not say."""
+    with contextlib.suppress(ApiError, BadInput), cluster_access(kubeconfig, context) as access:
+        jobs = access.read(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")["items"]
+        return any(name == job["metadata"]["name"] or name.startswith(f"{job['metadata']['name']}-") for job in jobs)
+    return False
+
+
 def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str | None, context: str | None) -> Json:
     """Return the operator's answer, by its address or, without one, through a port-forward. Raises as `View.ask`."""
     token = os.environ.get("GPULEDGER_TOKEN")

@@ -14,7 +14,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
 from gpuledger.command_line.names import KIND_OF, one_object
-from gpuledger.command_line.operator_view import ask
+from gpuledger.command_line.operator_view import ask, is_volcano_job
 from gpuledger.command_line.options import (
     access_options,
     completed_names,
@@ -23,6 +23,7 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
+from gpuledger.model.errors import NotFound
 from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
@@ -56,7 +57,14 @@ def explain(
     with errors_shown():
         pod = pod_named(names)
         namespace = namespace or namespace_of(kubeconfig, context)
-        found = ask("/v1/explain", {"pod": f"{namespace}/{pod}"}, operator_url, kubeconfig, context)
+        try:
+            found = ask("/v1/explain", {"pod": f"{namespace}/{pod}"}, operator_url, kubeconfig, context)
+        except NotFound as error:
+            if is_volcano_job(namespace, pod, kubeconfig, context):
+                from gpuledger.formats.inspection import VOLCANO_JOB
+
+                raise NotFound(f"{error}; {VOLCANO_JOB}") from error
+            raise
         out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
         placed = is_placed(found)
     sys.exit(0 if placed else 1)
