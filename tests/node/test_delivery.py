@@ -284,6 +284,7 @@ def test_a_request_in_any_of_the_configured_words_is_served(gpu: GpuNode) -> Non
     gpu.create(
         gpu_pod("volcano", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2000}),
         gpu_pod("classic", {"volcano.sh/gpu-memory": 1000, "volcano.sh/gpu-number": 1}),
+        gpu_pod("koordinator", {"koordinator.sh/gpu.shared": 2, "koordinator.sh/gpu-memory": "2Gi"}),
     )
-    gpu.wait_running("volcano", "classic")
-    gpu.check("volcano", "classic")
+    gpu.wait_running("volcano", "classic", "koordinator")
+    gpu.check("volcano", "classic", "koordinator")

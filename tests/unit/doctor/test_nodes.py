@@ -231,11 +231,15 @@ def test_programs_that_only_look_like_a_plugin_are_none(found: Found) -> None:
 
 
 def test_another_scheduler_for_a_name_that_is_ours() -> None:
-    pods = [plugin(HAMIS, name="vgpu-scheduler-extender"), plugin("docker.io/volcanosh/vc-scheduler:v1.15.0", "main")]
+    pods = [
+        plugin(HAMIS, name="vgpu-scheduler-extender"),
+        plugin("docker.io/volcanosh/vc-scheduler:v1.15.0", "main"),
+        plugin("registry.example.com/koordinator-sh/koord-scheduler:v1.8.0", "main"),
+    ]
     assert examine(healthy(pods=pods)).findings == ()
-    both = Settings(extra_scheduler_names=("hami-scheduler", "volcano"))
+    both = Settings(extra_scheduler_names=("hami-scheduler", "volcano", "koord-scheduler"))
     findings = examine(healthy(both, pods=pods)).findings
-    assert [each.kind.value for each in findings] == ["scheduler-twice", "scheduler-twice"]
+    assert [each.kind.value for each in findings] == ["scheduler-twice"] * 3
     assert (
         examine(healthy(both, pods=[plugin(HAMIS)], our_pods=[OPERATOR], nodes=[hami()], cards=IN_LEDGER)).findings
         == ()

@@ -485,7 +485,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     api = ApiServer()
     nodes = [a_node_object(f"node-{number}", cards_of(f"node-{number}", 8, memory_mib=40_960)) for number in range(3)]
     examples = read_objects([str(ROOT / "examples")])
-    assert len(examples.pods) == 14
+    assert len(examples.pods) == 15
     for node in nodes:
         api.put_node(node)
         for card in cards_of(node["metadata"]["name"], 8, memory_mib=40_960):
@@ -517,7 +517,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         if each.outcome.node_name
     }
     assert simulated == given
-    assert len(given) == 10
+    assert len(given) == 11
 
 
 # How it is called.

@@ -16,7 +16,11 @@ OURS, NVIDIAS, HAMIS, VOLCANOS = "gpuledger's", "NVIDIA's", "HAMi's", "Volcano's
 
 HAMI_IMAGE = re.compile(r"(?:^|/)hami(?::[^/]*)?$")
 
-SCHEDULERS = {"hami-scheduler": (HAMI_IMAGE, "scheduler-extender"), "volcano": (re.compile("vc-scheduler"), "")}
+SCHEDULERS = {
+    "hami-scheduler": (HAMI_IMAGE, "scheduler-extender"),
+    "volcano": (re.compile("vc-scheduler"), ""),
+    "koord-scheduler": (re.compile("koord-scheduler"), ""),
+}
 """Scheduler name that another system serves by default -> its scheduler's image, and a word of the program's name."""
 
 CLASHING = (frozenset((HAMIS, NVIDIAS)),)
