@@ -118,7 +118,7 @@ def test_an_operator_that_nobody_restarts_ends_by_itself_and_has_written_nothing
     operator = cluster.installation.operator
     assert operator is not None
     cluster.wait(lambda: not operator.alive, "the operator has ended")
-    assert operator.returncode == 1
+    assert operator.returncode == 2
     assert "the API server's data was restored from an older state" in operator.log_text()
     assert holders(cluster) == copied
 
