@@ -63,7 +63,7 @@ REFUSED: list[tuple[Json, str]] = [
     ),
     ({SHARED: 0, BYTES: "8Gi"}, f"on 0 GPUs: set {SHARED} to 1 or more, or drop the rest"),
     ({COUNT: 1, SHARED: 1, RATIO: 50}, f"counts its cards twice, as {COUNT} and as {SHARED}: keep one"),
-    ({RATIO: 200_000}, "is more than 102400; it is percent, summed up over the container's cards"),
+    ({RATIO: 102_401}, "is more than 102400; it is percent, summed up over the container's cards"),
     ({"huawei.com/Ascend310P-memory": 30_000}, "30k is more than 24576; it is MiB per card"),
 ]
 """Limits that no node can serve, and how the policies' sentence ends."""
