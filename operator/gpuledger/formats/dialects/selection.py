@@ -152,13 +152,17 @@ def _numa_bind(annotations: Mapping[str, object]) -> bool:
 def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the first policy of the first annotation that has one, and what to say of the words passed over."""
     warnings: list[str] = []
-    for name in names:
+    for position, name in enumerate(names):
         words = _entries(annotations, (name,))
         for place, word in enumerate(words):
             if word in POLICIES:
                 rest = ", ".join(words[place + 1 :])[:64]
                 if rest:
                     warnings.append(f"annotation {name}: the first policy counts, {word}; {rest} has no effect")
+                others = names[position + 1 :]
+                warnings += (
+                    f"annotation {other} has no effect: {name} counts" for other in others if other in annotations
+                )
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
                 raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; policies are {', '.join(POLICIES)}")

@@ -116,6 +116,12 @@ def test_further_policies_of_a_list_are_named(value: str, said: str) -> None:
     assert any(said in text for text in texts(a_pod(annotations={"hami.io/gpu-scheduler-policy": value})))
 
 
+def test_a_policy_under_a_second_prefix_is_named() -> None:
+    annotations = {"nvidia.com/gpu-scheduler-policy": "binpack", "hami.io/gpu-scheduler-policy": "spread"}
+    said = "annotation hami.io/gpu-scheduler-policy has no effect: nvidia.com/gpu-scheduler-policy counts"
+    assert texts(a_pod(annotations=annotations)) == [said]
+
+
 def test_many_unknown_names_give_few_warnings() -> None:
     found = texts(a_pod({f"nvidia.com/{'x' * 300}{n}": "1" for n in range(5000)}))
     assert len(found) == MOST_WARNINGS + 1
