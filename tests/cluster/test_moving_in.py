@@ -1,5 +1,9 @@
 """Moving in over HAMi, as the preset has it: no card is given away under a pod that the ledger does not know."""
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,3 +136,49 @@ def test_with_the_preset_the_share_is_entered_and_what_is_left_is_given_out(by_t
     assert sorted(holder_names(cluster)) == ["old", "small"]
     cluster.wait_refused("large", "no card with 12000 MiB free")
     wait_phase(cluster, "Ready")
+
+
+def command(cluster: Cluster, name: str, *arguments: str, status: int) -> list[Json]:
+    """Run one of our commands as an administrator; return what it prints as JSON."""
+    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
+    words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return list(json.loads(done.stdout))
+
+
+def as_hami_counts(cluster: Cluster) -> Counter[str]:
+    """Return MiB by card as HAMi's scheduler adds them up, from the annotations of pods that have a node of its."""
+    used: Counter[str] = Counter()
+    for each in cluster.request("GET", PODS)["items"]:
+        annotations = each["metadata"].get("annotations") or {}
+        if "hami.io/vgpu-node" in annotations:
+            containers = annotations["hami.io/vgpu-devices-allocated"].split(";")
+            for device in (device for container in containers for device in container.split(":") if device):
+                uuid, _, memory_mib, _ = device.split(",")
+                used[uuid] += int(memory_mib)
+    return used
+
+
+def test_the_way_in_and_back_to_hami(by_a_person: Cluster) -> None:
+    """As docs/moving-over.md has it: no step leaves a pod uncounted, on either side."""
+    cluster = by_a_person
+    run(cluster, "old")
+    wait_phase(cluster, "Unaccounted")
+    (found,) = command(cluster, "audit", status=1)
+    assert (found["kind"], found["pod"]) == ("not-entered", "default/old")
+    (step,) = command(cluster, "migrate", "--dry-run", status=0)
+    assert (step["card"], step["memoryMiB"], step["conflict"]) == (CARD, 12_000, "")
+    assert holder_names(cluster) == []
+    assert command(cluster, "migrate", status=0) == [step]
+    assert holder_names(cluster) == ["old"]
+    wait_phase(cluster, "Ready")
+    assert command(cluster, "audit", status=0) == []
+    cluster.create(pod("beside", {COUNT: 1, MEMORY: 4_000, CORES: 30}))
+    cluster.wait_bound("beside")
+    assert sorted(holder_names(cluster)) == ["beside", "old"]
+    cluster.installation.kill_operator()
+    try:
+        assert as_hami_counts(cluster) == {CARD: 16_000}
+    finally:
+        cluster.installation.start_operator()

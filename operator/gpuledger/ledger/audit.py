@@ -143,9 +143,18 @@ class _Audit:
             yield _finding(AuditFindingKind.HOLDS_MORE, pod.node_name, "", pod, f"it holds cards {cards}")
             return
         detail = _annotation_differs(pod, rightful)
-        if detail:
+        if detail and not self._others_say_so(pod, rightful):
             action = Annotate(pod.pod, tuple(rightful))
             yield _finding(AuditFindingKind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
+
+    def _others_say_so(self, pod: PodFacts, rightful: Sequence[Share]) -> bool:
+        """Tell whether a pod has no annotation of ours, and the one of the system that placed it names these cards."""
+        if pod.annotated is not None or pod.bad_annotation or pod.old is None:
+            return False
+        try:
+            return not missing_shares(pod, rightful, self)
+        except BadInput:
+            return False
 
     def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[AuditFinding]:
         asked = f"it asks for {_count(request.cards, 'card')} and holds {len(here)}"

@@ -21,7 +21,7 @@ from gpuledger.ledger.findings import (
 )
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, PodFacts, SeenCard
+from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
@@ -245,6 +245,17 @@ def test_an_annotation_that_differs_is_written_from_the_ledger(pod: PodFacts, de
     found = the_finding(a_world(stored(HERE, HOLDER), stored(SECOND), pods=[pod]))
     assert (found.kind, found.detail) == (AuditFindingKind.ANNOTATION_DIFFERS, detail)
     assert found.action == Annotate(a_pod("a"), (SHARE,))
+
+
+@pytest.mark.parametrize(("card", "expected"), [(HERE, []), (SECOND, [AuditFindingKind.ANNOTATION_DIFFERS])])
+def test_a_pod_of_another_system_needs_no_annotation_of_ours_while_its_own_names_its_cards(
+    card: Card, expected: list[AuditFindingKind]
+) -> None:
+    """Else an audit right after a migration would find every pod that was migrated."""
+    told = OldDevices("hami.io/vgpu-devices-allocated", (AnnotatedCard("main", card.uuid, 1_000, 0),))
+    pod = replace(bound("a"), annotated=None, old=told)
+    found = findings(a_world(stored(HERE, HOLDER), stored(SECOND), pods=[pod]))
+    assert [each.kind for each in found] == expected
 
 
 def test_an_annotation_on_a_pod_that_asks_for_no_card_is_emptied() -> None:
