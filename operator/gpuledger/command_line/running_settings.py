@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
 from gpuledger.command_line.options import read_settings
-from gpuledger.model.errors import ApiError, BadInput, NotFound
+from gpuledger.model.errors import BadInput, Denied, NotFound
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -44,11 +43,11 @@ async def settings_in_use(client: KubeClient, named: Settings | None) -> Setting
         deployment = await reads.deployment(NAMESPACE, DEPLOYMENT)
     except NotFound:  # it runs outside, or is not installed yet
         return Settings()
-    except ApiError as error:
+    except Denied as error:
         raise BadInput(f"the operator's settings can't be read: {error}; name them by --settings") from error
     try:
         return await _of_deployment(reads, deployment)
-    except (ApiError, BadInput, ValueError, yaml.YAMLError, click.ClickException) as error:
+    except (BadInput, Denied, NotFound, ValueError, click.ClickException) as error:
         message = error.message if isinstance(error, click.ClickException) else str(error)
         where = f"Deployment {NAMESPACE}/{DEPLOYMENT}"
         raise BadInput(f"the settings of {where} can't be read: {message}; name them by --settings") from error
@@ -61,9 +60,7 @@ async def _of_deployment(reads: KubeReads, deployment: Json) -> Settings:
     place = settings_file(deployment, CONTAINER)
     if place is None:
         return Settings()
-    values = yaml.safe_load(await _text(reads, *place)) or {}
-    if not isinstance(values, dict):
-        raise BadInput("they are not a list of `option: value` lines")
+    values = _read(await _text(reads, *place))
     texts = {}
     for option in FILES:
         path = values.get(option)
@@ -73,8 +70,22 @@ async def _of_deployment(reads: KubeReads, deployment: Json) -> Settings:
     return _with_files(values, texts)
 
 
+def _read(text: str) -> Json:
+    import yaml
+
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise BadInput(str(error)) from error
+    if not isinstance(values, dict):
+        raise BadInput("they are not a list of `option: value` lines")
+    return values
+
+
 def _with_files(values: Json, texts: dict[str, str]) -> Settings:
     """Return settings whose files have these texts here."""
+    import yaml
+
     with tempfile.TemporaryDirectory() as folder:
         for option, text in texts.items():
             file = Path(folder) / option
