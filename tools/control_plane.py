@@ -341,6 +341,21 @@ class ControlPlane:
         """Return the status of a GET as admin on this machine, whatever the certificate, None where nobody answers."""
         return _http_status(url, self._token)
 
+    def wait_established(self, crd: str, timeout_s: float = 30.0) -> None:
+        """Wait until the API server serves a CRD. Raises ControlPlaneError.
+
+        kubectl fails at once on one that has no conditions yet.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.kubectl("wait", "--for=condition=Established", f"crd/{crd}", f"--timeout={timeout_s:g}s")
+                return
+            except ControlPlaneError as error:
+                if "accessor error" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
     def metrics_of(self, url: str) -> dict[str, float]:
         """Return what a program's /metrics says to an admin: sample name with its labels -> value."""
         request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310

@@ -59,7 +59,7 @@ class Installation:
     def install(self) -> None:
         """Apply CRD and manifests, and take the service account's token. Raises ControlPlaneError."""
         self.plane.kubectl("apply", "-k", str(MANIFESTS))
-        self.plane.kubectl("wait", "--for=condition=Established", "crd/gpuallocations.gpuledger.dev", "--timeout=30s")
+        self.plane.wait_established("gpuallocations.gpuledger.dev")
         # Nothing here runs containers: the Deployment's two programs are started as processes instead.
         self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
         self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)

@@ -66,7 +66,7 @@ def ledger() -> Iterator[ControlPlane]:
     """Yield a control plane that knows cards. gpuledger does not run: it would take care of those that tests make."""
     with ControlPlane.run() as plane:
         plane.kubectl("apply", "-f", str(CRD))
-        plane.kubectl("wait", "--for=condition=Established", "-f", str(CRD))
+        plane.wait_established("gpuallocations.gpuledger.dev")
         yield plane
 
 

@@ -246,7 +246,7 @@ def test_the_ledger_outlives_the_release_and_the_next_one_takes_it_over(
     plane: ControlPlane, user: Connection, release: Release
 ) -> None:
     release.must("install")
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+    plane.wait_established(CRD)
     user.request("POST", ALLOCATIONS, CARD)
     release.must("uninstall")
     assert user.request("GET", f"{ALLOCATIONS}/gpu-1")["spec"]["uuid"] == "GPU-1"

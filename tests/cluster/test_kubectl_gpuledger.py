@@ -178,7 +178,7 @@ def test_explain_says_why_a_volcano_job_has_no_pods(cluster: Cluster, plugin: Pl
     assert "PodGroup" not in plugin.run("explain", "train-worker-0", *where, status=2)
     crd = cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", VOLCANO_JOBS)
     try:
-        cluster.plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+        cluster.plane.wait_established(crd["metadata"]["name"])
         job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "train"}}
         cluster.request("POST", "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs", job)
         for name in ("train", "train-worker-0"):
