@@ -1,5 +1,7 @@
 """A cluster that ran HAMi or Volcano before, and has the manifests that serve HAMi's scheduler's account, too."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,3 +20,10 @@ def moved_over(settings: Mapping[str, object]) -> Iterator[Cluster]:
         cluster = Cluster(plane, installation)
         yield cluster
         cluster.close()
+
+
+def command(cluster: Cluster, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of our commands as an administrator."""
+    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
+    words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

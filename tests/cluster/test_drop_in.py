@@ -1,8 +1,6 @@
 """Over a cluster that runs HAMi or Volcano already: its manifests, registers and device plugins go on working."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 import yaml
 
 from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
-from cluster.moved_over import moved_over
+from cluster.moved_over import command, moved_over
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
 
 Json = dict[str, Any]
@@ -334,13 +332,6 @@ def test_migrate_shows_first_and_then_does_what_it_has_shown(cluster: Cluster) -
         assert [step["pod"] for step in migrate(cluster)] == ["default/second"]
     finally:
         cluster.installation.start_operator()
-
-
-def command(cluster: Cluster, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of our commands as an administrator."""
-    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
-    words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
 def migrate(cluster: Cluster, *options: str) -> list[Json]:

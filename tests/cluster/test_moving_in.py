@@ -1,8 +1,6 @@
 """Moving in over HAMi, as the preset has it: no card is given away under a pod that the ledger does not know."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 import yaml
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
-from cluster.moved_over import moved_over
+from cluster.moved_over import command, moved_over
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from installation import MANIFESTS
 
@@ -138,11 +136,9 @@ def test_with_the_preset_the_share_is_entered_and_what_is_left_is_given_out(by_t
     wait_phase(cluster, "Ready")
 
 
-def command(cluster: Cluster, name: str, *arguments: str, status: int) -> list[Json]:
-    """Run one of our commands as an administrator; return what it prints as JSON."""
-    files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
-    words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+def found(cluster: Cluster, name: str, *arguments: str, status: int) -> list[Json]:
+    """Return what one of our commands prints as JSON; it ends with this status."""
+    done = command(cluster, name, *arguments)
     assert done.returncode == status, (done.stdout, done.stderr)
     return list(json.loads(done.stdout))
 
@@ -165,15 +161,15 @@ def test_the_way_in_and_back_to_hami(by_a_person: Cluster) -> None:
     cluster = by_a_person
     run(cluster, "old")
     wait_phase(cluster, "Unaccounted")
-    (found,) = command(cluster, "audit", status=1)
-    assert (found["kind"], found["pod"]) == ("not-entered", "default/old")
-    (step,) = command(cluster, "migrate", "--dry-run", status=0)
+    (lack,) = found(cluster, "audit", status=1)
+    assert (lack["kind"], lack["pod"]) == ("not-entered", "default/old")
+    (step,) = found(cluster, "migrate", "--dry-run", status=0)
     assert (step["card"], step["memoryMiB"], step["conflict"]) == (CARD, 12_000, "")
     assert holder_names(cluster) == []
-    assert command(cluster, "migrate", status=0) == [step]
+    assert found(cluster, "migrate", status=0) == [step]
     assert holder_names(cluster) == ["old"]
     wait_phase(cluster, "Ready")
-    assert command(cluster, "audit", status=0) == []
+    assert found(cluster, "audit", status=0) == []
     cluster.create(pod("beside", {COUNT: 1, MEMORY: 4_000, CORES: 30}))
     cluster.wait_bound("beside")
     assert sorted(holder_names(cluster)) == ["beside", "old"]

@@ -269,8 +269,8 @@ class ClusterAccess:
         """Return the proxy, which may not serve yet, and its socket. Raises BadInput where no cluster is named."""
         from gpuledger.kube_api.kubeconfig import persons_files
 
-        persons_files(self._named[0])  # kubectl itself would try port 8080 of this machine
         if self._directory is None:
+            persons_files(self._named[0])  # kubectl itself would try port 8080 of this machine
             self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # no other user may enter it
         socket = f"{self._directory.name}/proxy"
         if self._proxy is None:

@@ -101,22 +101,27 @@ def in_cluster(kubeconfig: str | None, context: str | None, work: Callable[[Kube
 
     with errors_shown(), cluster_access(kubeconfig, context) as access:
         access.open()
-        try:
-            with where_asked():
-                return asyncio.run(go(access))
-        except NotFound as error:
-            raise BadInput(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
+        with _crd_asked(), where_asked():
+            return asyncio.run(go(access))
+
+
+@contextlib.contextmanager
+def _crd_asked() -> Iterator[None]:
+    """Have an API server that does not know a path ask, too, whether the CRD is there."""
+    try:
+        yield
+    except NotFound as error:
+        raise BadInput(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
 
 
 @contextlib.contextmanager
 def ended_by_errors() -> Iterator[None]:
     """Have errors end a program of the cluster with a message and 2."""
     try:
-        yield
+        with _crd_asked():
+            yield
     except KeyboardInterrupt:
         sys.exit(130)
-    except NotFound as error:
-        raise Failed(f"{error}; is the CRD installed? kubectl apply -k manifests/") from error
     except (GpuledgerError, OSError) as error:
         raise Failed(str(error)) from error
 

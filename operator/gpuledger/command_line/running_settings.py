@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from gpuledger.command_line.options import read_settings
+from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.model.errors import BadInput, Denied, NotFound
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NAMESPACE, DEPLOYMENT, CONTAINER = "gpuledger-system", "gpuledger", "operator"
+DEPLOYMENT, CONTAINER = "gpuledger", "operator"
 FILES = ("hami_config_file", "volcano_config_file", "vendors_file", "node_config_file")
 """Settings that name files, which the operator gets from ConfigMaps, too."""
 
@@ -40,17 +39,16 @@ async def settings_in_use(client: KubeClient, named: Settings | None) -> Setting
         return named
     reads = KubeReads(client)
     try:
-        deployment = await reads.deployment(NAMESPACE, DEPLOYMENT)
+        deployment = await reads.deployment(LEASE_NAMESPACE, DEPLOYMENT)
     except NotFound:  # it runs outside, or is not installed yet
         return Settings()
     except Denied as error:
         raise BadInput(f"the operator's settings can't be read: {error}; name them by --settings") from error
     try:
         return await _of_deployment(reads, deployment)
-    except (BadInput, Denied, NotFound, ValueError, click.ClickException) as error:
-        message = error.message if isinstance(error, click.ClickException) else str(error)
-        where = f"Deployment {NAMESPACE}/{DEPLOYMENT}"
-        raise BadInput(f"the settings of {where} can't be read: {message}; name them by --settings") from error
+    except (BadInput, Denied, NotFound) as error:
+        where = f"Deployment {LEASE_NAMESPACE}/{DEPLOYMENT}"
+        raise BadInput(f"the settings of {where} can't be read: {error}; name them by --settings") from error
 
 
 async def _of_deployment(reads: KubeReads, deployment: Json) -> Settings:
@@ -84,20 +82,18 @@ def _read(text: str) -> Json:
 
 def _with_files(values: Json, texts: dict[str, str]) -> Settings:
     """Return settings whose files have these texts here."""
-    import yaml
+    from gpuledger.doctor.config_maps import settings_from
 
     with tempfile.TemporaryDirectory() as folder:
         for option, text in texts.items():
             file = Path(folder) / option
             file.write_text(text, encoding="utf-8")
             values[option] = str(file)
-        copied = Path(folder) / "settings.yaml"
-        copied.write_text(yaml.safe_dump(values), encoding="utf-8")
-        return read_settings(copied)
+        return settings_from(values)
 
 
 async def _text(reads: KubeReads, config_map: str, key: str) -> str:
-    data = await reads.config_map(NAMESPACE, config_map)
+    data = await reads.config_map(LEASE_NAMESPACE, config_map)
     if key not in data:
-        raise BadInput(f"ConfigMap {NAMESPACE}/{config_map} has no key {key}")
+        raise BadInput(f"ConfigMap {LEASE_NAMESPACE}/{config_map} has no key {key}")
     return data[key]

@@ -54,8 +54,16 @@ def read_settings(text: str) -> Settings:
         values = yaml.safe_load(text) or {}
         if not isinstance(values, dict):
             raise BadInput("settings: the file must be a list of `option: value` lines")
-        return with_config_files(Settings().changed(values), values)
     except (ValueError, yaml.YAMLError) as error:
+        raise BadInput(str(error)) from error
+    return settings_from(values)
+
+
+def settings_from(values: Json) -> Settings:
+    """Return the settings with these values, and with what the files say that they name. Raises BadInput."""
+    try:
+        return with_config_files(Settings().changed(values), values)
+    except ValueError as error:
         raise BadInput(str(error)) from error
 
 

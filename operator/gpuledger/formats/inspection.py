@@ -290,12 +290,13 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
 def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]) -> list[str]:
     """Return a sentence for each resource of a known vendor in a container that asks for no card in a name of ours."""
     domains = {name.partition("/")[0] for name in dialects.resources()}
+    told = {each.name for each in said}
     return [
         f"container {container['name']}, {name}: no name of gpuledger's, so this is left to the plugin that serves it"
         for (container, _), shown in zip(containers(pod), found, strict=True)
         for name in (container.get("resources") or {}).get("limits") or {}
         if shown["readable"] and not shown["request"] and name.partition("/")[0] in domains
-        if name not in dialects.by_name and not any(f"resource {name} " in each.text for each in said)
+        if name not in dialects.by_name and name not in told
     ]
 
 

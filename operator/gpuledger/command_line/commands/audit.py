@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import access_options, in_cluster, settings_option
+from gpuledger.command_line.options import Failed, access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from gpuledger.workflows.repair.audit import AuditSettings, Report
 
 Json = dict[str, Any]
-
-
-class AuditFailed(click.ClickException):
-    """An error that kept the audit from its end."""
-
-    exit_code = 2  # 1 would say that the ledger is wrong
 
 
 @click.command()
@@ -75,7 +69,7 @@ def audit(
 
         report = in_cluster(kubeconfig, context, compare)
     except click.ClickException as error:
-        raise AuditFailed(error.message) from error
+        raise Failed(error.message) from error  # 1 would say that the ledger is wrong
     except Exception:
         logging.exception("the audit failed")
         command.exit(2)

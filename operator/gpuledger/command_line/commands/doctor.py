@@ -17,9 +17,9 @@ from gpuledger.command_line.options import (
     access_options,
     errors_shown,
     output_option,
-    read_settings,
     settings_option,
 )
+from gpuledger.command_line.running_settings import named_settings
 from gpuledger.doctor.finding import Finding, FindingKind, Severity
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Terminal, table
@@ -110,7 +110,7 @@ def _examined(
 
 def _settings_of(file: Path | None) -> Settings | None:
     try:
-        return None if file is None else read_settings(file)
+        return named_settings(file)
     except click.ClickException as error:
         raise BadInput(error.message) from error
 

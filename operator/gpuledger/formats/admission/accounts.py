@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ FOREIGN_ANNOTATIONS = (
 """Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
 
+@functools.cache
 def vendors_annotations() -> tuple[str, ...]:
     """Return the annotations by which the table tells other vendors' own device plugins of a pod's cards."""
     every = (each for row in vendor_rows() if (each := row.assignment_annotations()) is not None)
@@ -117,11 +119,11 @@ def forged(annotations: Mapping[str, object]) -> str:
     """Return what to say of the annotations of a new pod that is not from us, an empty string for nothing."""
     if DEVICES_ANNOTATION in annotations:
         return ONLY_OURS
+    foreign = {*FOREIGN_ANNOTATIONS, *vendors_annotations()}
     found = sorted(
         name
         for name in annotations
-        if name in (*FOREIGN_ANNOTATIONS, *vendors_annotations())
-        or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
+        if name in foreign or (name.startswith(FOREIGN_PREFIX) and name.endswith(FOREIGN_ENDINGS))
     )
     return ONLY_SCHEDULERS + ", ".join(found) if found else ""
 

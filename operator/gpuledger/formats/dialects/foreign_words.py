@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib import resources
@@ -70,6 +70,8 @@ class PodWarning:
 
     kind: WarningKind
     text: str
+    name: str = field(default="", compare=False)
+    """The word that it is about, uncut; empty if it is about no single one."""
 
 
 Place = Literal["annotations", "labels", "resources"]
@@ -178,7 +180,8 @@ def _found(pod: Json, names: Mapping[Place, tuple[str, ...]], dialects: Dialects
             word = _word(name, place)
             if word is not None:
                 if not word.silent:
-                    yield PodWarning(WarningKind.FOREIGN, f"{SINGULAR[place]} {name[:LONGEST_NAME]} {word.answer}")
+                    text = f"{SINGULAR[place]} {name[:LONGEST_NAME]} {word.answer}"
+                    yield PodWarning(WarningKind.FOREIGN, text, name)
             elif place != "labels" and name.partition("/")[0] in own.domains:
                 yield from _unknown(name, place, own)
 
@@ -191,7 +194,7 @@ def _unknown(name: str, place: Place, own: _Own) -> Iterator[PodWarning]:
     near = _nearest(name, own.resources if place == "resources" else own.annotations)
     if near or place == "resources" or domain == OWN_DOMAIN:
         meant = f": did you mean {near}?" if near else f": nothing under {domain} is called so here"
-        yield PodWarning(WarningKind.UNKNOWN, f"{SINGULAR[place]} {name[:LONGEST_NAME]} is not known{meant}")
+        yield PodWarning(WarningKind.UNKNOWN, f"{SINGULAR[place]} {name[:LONGEST_NAME]} is not known{meant}", name)
 
 
 def _sandbox(pod: Json) -> Iterator[PodWarning]:
@@ -228,7 +231,7 @@ def _vocabulary(vocabularies: tuple[Vocabulary, ...]) -> _Own:
     ]
     # The vendors' own selectors: use_uuid, avoid_uuid, and what else there is of these.
     selectors = [each.name for each in fields(Vocabulary) if each.name.startswith(("use_", "avoid_"))]
-    chosen += [getattr(each, field) for each in vocabularies for field in selectors if getattr(each, field)]
+    chosen += [getattr(each, name) for each in vocabularies for name in selectors if getattr(each, name)]
     domains = {name.partition("/")[0] for name in (*asked, *chosen)}
     return _Own(asked, tuple(dict.fromkeys(chosen)), frozenset(domains))
 

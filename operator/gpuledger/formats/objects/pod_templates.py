@@ -39,7 +39,7 @@ class PodTemplate:
 
 def pod_templates(document: Mapping[str, Any]) -> list[PodTemplate]:
     """Return the templates of an object, none if it makes no pods. Raises BadInput for a bad number of copies."""
-    return [each for each in _search(document) if isinstance(each, PodTemplate)]
+    return list(_search(document))
 
 
 def resources_elsewhere(document: Mapping[str, Any], resources: Collection[str]) -> list[str]:
