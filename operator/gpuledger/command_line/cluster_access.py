@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.model.errors import ApiError, BadInput, Unreachable
+from gpuledger.model.errors import ApiError, BadInput, GpuledgerError, Unreachable
 
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
@@ -71,7 +71,7 @@ class Helper:
         """Start it; it is ready when it prints a line with this pattern."""
         self._name = f"{Path(argv[0]).name} {argv[1]}"
         self._ready = ready
-        self._found: re.Match[str] | None = None
+        self._found: re.Match[str] | GpuledgerError | None = None
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
         setpriv = shutil.which("setpriv")  # Linux' way to end it even after a SIGKILL of this program
@@ -86,9 +86,15 @@ class Helper:
 
     def wait(self) -> re.Match[str]:
         """Wait until it is ready; return what has said so. Raises BadInput or ApiError, in kubectl's words."""
-        with self._lock:  # several threads may wait for it
-            self._found = self._found or self._first()
-            return self._found
+        with self._lock:  # several threads may wait for it, and each is told
+            if self._found is None:
+                try:
+                    self._found = self._first()
+                except GpuledgerError as error:
+                    self._found = error
+        if isinstance(self._found, GpuledgerError):
+            raise self._found
+        return self._found
 
     def _first(self) -> re.Match[str]:
         assert self._process.stdout  # noqa: S101 - it was asked for

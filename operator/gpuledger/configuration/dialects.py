@@ -19,6 +19,7 @@ from gpuledger.formats.dialects.vocabulary import (
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
+from gpuledger.model.request import NVIDIAS_COUNT
 
 
 def dialects_of(settings: Settings) -> Dialects:
@@ -61,7 +62,9 @@ def dialects_of(settings: Settings) -> Dialects:
     key, _, value = settings.node_label.partition("=")
     label = (key, value) if key else None
     registers = tuple(_registers(settings, rows))
-    return Dialects((*nvidia, *others), registers, assignments, label, settings.most_containers)
+    counted = any(each.count == NVIDIAS_COUNT for each in nvidia)
+    elsewhere = NVIDIAS_COUNT if label and settings.whole_gpus_elsewhere and counted else ""
+    return Dialects((*nvidia, *others), registers, assignments, label, elsewhere, settings.most_containers)
 
 
 def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:

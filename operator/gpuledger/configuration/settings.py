@@ -36,6 +36,9 @@ class Settings:
     )
 
     node_label: str = option("", "Label, key=value, that selects our nodes; empty: all nodes that register cards.")
+    whole_gpus_elsewhere: bool = option(
+        True, "Pods that only count nvidia.com/gpu may go to nodes without node_label, where NVIDIA's plugin serves it."
+    )
     node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission makes pods tolerate it.")
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")

@@ -19,7 +19,7 @@ from gpuledger.controller.web.view_access import access_for
 from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.reads import ALLOCATIONS, OUR_PODS, PODS, KubeReads, leases_in, pods_in
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, followed_pods, leases_in, pods_in
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
@@ -134,7 +134,7 @@ async def _follow_pods(operator: Operator) -> None:
 
         return listed
 
-    await follow(operator.client, PODS, {"fieldSelector": OUR_PODS}, observer.any_pod, listing)
+    await follow(operator.client, PODS, followed_pods(observer.follows_all), observer.any_pod, listing)
 
 
 async def _follow_cards(operator: Operator) -> None:

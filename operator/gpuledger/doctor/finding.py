@@ -221,7 +221,8 @@ class FindingKind(StrEnum):
         "node-not-shared",
         W,
         "A node has GPUs, but none of them is in the ledger: no agent registers them.",
-        "kubectl label node NODE gpuledger.dev/agent=true, if no other device plugin serves its cards",
+        "kubectl label node NODE gpuledger.dev/agent=true, if no other device plugin serves its cards; if NVIDIA's "
+        "does, set node_label: nodes without that label get pods that only count GPUs",
     )
     AGENT_ABSENT = (
         "agent-absent",

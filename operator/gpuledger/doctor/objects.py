@@ -15,8 +15,6 @@ Json = dict[str, Any]
 NAME_LABEL = "app.kubernetes.io/name"
 OPERATOR_APP = "gpuledger"
 AGENT_APP = "gpuledger-agent"
-AGENT_LABEL = "gpuledger.dev/agent"
-"""Of a node on which the DaemonSet of the agents runs, with the value "true"."""
 
 LONGEST_WORDS = 300
 """Characters of what a program says that are shown."""

@@ -16,7 +16,7 @@ from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers
+from gpuledger.formats.objects.node import NodeFacts, has_label, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
 from gpuledger.model.card import ALL_CORES, Card
@@ -201,7 +201,11 @@ def _node(node: Json, dialects: Dialects) -> Json:
         **_node_head(facts.name, dialect),
         "serves": sorted(facts.offer.resources) if facts.offer else [],
         "gpus": [_gpu(card) for card in cards],
-        "notes": [*([NO_LINKS] if _lacks_links(cards) else []), *_offers_without_cards(facts)],
+        "notes": [
+            *([NO_LINKS] if _lacks_links(cards) else []),
+            *_offers_without_cards(facts),
+            *_not_ours(node, dialects),
+        ],
         "problems": list(inventory.problems),
     }
 
@@ -215,6 +219,21 @@ def _offers_without_cards(facts: NodeFacts) -> list[str]:
         f"it offers {name}, and neither an annotation nor its capacity lists the cards behind it, so pods of "
         "gpuledger's get none of these"
         for name in sorted(facts.offered - listed)
+    ]
+
+
+def _not_ours(node: Json, dialects: Dialects) -> list[str]:
+    """Return what becomes of the cards of a node that lacks our label."""
+    facts = node_facts(node, dialects)
+    if has_label(node, dialects.node_label):
+        return []
+    if facts.host and facts.host.cards:
+        count = f"{facts.host.cards} of {dialects.elsewhere}"
+        return [
+            f"it is not one of ours: its own device plugin counts {count}, for pods that ask for no more than a number"
+        ]
+    return [
+        f"it lacks the label {'='.join(dialects.node_label or ())}, so it is not one of ours, and its cards are ignored"
     ]
 
 

@@ -15,8 +15,15 @@ PODS = "/api/v1/pods"
 CLUSTERS_OWN = "default-scheduler"
 """It tells no device plugin of another system which cards a pod gets: its pods get none from these."""
 
-OUR_PODS = f"spec.schedulerName!={CLUSTERS_OWN}"
-"""The field selector for the pods that the operator follows, with a node or without: `pods_of` says why those."""
+NOT_THE_CLUSTERS_OWN = f"spec.schedulerName!={CLUSTERS_OWN}"
+
+
+def followed_pods(of_all: bool) -> dict[str, str]:
+    """Return the query for the pods that the operator follows, with a node or without: `pods_of` says why those.
+
+    `of_all`: those of the cluster's own scheduler, too, as they count on nodes whose plugin only counts its cards.
+    """
+    return {} if of_all else {"fieldSelector": NOT_THE_CLUSTERS_OWN}
 
 
 def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
@@ -25,10 +32,11 @@ def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     On fields that can't be edited. A selector has no "or": with several names, pods of other schedulers come, too,
     though not those of the cluster's own. With a node, they come in any case: who else gives out cards has to be seen.
     """
-    only = f"={scheduler_names[0]}" if len(scheduler_names) == 1 and not bound else f"!={CLUSTERS_OWN}"
-    if bound and CLUSTERS_OWN in scheduler_names:
-        return "spec.nodeName!="
-    return f"spec.schedulerName{only},spec.nodeName{'!=' if bound else '='}"
+    if bound:
+        every = CLUSTERS_OWN in scheduler_names
+        return "spec.nodeName!=" if every else f"{NOT_THE_CLUSTERS_OWN},spec.nodeName!="
+    only = f"spec.schedulerName={scheduler_names[0]}" if len(scheduler_names) == 1 else NOT_THE_CLUSTERS_OWN
+    return f"{only},spec.nodeName="
 
 
 def pods_in(namespace: str) -> str:

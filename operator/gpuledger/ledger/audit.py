@@ -129,7 +129,7 @@ class _Audit:
         for pod in self._snapshot.pods.values():
             if pod.needs_cards and pod.bad_request:
                 yield _finding(AuditFindingKind.UNREADABLE_POD, pod.node_name, "", pod, pod.bad_request)
-            elif pod.needs_cards:
+            elif pod.needs_cards and not self._snapshot.only_counts(pod.node_name):
                 yield from self._pod(pod)
 
     def _pod(self, pod: PodFacts) -> Iterator[AuditFinding]:

@@ -8,9 +8,10 @@ write is in flight. A hold can have *spares*, shares on other nodes: kube-schedu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
+from gpuledger.ledger.hold import Hold
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.strangers import Strangers
@@ -29,22 +30,6 @@ PINNED = float("inf")
 
 LOST_KEPT = 16_384
 """Deleted cards of which is remembered when: answers that are older than so many deletions are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A placement kept in memory until `deadline_s`, a time of the caller's clock in seconds."""
-
-    pod_uid: str
-    placement: Placement
-    deadline_s: float
-    spares: tuple[Placement, ...] = ()
-    """The same on other nodes, the preferred first, while one of them can still be chosen instead."""
-
-    @property
-    def placements(self) -> tuple[Placement, ...]:
-        """All that is kept, the preferred first."""
-        return (self.placement, *self.spares)
 
 
 class Ledger:
@@ -104,6 +89,14 @@ class Ledger:
     def hangs(self, node_name: str) -> bool:
         """Tell whether the node's kubelet leaves the pods that it has unstarted."""
         return node_name in self._hanging
+
+    def only_counts(self, node_name: str) -> bool:
+        """Tell whether a node's cards are not in the ledger: its own device plugin counts them, and chooses."""
+        return node_name not in self._by_node and self.hosts.counts_cards(node_name)
+
+    def counting_nodes(self) -> list[str]:
+        """Return the nodes of which only the number of cards is known."""
+        return [name for name in self.hosts.node_names() if self.only_counts(name)]
 
     def hold_of(self, pod_uid: str) -> Hold | None:
         """Return the pod's hold, if it has one."""
@@ -254,6 +247,8 @@ class Ledger:
         """
         hold = Hold(pod_uid, placement, deadline_s, tuple(spares))
         for each in hold.placements:
+            if not self._has_counted(pod_uid, each):
+                raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
             for share in each.shares:
                 entry = self._entries.get(share.uuid)
                 if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, pod_uid):
@@ -276,7 +271,7 @@ class Ledger:
         """Keep of a pod's hold what is on one node, and give back the rest; None, and no change, if that is nothing."""
         hold = self._holds.get(pod_uid)
         kept = next((each for each in hold.placements if each.node_name == node_name), None) if hold else None
-        if hold is None or kept is None:
+        if hold is None or kept is None or not self._has_counted(pod_uid, kept):
             return None
         if hold.spares:
             self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
@@ -326,17 +321,24 @@ class Ledger:
 
     # Inside.
 
+    def _has_counted(self, pod_uid: str, placement: Placement) -> bool:
+        """Tell whether a node that only counts its cards has as many left as the pod would take; others have."""
+        node_name, cards = placement.node_name, placement.host.cards
+        return bool(placement.shares) or not cards or self.hosts.has_cards(node_name, pod_uid, cards)
+
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
         reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
         cards, takes = tuple(entry.card for entry in reported), [entry for entry in reported if entry.takes_pods]
         closed = self.strangers.closed(node_name)
+        host = self.hosts.free(node_name)
         return NodeRoom(
             name=node_name,
             offer=self._offers.get(node_name),
             cards=cards,
             rooms=tuple(room(entry) for entry in takes if entry.card.uuid not in closed),
             hangs=node_name in self._hanging,
-            host=self.hosts.free(node_name),
+            host=host,
+            counted=host.cards if host and self.only_counts(node_name) else None,
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),
             unaccounted=frozenset(entry.card.uuid for entry in takes if entry.card.uuid in closed),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,

@@ -56,6 +56,8 @@ class NodeRoom:
     """UUIDs of the healthy cards on which a person wants no new pods."""
     unaccounted: frozenset[str] = frozenset()
     """UUIDs of the cards, in order otherwise, that a pod may use without a share in the ledger."""
+    counted: int | None = None
+    """How many cards are left of a node whose own device plugin only counts them; None on all others."""
     topology: Topology | None = None
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 

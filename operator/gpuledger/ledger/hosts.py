@@ -1,6 +1,8 @@
 """CPU and memory of the nodes, as far as they are known: what nodes offer, less what our scheduler's pods ask for.
 
-A help for preferences, and no authority: pods of other schedulers are not seen here.
+A help for preferences, and no authority: pods of other schedulers are not seen here. Nodes whose cards are not in the
+ledger, because another device plugin only counts them, are here with their number; for these, pods of all schedulers
+count, and the kubelet is the authority.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class _Use:
 
 
 class Hosts:
-    """CPU and memory per node. `touch` is called with the name of a node on which something has changed."""
+    """What pods take of each node. `touch` is called with the name of a node on which something has changed."""
 
     def __init__(self, touch: Callable[[str], None]) -> None:
         self._touch = touch
@@ -42,6 +44,17 @@ class Hosts:
         """Return what is left on a node, None if that is not known."""
         capacity = self._capacity.get(node_name)
         return None if capacity is None else capacity - self._used.get(node_name, NO_HOST)
+
+    def counts_cards(self, node_name: str) -> bool:
+        """Tell whether a node has cards that only its own device plugin knows, which counts them."""
+        capacity = self._capacity.get(node_name)
+        return capacity is not None and capacity.cards > 0
+
+    def has_cards(self, node_name: str, pod_uid: str, cards: int) -> bool:
+        """Tell whether so many of them are left for a pod, apart from those that count for it already."""
+        free, use = self.free(node_name), self._uses.get(pod_uid)
+        own = use.amounts.cards if use is not None and use.node_name == node_name else 0
+        return free is not None and self.counts_cards(node_name) and cards <= free.cards + own
 
     def node_names(self) -> AbstractSet[str]:
         """Return the nodes whose CPU and memory are known."""

@@ -36,7 +36,8 @@ def plan(snapshot: ClusterSnapshot, scheduler_names: Collection[str]) -> tuple[S
     not in the ledger yet, count as empty.
     """
     cards = _Cards(snapshot)
-    pods = sorted(snapshot.pods.values(), key=lambda pod: str(pod.pod))
+    counted = (pod for pod in snapshot.pods.values() if not snapshot.only_counts(pod.needs_cards))
+    pods = sorted(counted, key=lambda pod: str(pod.pod))
     return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, scheduler_names))))
 
 

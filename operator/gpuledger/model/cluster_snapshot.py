@@ -70,6 +70,8 @@ class NodeReport:
     ends: Mapping[str, bool] | None = None
     """UID of a pod that has ended without a word of its kubelet -> whether anything of it runs, as its agent says; None
     if no agent reports it."""
+    only_counts: bool = False
+    """Its own device plugin only counts its cards: what pods have of them is in no ledger."""
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether the agent says of a pod that anything of it is left."""
@@ -94,3 +96,10 @@ class ClusterSnapshot:
     pods: Mapping[str, PodFacts]
     """Pod UID -> pod: all of our scheduler profile, and whatever other pod the ledger names."""
     read_at: datetime
+
+    def only_counts(self, node_name: str) -> bool:
+        """Tell whether none of a node's cards is in the ledger, as its own device plugin only counts them."""
+        report = self.nodes.get(node_name)
+        if report is None or not report.only_counts:
+            return False
+        return all(seen.stored.card.node_name != node_name for seen in self.cards)

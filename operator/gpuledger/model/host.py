@@ -1,4 +1,7 @@
-"""A pod's CPU and memory on a node, beside its cards. Only preferences look at it; kube-scheduler decides."""
+"""What a pod takes of a node beside the cards of the ledger: CPU, memory, and cards that its own plugin only counts.
+
+Of CPU and memory kube-scheduler decides; here only preferences look at them.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,25 @@ class HostAmounts:
 
     cpu_milli: int = 0
     memory_mib: int = 0
+    cards: int = 0
+    """Whole cards under the name by which NVIDIA's own device plugin serves them."""
 
     def __add__(self, other: HostAmounts) -> HostAmounts:
-        return HostAmounts(self.cpu_milli + other.cpu_milli, self.memory_mib + other.memory_mib)
+        cards = self.cards + other.cards
+        return HostAmounts(self.cpu_milli + other.cpu_milli, self.memory_mib + other.memory_mib, cards)
 
     def __sub__(self, other: HostAmounts) -> HostAmounts:
-        return HostAmounts(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib)
+        cards = self.cards - other.cards
+        return HostAmounts(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib, cards)
 
     def fits_in(self, room: HostAmounts) -> bool:
-        """Tell whether both amounts are at most the room's."""
+        """Tell whether CPU and memory are at most the room's."""
         return self.cpu_milli <= room.cpu_milli and self.memory_mib <= room.memory_mib
 
     def peak(self, other: HostAmounts) -> HostAmounts:
         """Return the larger of each amount."""
-        return HostAmounts(max(self.cpu_milli, other.cpu_milli), max(self.memory_mib, other.memory_mib))
+        cards = max(self.cards, other.cards)
+        return HostAmounts(max(self.cpu_milli, other.cpu_milli), max(self.memory_mib, other.memory_mib), cards)
 
 
 NO_HOST = HostAmounts()

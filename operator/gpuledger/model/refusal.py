@@ -18,6 +18,8 @@ class Reason(StrEnum):
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
     NODE_NOT_STARTING = "node-not-starting"
+    ONLY_WHOLE_GPUS = "only-whole-gpus"
+    NO_GPU_LEFT = "no-gpu-left"
     OTHER_RESOURCE = "other-resource"
     PLUGIN_LIMIT = "plugin-limit"
     TOO_FEW_CARDS = "too-few-cards"

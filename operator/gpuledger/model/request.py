@@ -13,6 +13,9 @@ from gpuledger.model.host import NO_HOST, HostAmounts
 
 ANY_NVIDIA = CardFilter()
 
+NVIDIAS_COUNT = "nvidia.com/gpu"
+"""The name by which NVIDIA's own device plugin serves whole cards."""
+
 
 class Lifetime(Enum):
     """When a container runs, relative to the others of its pod."""
@@ -75,6 +78,15 @@ class Demand:
             return False
         return not self.at_most_card or self.memory_mib <= card.capacity.memory_mib
 
+    @property
+    def only_counts(self) -> bool:
+        """Tell whether all that it says of its cards is how many of NVIDIA's it wants, under their own plugin's name.
+
+        So a device plugin that only counts its cards can serve it.
+        """
+        is_any = self.wanted == ANY_NVIDIA and not self.one_numa_node and self.module == 1
+        return self.whole and is_any and self.resource == NVIDIAS_COUNT
+
     def amounts_on(self, capacity: Amounts) -> Amounts:
         """Return what the container takes of a card of this capacity: one slot, and the resolved memory and cores.
 
@@ -115,6 +127,11 @@ class PodRequest:
     def cards(self) -> int:
         """Upper bound of the cards used: nothing is shared between the containers."""
         return sum(demand.cards for demand in self.shape)
+
+
+def counted_cards(shape: Shape) -> int:
+    """Return how many cards a node has to have where nothing but their number is known: none is used twice at once."""
+    return max((sum(shape[position].cards for position in phase) for phase in phases(shape)), default=0)
 
 
 def phases(shape: Shape) -> tuple[tuple[int, ...], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.entry import NodeRoom
@@ -81,21 +82,29 @@ class Decider:
 
     def decide(self, nodes: Sequence[NodeRoom], hard_steps_allowed: int | None = None) -> list[Decision | Refusal]:
         """Return the decision for each node, for the first of them only if `hard_steps` would be more than that."""
-        offers: list[Sequence[Candidate] | Refusal] = []
+        offers: list[Sequence[Candidate] | Decision | Refusal] = []
         for node in nodes:
             if hard_steps_allowed is not None and self.hard_steps >= hard_steps_allowed:
                 break
-            offers.append(self._candidates(node))
-        chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal)]))
-        return [offer if isinstance(offer, Refusal) else next(chosen) for offer in offers]
+            offers.append(self._candidates(node) if node.counted is None else self._counted(node, node.counted))
+        chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal | Decision)]))
+        return [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
 
     def rank_again(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Return decisions with the ranks that they have by the prices of now. Their nodes have not changed."""
         effects = [decision.effect for decision in decisions if decision.effect is not None]
-        ranks = self._costs(self._node_pricer, effects) if self._node_pricer else []
+        ranks = iter(self._costs(self._node_pricer, effects) if self._node_pricer else [])
         return [
-            replace(decision, rank=(rank, *decision.rank[1:])) for decision, rank in zip(decisions, ranks, strict=True)
+            decision if decision.effect is None else replace(decision, rank=(next(ranks), *decision.rank[1:]))
+            for decision in decisions
         ]
+
+    def _counted(self, node: NodeRoom, left: int) -> Decision | Refusal:
+        """Return the decision on a node that only counts its cards: before all others, whose cards can be shared."""
+        found = choose_cards(self._footprint.shape, node, Preference.BINPACK)
+        if isinstance(found, Refusal):
+            return found
+        return Decision((-inf, -left if self._policy.nodes is Preference.SPREAD else left), found)
 
     def _candidates(self, node: NodeRoom) -> Sequence[Candidate] | Refusal:
         shape, work = self._footprint.shape, Work(WORK_LIMIT)

@@ -10,7 +10,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Demand, Lifetime, Shape, phases
+from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases
 from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import CardOrder
 from gpuledger.placement.policy import Preference
@@ -42,6 +42,8 @@ def choose_cards(
     that the main ones have. The first descent is the preferred placement; the search goes on only when it fails.
     What is not found before the `work` is spent counts as not fitting.
     """
+    if node.counted is not None:
+        return _refuse_counted(shape, node.counted) or tuple(() for _ in shape)
     if takes_pods(node, shape):
         search = _Search(shape, node.rooms, CardOrder(node, preference), work or Work(WORK_LIMIT))
         if search.place(0):
@@ -69,6 +71,8 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     What waiting will not change is looked for first, and memory before cores before slots: a reason that flips while
     other pods come and go would cost a write each time.
     """
+    if node.counted is not None:
+        return _refuse_counted((demand,), node.counted)
     if not node.cards:
         return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
     if node.offer is None:
@@ -91,6 +95,21 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return Refusal(Reason.NO_COMBINATION, f"{_few(demand, '')} free in whole modules of {demand.module} cards")
     if demand.one_numa_node and not any(len(group) >= demand.cards for group in _by_numa_node(fitting)):
         return Refusal(Reason.NUMA, f"{_few(demand, '')} with room on one NUMA node")
+    return None
+
+
+def _refuse_counted(shape: Shape, left: int) -> Refusal | None:
+    """Return why a node whose device plugin only counts its cards can't take a pod; the plugin chooses which it gets.
+
+    None of this is room that others could be evicted for: what its pods have is not in the ledger.
+    """
+    if not all(demand.only_counts for demand in shape):
+        text = "the node's own device plugin gives out whole GPUs only, without a choice"
+        return Refusal(Reason.ONLY_WHOLE_GPUS, text)
+    cards = counted_cards(shape)
+    if cards > left:
+        few = "no GPU is" if cards == 1 else f"fewer than {cards} GPUs are"
+        return Refusal(Reason.NO_GPU_LEFT, f"{few} left of those that the node's own device plugin counts")
     return None
 
 

@@ -173,7 +173,7 @@ class FittingNodes:
             self.refused.pop(node.name, None)
             if not isinstance(decision, Refusal):
                 self._add(node.name, decision)
-            elif node.cards:  # a node without cards may be gone for good: nothing is kept of it
+            elif node.cards or node.counted is not None:  # another may be gone for good: nothing is kept of it
                 self.refused[node.name] = self._reasons.setdefault(decision, decision)
         self._set_aside(names[len(decisions) :])
 

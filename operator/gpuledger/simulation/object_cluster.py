@@ -17,6 +17,7 @@ from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, ShareRefused
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
@@ -148,7 +149,10 @@ class ObjectCluster:
         request = pod_facts(pod.content, self._dialects).request
         if request is not None:
             self._learn_of_bound(request)
-        self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content))
+        self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), self._host(pod))
+
+    def _host(self, pod: Given) -> HostAmounts:
+        return host_request(pod.content, self._dialects.elsewhere)
 
     # Pods.
 
@@ -190,7 +194,8 @@ class ObjectCluster:
         self._learn_of_bound(request)
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
-        shares = missing_shares(facts, (), _Cards(self._ledger))
+        counted = self._ledger.only_counts(facts.node_name)
+        shares = () if counted else missing_shares(facts, (), _Cards(self._ledger))
         try:
             self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
         except ShareRefused as error:

@@ -86,7 +86,8 @@ def _table(answer: Answer, terminal: Terminal) -> list[str]:
                 rows.append((*first, *row))
                 first, name = ("", ""), ""
         if not placed.outcome.shares:
-            rows.append((*first, "", "", "", "", ""))
+            there = placed.outcome.status in (PodStatus.PLACED, PodStatus.BOUND)
+            rows.append((*first, "", "", "chosen by the node's own plugin" if there else "", "", ""))
     return table(terminal, columns, rows, gap=NARROW_GAP)
 
 

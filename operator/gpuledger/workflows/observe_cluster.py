@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -22,6 +21,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_of,
     was_tried,
 )
+from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput, StateRolledBack
@@ -35,11 +35,12 @@ from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
 from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.pod_trackers import BoundPodTracker, PendingPodTracker
+from gpuledger.workflows.pod_trackers import BoundPodTracker, HostTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.what_is_shown import NodeVersions, ShownMeanwhile, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,54 +49,6 @@ Json = dict[str, Any]
 
 NEEDED_PAUSE_S = 1.0
 """Between the end of a watch and the comparison that follows: several watches may have ended at once."""
-
-
-class _ShownMeanwhile:
-    """The events of a watch while a full list is read: they are newer than the list."""
-
-    def __init__(self) -> None:
-        self._keys: set[str] | None = None  # None while no list is read
-
-    def note(self, key: str) -> None:
-        """Note that the watch has shown something."""
-        if self._keys is not None:
-            self._keys.add(key)
-
-    @contextmanager
-    def since_now(self) -> Iterator[set[str]]:
-        """Yield the keys of what is shown from here on, a set that grows."""
-        self._keys = set()
-        try:
-            yield self._keys
-        finally:
-            self._keys = None
-
-
-class _NodeVersions:
-    """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
-
-    def is_news(self, node: Json) -> bool:
-        """Observe a version of a Node; tell whether it is not older than what was shown before."""
-        name, version = node["metadata"]["name"], _version(node)
-        if version < self._newest.get(name, 0):
-            return False
-        self._newest[name] = version
-        return True
-
-    def known(self) -> dict[str, int]:
-        """Return them: name -> version."""
-        return dict(self._newest)
-
-    def keep(self, names: AbstractSet[str]) -> None:
-        """Forget all other Nodes."""
-        self._newest = {name: version for name, version in self._newest.items() if name in names}
-
-
-def _version(node: Json) -> int:
-    return int(node["metadata"].get("resourceVersion") or 0)
 
 
 class ClusterObserver:
@@ -112,6 +65,7 @@ class ClusterObserver:
         adopter: Adopter,
         starts: LateStarts,
         preemption: Preemption,
+        host_tracker: HostTracker,
         bound_trackers: Sequence[BoundPodTracker],
         pending_trackers: Sequence[PendingPodTracker],
         reader: KubeStore,
@@ -129,7 +83,8 @@ class ClusterObserver:
         self._adopter = adopter
         self._starts = starts
         self._preemption = preemption
-        self._bound_trackers = bound_trackers
+        self._host_tracker = host_tracker
+        self._bound_trackers = (host_tracker, *bound_trackers)
         self._pending_trackers = pending_trackers
         self._reader = reader
         self._read_request = read_request
@@ -138,11 +93,11 @@ class ClusterObserver:
         self._counts = counts
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
-        self._nodes_shown = _ShownMeanwhile()  # names
-        self._node_versions = _NodeVersions()
-        self._pods_shown = _ShownMeanwhile()  # UIDs of bound pods
-        self._cards_shown = _ShownMeanwhile()  # UUIDs
-        self._wait_no_more_shown = _ShownMeanwhile()  # UIDs of pods that are bound or gone
+        self._nodes_shown = ShownMeanwhile()  # names
+        self._node_versions = NodeVersions()
+        self._pods_shown = ShownMeanwhile()  # UIDs of bound pods
+        self._cards_shown = ShownMeanwhile()  # UUIDs
+        self._wait_no_more_shown = ShownMeanwhile()  # UIDs of pods that are bound or gone
         self.cards_read = False
         """Whether the cards have been read once: before, nodes say nothing."""
         self.synced = False
@@ -198,17 +153,32 @@ class ClusterObserver:
         self._inventory.notice(entry)
         self._adopter.notice(entry)
 
+    @property
+    def follows_all(self) -> bool:
+        """Tell whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
+        return bool(self._dialects.elsewhere)
+
     def pod(self, pod: Json, gone: bool) -> None:
         """Observe a bound pod; of another scheduler's only that it may use cards is our business."""
         self._pods_shown.note(pod["metadata"]["uid"])
-        if scheduler_of(pod) in self._scheduler_names:
-            self._take_pod(pod, gone)
-        with apart("pod", pod, self._counts):
-            self._adopter.show(pod, gone)
+        self._take_pod(pod, gone)
+        if self._may_be_stranger(pod):
+            with apart("pod", pod, self._counts):
+                self._adopter.show(pod, gone)
+
+    def _is_ours(self, pod: Json) -> bool:
+        return scheduler_of(pod) in self._scheduler_names
+
+    def _may_be_stranger(self, pod: Json) -> bool:
+        """Tell whether another system's device plugin could give a pod cards: it has to be told which."""
+        return scheduler_of(pod) != CLUSTERS_OWN or self._is_ours(pod)
+
+    def _trackers_of(self, pod: Json) -> Sequence[BoundPodTracker]:
+        return self._bound_trackers if self._is_ours(pod) else (self._host_tracker,)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
         with apart("pod", pod, self._counts):
-            for tracker in self._bound_trackers:
+            for tracker in self._trackers_of(pod):
                 if gone:
                     tracker.forget_bound(pod["metadata"]["uid"], pod)
                 else:
@@ -228,7 +198,7 @@ class ClusterObserver:
             self._take_pending_pod(pod, gone)
 
     def _take_pending_pod(self, pod: Json, gone: bool) -> None:
-        if scheduler_of(pod) not in self._scheduler_names:
+        if not self._is_ours(pod):
             return
         uid = pod["metadata"]["uid"]
         if gone:
@@ -278,7 +248,7 @@ class ClusterObserver:
         with self._wait_no_more_shown.since_now() as gone:
             async for page in self._reader.pending_pods(self._scheduler_names):
                 for pod in page:
-                    if scheduler_of(pod) not in self._scheduler_names:
+                    if not self._is_ours(pod):
                         continue
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in gone:
@@ -361,8 +331,8 @@ class ClusterObserver:
                 for node in page:
                     name = node["metadata"]["name"]
                     missing.discard(name)
-                    if _version(node) < known.get(name, 0):
-                        raise state_rolled_back(f"Node {name}", _version(node), known[name])
+                    if version_of(node) < known.get(name, 0):
+                        raise state_rolled_back(f"Node {name}", version_of(node), known[name])
                     self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)
@@ -371,19 +341,20 @@ class ClusterObserver:
 
     async def _resync_pods(self) -> None:
         """Observe all bound pods, and forget others. What the watch shows meanwhile is newer."""
-        unlisted = [set(tracker.known_bound()) for tracker in self._bound_trackers]
+        unlisted = {tracker: set(tracker.known_bound()) for tracker in self._bound_trackers}
+        names, reader = self._scheduler_names, self._reader
         with self._pods_shown.since_now() as shown:
-            async for page in self._reader.bound_pods(self._scheduler_names):
+            async for page in reader.all_bound_pods() if self.follows_all else reader.bound_pods(names):
                 for pod in filter(bound_node, page):
                     uid = pod["metadata"]["uid"]
-                    if scheduler_of(pod) in self._scheduler_names:
-                        for uids in unlisted:
-                            uids.discard(uid)
-                        if uid not in shown:
-                            self._take_pod(pod, gone=False)
-                    with apart("pod", pod, self._counts):
-                        self._adopter.observe(pod, is_latest=uid not in shown)
+                    for tracker in self._trackers_of(pod):
+                        unlisted[tracker].discard(uid)
+                    if uid not in shown:
+                        self._take_pod(pod, gone=False)
+                    if self._may_be_stranger(pod):
+                        with apart("pod", pod, self._counts):
+                            self._adopter.observe(pod, is_latest=uid not in shown)
         self._adopter.listed()
-        for tracker, uids in zip(self._bound_trackers, unlisted, strict=True):
+        for tracker, uids in unlisted.items():
             for uid in uids:
                 tracker.forget_bound(uid, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from gpuledger.formats.objects.host import host_request
-from gpuledger.formats.objects.pod import bound_node, is_finished
+from gpuledger.formats.objects.pod import bound_node, is_finished, scheduler_of
 from gpuledger.ledger.hosts import Hosts
 
 Json = dict[str, Any]
@@ -42,17 +43,20 @@ class PendingPodTracker(Protocol):
 
 
 class HostTracker:
-    """Counts what bound pods take of their nodes' CPU and memory."""
+    """Counts what bound pods take of their nodes: ours, and of other schedulers' those that ask for counted cards."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Hosts, count: str, scheduler_names: Collection[str]) -> None:
         self._hosts = hosts
+        self._count = count
+        self._scheduler_names = scheduler_names
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """See BoundPodTracker."""
-        if is_finished(pod):
+        """See BoundPodTracker; a pod of any scheduler."""
+        request = host_request(pod, self._count)
+        if is_finished(pod) or not (request.cards or scheduler_of(pod) in self._scheduler_names):
             self._hosts.forget(pod["metadata"]["uid"])
         else:
-            self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), host_request(pod))
+            self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), request)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """See BoundPodTracker."""

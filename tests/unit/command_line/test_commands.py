@@ -56,7 +56,8 @@ def test_top_reads_all_cards_at_once_from_the_servers_memory_and_its_proxy_ends(
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["NODE", "node-2", "node-10"]
     ((proxy, socket, *flags),) = kubectl.calls
     assert (proxy, flags) == ("proxy", ["--kubeconfig", "some/file", "--context", "lab"])
-    assert kubectl.requests == [("GET", f"{ALLOCATIONS}?resourceVersion=0", None)]
+    lists = {("GET", f"{path}?resourceVersion=0", None) for path in (ALLOCATIONS, "/api/v1/nodes")}
+    assert set(kubectl.requests) == lists
     assert not kubectl.proxy_runs
     assert not Path(socket.partition("=")[2]).parent.exists()
 

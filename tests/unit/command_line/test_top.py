@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.allocations import two_nodes
+from gpuledger.command_line.top.other_nodes import OtherNode, other_nodes
 from gpuledger.command_line.top.rows import lines_of, top_json, top_table
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -108,3 +109,24 @@ def test_the_data_of_models_and_namespaces_have_sums(reports: list[CardReport]) 
 def test_an_empty_ledger_has_titles_and_nothing_else(view: str) -> None:
     assert len(top_table(view, lines_of(view, []), Terminal())) == 1
     assert top_json(view, []) == {view: []}
+
+
+def test_nodes_whose_gpus_are_not_in_the_ledger_come_last_and_count_in_no_sum(reports: list[CardReport]) -> None:
+    nodes = [
+        {"metadata": {"name": name}, "status": {"allocatable": amounts}}
+        for name, amounts in {
+            "node-10": {"nvidia.com/gpu": "20"},  # in the ledger
+            "node-1": {"nvidia.com/gpu": "8"},
+            "a-cpu-node": {"cpu": "8"},
+            "plugin-gone": {"nvidia.com/gpu": "0"},
+            "classic": {"volcano.sh/gpu-number": "2"},
+        }.items()
+    ]
+    others = other_nodes(nodes, {report.card.node_name for report in reports})
+    assert others == (OtherNode("classic", "volcano.sh/gpu-number", 2), OtherNode("node-1", "nvidia.com/gpu", 8))
+    lines = lines_of("nodes", reports, "cards", others)
+    rows = [row.split() for row in top_table("nodes", lines, Terminal(blocks=False), wide=True, sums=True)]
+    assert rows[-3] == ["classic", "2", "Not", "ours", "volcano.sh/gpu-number"]
+    assert rows[-2] == ["node-1", "8", "Not", "ours", "nvidia.com/gpu"]
+    assert rows[-1][:2] == ["all", "3"]
+    assert [each["node"] for each in top_json("nodes", reports, others)["notOurs"]] == ["classic", "node-1"]

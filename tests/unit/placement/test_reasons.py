@@ -8,6 +8,7 @@ from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, sto
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
@@ -85,6 +86,14 @@ def cordoned() -> Ledger:
     return ledger
 
 
+def only_counting(cards: int) -> Ledger:
+    """Return a node whose own device plugin counts so many cards, none of which is in the ledger."""
+    ledger = Ledger()
+    ledger.hosts.set_capacity("node-a", HostAmounts(cards=cards))
+    return ledger
+
+
+BY_NUMBER = replace(whole(), resource="nvidia.com/gpu")
 ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
 
 CASES = [
@@ -95,6 +104,18 @@ CASES = [
         "node starts no pods: its kubelet or GPU node agent hangs",
         (whole(),),
         hanging(),
+    ),
+    Case(
+        Reason.ONLY_WHOLE_GPUS,
+        "the node's own device plugin gives out whole GPUs only, without a choice",
+        (mib(1),),
+        only_counting(2),
+    ),
+    Case(
+        Reason.NO_GPU_LEFT,
+        "fewer than 3 GPUs are left of those that the node's own device plugin counts",
+        (BY_NUMBER, replace(BY_NUMBER, cards=2)),
+        only_counting(2),
     ),
     Case(
         Reason.OTHER_RESOURCE,
@@ -165,6 +186,8 @@ MISSING = {
     Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: the ledger has none of this node"],
     Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: check the agent's pod on the node, and its log"],
     Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: check their logs"],
+    Reason.ONLY_WHOLE_GPUS: ["needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number"],
+    Reason.NO_GPU_LEFT: ["would fit once pods that have 1 of the node's GPUs have ended: 2 of 3 are left"],
     Reason.OTHER_RESOURCE: ["needs a device plugin that serves volcano.sh/vgpu-number; here it serves nvidia.com/gpu"],
     Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
     Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],

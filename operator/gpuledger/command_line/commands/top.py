@@ -52,27 +52,32 @@ def top(
         items = begin_cards(cluster, node)  # on its way while the rest is imported
         chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.command_line import output as out
+        from gpuledger.command_line.top.other_nodes import begin_nodes, nodes_read, other_nodes
         from gpuledger.command_line.top.rows import lines_of, top_json, top_table
         from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.reports.cards import report_of_stored
 
+        coming = begin_nodes(cluster, node) if view == "nodes" and chosen is None else None
         terminal = out.terminal_of(no_color)
         if watch:
             from gpuledger.command_line.top.live import TopOptions, run_watch
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node), list(items)))
+            cards, nodes = list(items), nodes_read(coming or ())
+            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, nodes), cards))
         with uncollected():
-            names = {item["metadata"]["name"] for item in chosen} if chosen else None
+            nodes = list(chosen or ())
+            names = {item["metadata"]["name"] for item in nodes} if chosen else None
             reports = [report_of_stored(stored_card(item)) for item in _of_nodes(items, names)]
+            nodes += nodes_read(coming or ())
+        others = other_nodes(nodes if view == "nodes" else (), {report.card.node_name for report in reports})
         if output in ("json", "yaml"):
-            click.echo(out.data(top_json(view, reports), output), nl=False)
-        elif not reports:
+            click.echo(out.data(top_json(view, reports, others), output), nl=False)
+        elif not reports and not others:
             click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
         else:
-            out.write(
-                top_table(view, lines_of(view, reports, sort), terminal, output == "wide", terminal.width is not None)
-            )
+            lines = lines_of(view, reports, sort, others)
+            out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))
 
 
 def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:

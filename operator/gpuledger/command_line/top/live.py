@@ -14,6 +14,7 @@ from typing import Any
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.formatting import plural, utc_now
 from gpuledger.command_line.output import data, write
+from gpuledger.command_line.top.other_nodes import other_nodes
 from gpuledger.command_line.top.rows import Line, lines_of, top_json, top_table
 from gpuledger.command_line.top.screen import Screen
 from gpuledger.command_line.top.watching import CardWatch, followed
@@ -41,6 +42,13 @@ class TopOptions:
     sort: str | None
     terminal: Terminal
     node: str | None = None
+    nodes: Sequence[Json] = ()
+    """Nodes as they were at the start: those with GPUs are shown, too, that have none in the ledger."""
+
+    def lines(self, reports: Sequence[CardReport]) -> list[Line]:
+        """Return the rows of the view."""
+        others = other_nodes(self.nodes, {report.card.node_name for report in reports})
+        return lines_of(self.view, reports, self.sort, others)
 
 
 def run_watch(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) -> int:
@@ -76,7 +84,7 @@ async def watch_top(cluster: ClusterAccess, options: TopOptions, objects: list[J
 
 def picture(options: TopOptions, reports: Sequence[CardReport], trouble: str, height: int, now: str) -> list[str]:
     """Return what fits on the screen: a head, the table, and how many rows are left out."""
-    terminal, lines = options.terminal, lines_of(options.view, reports, options.sort)
+    terminal, lines = options.terminal, options.lines(reports)
     cards = plural(len(reports), "card")
     head = [("gpuledger top ", "bold"), (f"{options.view}  {cards}  {now}", "")]
     if trouble:
@@ -151,7 +159,7 @@ class Changes:
 
     def _rows(self, reports: Sequence[CardReport]) -> list[str]:
         options = self._options
-        lines = lines_of(options.view, reports, options.sort)
+        lines = options.lines(reports)
         before, self._lines = self._lines, {line.name: line for line in lines}
         gone = [replace(line, state="gone") for name, line in before.items() if name not in self._lines]
         new = {line.name for line in lines if before.get(line.name) != line} | {line.name for line in gone}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.command_line.bars import bar
+from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import CardPhase
@@ -19,6 +20,8 @@ Json = dict[str, Any]
 
 MIB_PER_GIB = 1024
 READY = CardPhase.READY.value
+NOT_OURS = "Not ours"
+"""State of a node whose own device plugin counts its GPUs, and gives them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,14 @@ class Line:
     """What only `-o wide` shows."""
 
     @property
+    def in_ledger(self) -> bool:
+        """Tell whether it is known what is taken."""
+        return self.state != NOT_OURS
+
+    @property
     def ready(self) -> bool:
         """Tell whether there is nothing to act on."""
-        return self.state in (READY, "")
+        return self.state in (READY, NOT_OURS, "")
 
 
 EXTRA_TITLES = {
@@ -50,18 +58,23 @@ EXTRA_TITLES = {
 }
 
 
-def top_json(view: str, reports: Sequence[CardReport]) -> Json:
+def top_json(view: str, reports: Sequence[CardReport], others: Sequence[OtherNode] = ()) -> Json:
     """Return what a view shows as data: of nodes and cards, all that the operator itself tells of them."""
     if view == "nodes":
-        return {"nodes": [node.json() for node in by_node(reports)]}
+        return {
+            "nodes": [node.json() for node in by_node(reports)],
+            **({"notOurs": [other.json() for other in others]} if others else {}),
+        }
     if view == "cards":
         return {"cards": [card.json() for node in by_node(reports) for card in node.cards]}
     key = "model" if view == "models" else "namespace"
     return {view: [_line_json(key, line) for line in lines_of(view, reports)]}
 
 
-def lines_of(view: str, reports: Sequence[CardReport], sort: str | None = None) -> list[Line]:
-    """Return the rows of a view by name, or by one of SORTS."""
+def lines_of(
+    view: str, reports: Sequence[CardReport], sort: str | None = None, others: Sequence[OtherNode] = ()
+) -> list[Line]:
+    """Return the rows of a view by name, or by one of SORTS; last of all, nodes that are not in the ledger."""
     nodes = by_node(reports)
     if view == "nodes":
         lines = [_node_line(node) for node in nodes]
@@ -72,7 +85,8 @@ def lines_of(view: str, reports: Sequence[CardReport], sort: str | None = None) 
     else:
         lines = _namespace_lines(reports)
     lines.sort(key=_in_reading_order)
-    return sorted(lines, key=SORTS[sort]) if sort in SORTS else lines
+    lines = sorted(lines, key=SORTS[sort]) if sort in SORTS else lines
+    return [*lines, *sorted(map(_other_line, others), key=_in_reading_order)]
 
 
 def top_table(
@@ -81,8 +95,9 @@ def top_table(
     """Return the table of a view; with `sums`, all of it together in a last row."""
     columns = _columns(view, wide)
     rows = [_row(line, view, terminal, wide) for line in lines]
-    if sums and len(lines) > 1 and view in ("nodes", "models"):
-        rows.append(_row(_sum(lines), view, terminal, wide))
+    counted = [line for line in lines if line.in_ledger]
+    if sums and len(counted) > 1 and view in ("nodes", "models"):
+        rows.append(_row(_sum(counted), view, terminal, wide))
     return table(terminal, columns, rows)
 
 
@@ -105,6 +120,8 @@ def _columns(view: str, wide: bool) -> list[Column]:
 
 
 def _row(line: Line, view: str, terminal: Terminal, wide: bool) -> list[Cell]:
+    if not line.in_ledger:
+        return [line.name, str(line.cards), *[""] * 7, ((line.state, "dim"),), *(line.extra if wide else ())]
     used, capacity = line.used, line.capacity
     memory = _of(used.memory_mib, capacity.memory_mib) if wide else _gib(used.memory_mib, capacity.memory_mib)
     held_only = view == "namespaces"
@@ -138,6 +155,10 @@ def _node_line(node: NodeCards) -> Line:
         (),
         (models, _idle(cards), claims, conflicts),
     )
+
+
+def _other_line(other: OtherNode) -> Line:
+    return Line(other.name, NOTHING, NOTHING, other.gpus, 0, NOT_OURS, (), (other.resource, "", "", ""))
 
 
 def _card_line(report: CardReport) -> Line:

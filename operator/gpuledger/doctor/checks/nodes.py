@@ -8,7 +8,6 @@ from gpuledger.doctor.facts import Facts, Json, Release, known
 from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import (
     AGENT_APP,
-    AGENT_LABEL,
     labels_of,
     name_of,
     pods_of_app,
@@ -16,7 +15,16 @@ from gpuledger.doctor.objects import (
     version_in,
     why_not_ready,
 )
-from gpuledger.formats.objects.node import KNOWN_COUNTS, NVIDIA, Inventory, NodeFacts, node_facts, read_registers
+from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
+from gpuledger.formats.objects.node import (
+    AGENT_LABEL,
+    NVIDIA,
+    Inventory,
+    NodeFacts,
+    has_label,
+    node_facts,
+    read_registers,
+)
 from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BadInput
@@ -41,7 +49,7 @@ def check_inventory(facts: Facts) -> Iterator[Finding]:
     agents = _agents_by_node(known(facts.our_pods))
     for node in known(facts.nodes):
         name, found = name_of(node), node_facts(node, dialects)
-        if not _is_ours(node, dialects.node_label):
+        if not has_label(node, dialects.node_label):
             continue
         if labels_of(node).get(AGENT_LABEL) == "true" or name in agents:
             yield from _agent_problems(name, agents.get(name, []), found, facts.last_words)
@@ -184,10 +192,6 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
 def _has_our_agent(node: Json, release: Release) -> bool:
     native = any(register.dialect is Dialect.NATIVE for register, _ in node_facts(node, release.dialects).registers)
     return native or labels_of(node).get(AGENT_LABEL) == "true"
-
-
-def _is_ours(node: Json, label: tuple[str, str] | None) -> bool:
-    return label is None or labels_of(node).get(label[0]) == label[1]
 
 
 def _agents_by_node(our_pods: Sequence[Json]) -> Mapping[str, list[Json]]:

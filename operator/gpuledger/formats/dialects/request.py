@@ -61,7 +61,7 @@ def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
         init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
         node_policy=chosen.node_policy,
         card_policy=chosen.card_policy,
-        host=host_request(pod),
+        host=host_request(pod, dialects.elsewhere),
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
     )
 

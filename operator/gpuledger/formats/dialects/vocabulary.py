@@ -251,6 +251,8 @@ class Dialects:
     """(Vendor, model) of a card -> how HAMi's plugin names it; a model that is empty stands for all."""
     node_label: tuple[str, str] | None = None
     """Key and value of the label without which a node's cards are not ours."""
+    elsewhere: str = ""
+    """The name by which nodes without the label may count cards that pods of ours can get; empty: they get none."""
     most_containers: int = MOST_CONTAINERS
     """Of one pod that ask for cards: a search takes time that grows steeply with their number."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
@@ -307,6 +309,9 @@ class Dialects:
         chosen = (each for each in self.vocabularies if of in ("", each.vendor) and each.vendor != but)
         return tuple(dict.fromkeys(each.count for each in chosen if each.count))
 
+
+KNOWN_COUNTS = ("nvidia.com/gpu", "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+"""Count resources that a device plugin may serve under its own name, whatever the settings say."""
 
 HAMI = Vocabulary(
     name="hami",

@@ -1,4 +1,7 @@
-"""CPU and memory, of nodes and of pods: a help for preferences, so what can't be read counts as nothing."""
+"""CPU and memory, of nodes and of pods: a help for preferences, so what can't be read counts as nothing.
+
+Beside them, where a name for it is given, the number of cards under it: as kube-scheduler counts any extended resource.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,19 @@ LARGEST = 1 << 53
 
 
 def host_capacity(node: Json) -> HostAmounts | None:
-    """Return what a Node offers to pods, None if it does not say so."""
+    """Return the CPU and memory that a Node offers to pods, None if it does not say so."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     if "cpu" not in allocatable or "memory" not in allocatable:
         return None
-    return _amounts(allocatable)
+    return _amounts(allocatable, "")
 
 
-def host_request(pod: Json) -> HostAmounts:
+def counted_cards(node: Json, count: str) -> int:
+    """Return how many cards a Node offers to pods under this name."""
+    return _amounts((node.get("status") or {}).get("allocatable") or {}, count).cards
+
+
+def host_request(pod: Json, count: str = "") -> HostAmounts:
     """Return what a pod asks for as a whole.
 
     Source: Kubernetes' rule for a pod's effective request. Each init container runs beside the sidecars declared
@@ -36,30 +44,31 @@ def host_request(pod: Json) -> HostAmounts:
     spec = pod.get("spec") or {}
     sidecars = peak = NO_HOST
     for container in spec.get("initContainers") or ():
-        asked = _asked(container)
+        asked = _asked(container, count)
         if container.get("restartPolicy") == "Always":
             sidecars = sidecars + asked
             peak = peak.peak(sidecars)
         else:
             peak = peak.peak(sidecars + asked)
-    peak = peak.peak(sum((_asked(container) for container in spec.get("containers") or ()), sidecars))
-    own = _asked(spec)
-    whole = HostAmounts(own.cpu_milli or peak.cpu_milli, own.memory_mib or peak.memory_mib)
-    return whole + _amounts(_mapping(spec.get("overhead")))
+    peak = peak.peak(sum((_asked(container, count) for container in spec.get("containers") or ()), sidecars))
+    own = _asked(spec, "")
+    whole = HostAmounts(own.cpu_milli or peak.cpu_milli, own.memory_mib or peak.memory_mib, peak.cards)
+    return whole + _amounts(_mapping(spec.get("overhead")), "")
 
 
-def _asked(described: Json) -> HostAmounts:
+def _asked(described: Json, count: str) -> HostAmounts:
     """Return the requests of a container, or of a pod; limits stand for what is not said."""
     resources = _mapping(described.get("resources"))
-    return _amounts({**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))})
+    return _amounts({**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))}, count)
 
 
 def _mapping(value: object) -> Json:
     return value if isinstance(value, Mapping) else {}
 
 
-def _amounts(quantities: Json) -> HostAmounts:
-    return HostAmounts(_amount(quantities.get("cpu"), 1000), _amount(quantities.get("memory"), 1) // MIB)
+def _amounts(quantities: Json, count: str) -> HostAmounts:
+    cards = _amount(quantities.get(count), 1) if count else 0
+    return HostAmounts(_amount(quantities.get("cpu"), 1000), _amount(quantities.get("memory"), 1) // MIB, cards)
 
 
 def _amount(quantity: object, per_unit: int) -> int:

@@ -11,13 +11,13 @@ import orjson
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
 from gpuledger.formats.dialects.capacity import capacity_text
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, RegisteredCard, read_cards, read_scores
-from gpuledger.formats.dialects.vocabulary import Dialects, NodeRegister
-from gpuledger.formats.objects.host import host_capacity
+from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
+from gpuledger.formats.objects.host import counted_cards, host_capacity
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.host import NO_HOST, HostAmounts
 from gpuledger.model.links import Links
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
@@ -25,8 +25,8 @@ REGISTER_ANNOTATION = "gpuledger.dev/gpus"
 """On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}, and
 fault where a card is not healthy: why, in words that stay the same."""
 
-KNOWN_COUNTS = ("nvidia.com/gpu", "volcano.sh/vgpu-number", "volcano.sh/gpu-number")
-"""Count resources that a device plugin may serve under its own name, whatever the settings say."""
+AGENT_LABEL = "gpuledger.dev/agent"
+"""On nodes that run our agent, or are to."""
 
 CLASSIC_COUNT = "volcano.sh/gpu-number"
 NVIDIA = "nvidia"
@@ -46,9 +46,14 @@ class NodeFacts:
     offer: NodeOffer | None
     """The offer of its device plugin; None while that does not answer."""
     host: HostAmounts | None = None
-    """Its allocatable CPU and memory, if it reports them."""
+    """Its allocatable CPU and memory, if it reports them; with the number of its cards if only that is known."""
     left_out: tuple[NodeRegister, ...] = ()
     """Capacities that would list the cards of one of the registers a second time."""
+
+    @property
+    def takes_pods(self) -> bool:
+        """Tell whether cards of the node can be given out: it lists them, or its own device plugin counts them."""
+        return bool(self.registers) or (self.host is not None and self.host.cards > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,18 @@ class Inventory:
     problems: tuple[str, ...] = ()
 
 
+def has_label(node: Mapping[str, Any], label: tuple[str, str] | None) -> bool:
+    """Tell whether a Node has a label, key and value; each has one that is None."""
+    return label is None or ((node.get("metadata") or {}).get("labels") or {}).get(label[0]) == label[1]
+
+
 def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
     """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
     metadata, status = node.get("metadata") or {}, node.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    if dialects.node_label is not None:
-        key, value = dialects.node_label
-        if (metadata.get("labels") or {}).get(key) != value:
-            return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None)
+    if not has_label(node, dialects.node_label):
+        host = _counting_host(node, dialects)
+        return NodeFacts(metadata.get("name", ""), (), None, frozenset(), None, host)
     registers = tuple(_registers(annotations, status, dialects))
     native = tuple(found for found in registers if found[0].dialect is Dialect.NATIVE)
     allocatable = status.get("allocatable") or {}
@@ -82,6 +91,19 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
         host=host_capacity(node),
         left_out=() if native else tuple(_listed_twice(annotations, status, dialects)),
     )
+
+
+def _counting_host(node: Mapping[str, Any], dialects: Dialects) -> HostAmounts | None:
+    """Return what a node without our label has whose own device plugin counts cards, and none of ours lists them.
+
+    Nothing that lists or shares cards may be at work there, or about to be: then the count is one of slots.
+    """
+    metadata = node.get("metadata") or {}
+    listed = {register.annotation for register in dialects.registers} & (metadata.get("annotations") or {}).keys()
+    if not dialects.elsewhere or listed or AGENT_LABEL in (metadata.get("labels") or {}):
+        return None
+    cards = counted_cards(node, dialects.elsewhere)
+    return replace(host_capacity(node) or NO_HOST, cards=cards) if cards else None
 
 
 def _registers(

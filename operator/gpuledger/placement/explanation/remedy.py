@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.amounts import total
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Shape
+from gpuledger.model.request import Shape, counted_cards
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 
 _OF_THE_NODE = {
+    Reason.ONLY_WHOLE_GPUS: "needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number",
     Reason.NO_INVENTORY: "needs GPUs that its node agent reports: the ledger has none of this node",
     Reason.AGENT_NOT_READY: "needs its GPU node agent to be ready: check the agent's pod on the node, and its log",
     Reason.NODE_NOT_STARTING: "needs a kubelet and a GPU node agent that start the pods it has: check their logs",
@@ -26,6 +27,9 @@ def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards
     demand = shape[container]
     if refusal.reason in _OF_THE_NODE:
         return _OF_THE_NODE[refusal.reason]
+    if refusal.reason is Reason.NO_GPU_LEFT:
+        left, asked = max(node.counted or 0, 0), counted_cards(shape)
+        return f"would fit once pods that have {asked - left} of the node's GPUs have ended: {left} of {asked} are left"
     if refusal.reason is Reason.OTHER_RESOURCE:
         served = ", ".join(sorted(node.offer.resources)) if node.offer else ""
         return f"needs a device plugin that serves {demand.resource}; here it serves {served or 'nothing'}"

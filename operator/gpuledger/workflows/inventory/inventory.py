@@ -168,7 +168,7 @@ class InventoryKeeper:
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
         self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
-        self._ledger.hosts.set_capacity(facts.name, facts.host if facts.registers else None)
+        self._ledger.hosts.set_capacity(facts.name, facts.host if facts.takes_pods else None)
         self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
 
     def _read(self, facts: NodeFacts) -> None:

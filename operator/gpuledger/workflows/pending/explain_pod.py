@@ -21,7 +21,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.latest import Latest
-from gpuledger.model.request import PodRequest, Shape
+from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.explanation.verdict import NodeVerdict
@@ -113,7 +113,7 @@ class PodExplainer:
             return Explanation(identity, PodState.NOT_OURS, text, since, request=request)
         holders = self._ledger.holders_of(identity.uid)
         if is_finished(pod) or bound_node(pod):
-            state, text = _of_bound(pod, holders)
+            state, text = _of_bound(pod, request, holders, self._ledger.only_counts(bound_node(pod)))
             return Explanation(identity, state, text, since, request=request, holders=holders)
         return await self._explain_waiting(pod, identity, request, of_now)
 
@@ -163,7 +163,7 @@ class PodExplainer:
     async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
         found = []
         since_s, searching = self._clock.work_s(), Work(SEARCH_STEPS)
-        for number, name in enumerate(list(self._ledger.node_names())):
+        for number, name in enumerate([*self._ledger.node_names(), *self._ledger.counting_nodes()]):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
             verdict = self._verdict(uid, shape, name, searching)
@@ -226,11 +226,17 @@ class PodExplainer:
         return str(pod) if pod else uid
 
 
-def _of_bound(pod: Json, holders: Sequence[tuple[Card, Holder]]) -> tuple[PodState, str]:
+def _of_bound(
+    pod: Json, request: PodRequest, holders: Sequence[tuple[Card, Holder]], only_counts: bool
+) -> tuple[PodState, str]:
     if is_finished(pod):
         left = "; its cards are being released" if holders else ""
         return PodState.ENDED, f"has ended{left}"
     node_name = bound_node(pod)
+    if not holders and only_counts:
+        count = counted_cards(request.shape)
+        gpus = "1 GPU" if count == 1 else f"{count} GPUs"
+        return PodState.PLACED, f"has {gpus} of {node_name}, whose own device plugin chooses and counts them"
     if not holders:
         return PodState.UNCOUNTED, f"is bound to {node_name}, and the ledger has no cards for it: see `gpuledger audit`"
     taken = "; its cards are being released" if holders[0][1].state is HolderState.RELEASING else ""

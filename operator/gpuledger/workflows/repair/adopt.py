@@ -165,6 +165,8 @@ class Adopter:
         known = self._ledger.strangers.find(uid)
         if not self._ledger.strangers.note(found) or found == known:
             return
+        if self._ledger.only_counts(found.node_name):
+            return  # its plugin has chosen, and no card of it is in the ledger: should one come, it is closed
         if self._is_ours(pod):
             self._suspect(found.pod)
         elif self._ledger.entries_of_node(found.node_name):
@@ -205,7 +207,9 @@ class Adopter:
         asyncio.get_running_loop().call_later(SETTLE_S, self.worker.mark, pod.uid)
 
     def _lacks(self, facts: PodFacts) -> bool:
-        return bool(facts.needs_cards and facts.request and lacks_cards(self._held(facts), facts.request))
+        if not facts.request or not facts.needs_cards or self._ledger.only_counts(facts.node_name):
+            return False
+        return lacks_cards(self._held(facts), facts.request)
 
     def _held(self, facts: PodFacts) -> list[Share]:
         held = self._ledger.holders_of(facts.pod.uid)

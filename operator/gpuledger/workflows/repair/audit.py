@@ -166,10 +166,12 @@ class Auditor:
         except BadInput as error:
             problems = (str(error),)
         try:
-            inventory = read_registers(node_facts(node, self._settings.dialects))
+            facts = node_facts(node, self._settings.dialects)
+            inventory = read_registers(facts)
         except BadInput as error:
             return NodeReport(None, (*problems, str(error)), ends)
-        return NodeReport(inventory.cards, (*problems, *inventory.problems), ends)
+        only_counts = facts.takes_pods and not facts.registers
+        return NodeReport(inventory.cards, (*problems, *inventory.problems), ends, only_counts)
 
     async def _read_pod(self, pod: Pod) -> PodFacts | None:
         """Return a pod that the ledger names and the list did not have; None if it is gone."""

@@ -22,6 +22,7 @@ from gpuledger.formats.objects.node import (
     register_of,
 )
 from gpuledger.model.errors import BadInput
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
 CARDS = cards_of("node-a", 2)
@@ -205,3 +206,42 @@ def test_where_a_label_is_asked_for_nodes_without_it_are_left_alone() -> None:
     assert (node_facts(node, dialects).registers, node_facts(node, dialects).offer) == ((), None)
     node["metadata"]["labels"] = {"volcano.sh/vgpu.enabled": "true"}
     assert read_registers(node_facts(node, dialects)).cards == tuple(CARDS)
+
+
+OURS = {"gpu": "on"}
+MIXED = dialects_of(Settings(node_label="gpu=on"))
+
+
+def a_counting_node(labels: dict[str, str], annotations: dict[str, str], allocatable: dict[str, str]) -> dict[str, Any]:
+    metadata = {"name": "node-b", "labels": labels, "annotations": annotations}
+    return {"metadata": metadata, "status": {"allocatable": {"cpu": "8", "memory": "32Gi", **allocatable}}}
+
+
+def test_a_node_without_our_label_whose_plugin_counts_its_cards_is_known_by_their_number() -> None:
+    found = node_facts(a_counting_node({}, {}, {GPU: "4"}), MIXED)
+    assert found == NodeFacts("node-b", (), None, frozenset(), None, HostAmounts(8_000, 32 * 1024, 4))
+    assert found.takes_pods
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "allocatable", "settings"),
+    [
+        (OURS, {}, {GPU: "4"}, {}),  # it has not listed its cards yet
+        ({}, {"hami.io/node-nvidia-register": ""}, {GPU: "40"}, {}),  # these are slots
+        ({}, {"volcano.sh/node-vgpu-register": ""}, {GPU: "40"}, {}),
+        ({"gpuledger.dev/agent": "true"}, {}, {GPU: "40"}, {}),  # our agent comes, or is there
+        ({}, {}, {GPU: "0"}, {}),
+        ({}, {}, {GPU: "many"}, {}),
+        ({}, {}, {VOLCANO_COUNT: "4"}, {}),
+        ({}, {}, {GPU: "4"}, {"whole_gpus_elsewhere": False}),
+        ({}, {}, {GPU: "4"}, {"resource_count": "gpuledger.dev/gpu"}),  # kube-scheduler counts that name by itself
+        ({}, {}, {GPU: "4"}, {"node_label": ""}),  # nothing tells it from one whose cards are to come
+    ],
+)
+def test_no_other_node_gets_pods_by_a_number_alone(
+    labels: dict[str, str], annotations: dict[str, str], allocatable: dict[str, str], settings: dict[str, Any]
+) -> None:
+    dialects = dialects_of(Settings(**{"node_label": "gpu=on", **settings}))
+    found = node_facts(a_counting_node(labels, annotations, allocatable), dialects)
+    assert not found.takes_pods
+    assert found.host is None or not found.host.cards

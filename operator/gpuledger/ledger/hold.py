@@ -1,0 +1,23 @@
+"""What is kept for a pod in memory until it is bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.share import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A placement kept in memory until `deadline_s`, a time of the caller's clock in seconds."""
+
+    pod_uid: str
+    placement: Placement
+    deadline_s: float
+    spares: tuple[Placement, ...] = ()
+    """The same on other nodes, the preferred first, while one of them can still be chosen instead."""
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """All that is kept, the preferred first."""
+        return (self.placement, *self.spares)

@@ -1,0 +1,59 @@
+"""What watches show while full lists are read, or show a second time: the later of both counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class ShownMeanwhile:
+    """The events of a watch while a full list is read: they are newer than the list."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] | None = None  # None while no list is read
+
+    def note(self, key: str) -> None:
+        """Note that the watch has shown something."""
+        if self._keys is not None:
+            self._keys.add(key)
+
+    @contextmanager
+    def since_now(self) -> Iterator[set[str]]:
+        """Yield the keys of what is shown from here on, a set that grows."""
+        self._keys = set()
+        try:
+            yield self._keys
+        finally:
+            self._keys = None
+
+
+class NodeVersions:
+    """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
+
+    def is_news(self, node: Json) -> bool:
+        """Observe a version of a Node; tell whether it is not older than what was shown before."""
+        name, version = node["metadata"]["name"], version_of(node)
+        if version < self._newest.get(name, 0):
+            return False
+        self._newest[name] = version
+        return True
+
+    def known(self) -> dict[str, int]:
+        """Return them: name -> version."""
+        return dict(self._newest)
+
+    def keep(self, names: AbstractSet[str]) -> None:
+        """Forget all other Nodes."""
+        self._newest = {name: version for name, version in self._newest.items() if name in names}
+
+
+def version_of(node: Json) -> int:
+    """Return the version of a Node, as a number."""
+    return int(node["metadata"].get("resourceVersion") or 0)
