@@ -100,7 +100,8 @@ class Installation:
             "--leader-elect" if self._host else "--no-leader-elect",
             *("--settings", str(self.settings_file), "--output", str(config)),
         ]
-        _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render), timeout_s=20)
+        env = {"KUBECONFIG": str(self.plane.kubeconfig)}  # for ConfigMaps that the settings may name
+        _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render, env), timeout_s=20)
         return dict(yaml.safe_load(config.read_text()))
 
     def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:

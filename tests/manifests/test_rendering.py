@@ -425,3 +425,26 @@ def test_the_notes_name_the_release_and_the_label(helm: Helm) -> None:
     assert "helm test gpus -n gpuledger-system" in text
     assert "kubectl label node NAME gpuledger.dev/agent=true" in text
     assert "kubectl label node" not in notes(helm, agent={"enabled": False})
+
+
+def test_accounts_may_read_the_config_maps_that_the_settings_name_and_no_others(helm: Helm) -> None:
+    named = {
+        "hami_config_file": "configmap:kube-system/hami-scheduler-device",
+        "node_config_file": "configmap:other/hami-device-plugin",
+        "volcano_config_file": "/a/file",
+    }
+    objects = helm.objects(settings=named, admission={"mode": "none"})
+    roles = {name: each for (kind, name), each in objects.items() if kind == "Role" and name.endswith("config-file")}
+    read = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}
+    assert {name: (role["metadata"]["namespace"], role["rules"]) for name, role in roles.items()} == {
+        "gpuledger-hami-config-file": ("kube-system", [{**read, "resourceNames": ["hami-scheduler-device"]}]),
+        "gpuledger-node-config-file": ("other", [{**read, "resourceNames": ["hami-device-plugin"]}]),
+    }
+    for name in roles:
+        accounts = [subject["name"] for subject in objects["RoleBinding", name]["subjects"]]
+        assert accounts == ["gpuledger", "gpuledger-agent"]
+
+
+def test_a_config_map_that_is_named_otherwise_is_refused(helm: Helm) -> None:
+    text = helm.refusal(settings={"node_config_file": "configmap:hami-device-plugin"})
+    assert "a ConfigMap is named as configmap:NAMESPACE/NAME, not configmap:hami-device-plugin" in text

@@ -181,10 +181,11 @@ class PodCluster(Cluster):
         state.write(node.path("/var/lib") / "fake-nvml" / "state")
 
     def change(self, release: Release = OURS, **settings: object) -> None:
-        """Apply the manifests of a release with these settings."""
+        """Apply the manifests of a release with these settings; None takes one out."""
         self.overlay.mkdir(exist_ok=True)
         base = yaml.safe_load((release.manifests / "settings.yaml").read_text())
-        (self.overlay / "settings.yaml").write_text(yaml.safe_dump({**base, **settings}))
+        stated = {name: value for name, value in {**base, **settings}.items() if value is not None}
+        (self.overlay / "settings.yaml").write_text(yaml.safe_dump(stated))
         generator = {
             "name": "gpuledger-settings",
             "namespace": NAMESPACE,

@@ -15,7 +15,7 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from cluster.cluster import PODS, RequestFailed
+from cluster.cluster import COUNT, PODS, RequestFailed, pod
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
@@ -151,6 +151,10 @@ def scheduler_restarts(cluster: PodCluster, pod: str) -> int:
     return int(next(status["restartCount"] for status in statuses if status["name"] == "kube-scheduler"))
 
 
+def every_pod(cluster: PodCluster) -> set[str]:
+    return set(cluster.system_pods()) | set(cluster.system_pods(AGENT))
+
+
 @pytest.fixture
 def active(cluster: PodCluster) -> Iterator[str]:
     """Yield the active replica's pod, which is replaced after the test: its containers would wait to start again."""
@@ -264,6 +268,57 @@ def test_a_changed_setting_rolls_the_replicas_under_load(cluster: PodCluster, sa
         stream.wait_for(4)
     assert not before & set(cluster.system_pods())
     say(f"a setting was changed: {all_placed_soon_and_once(cluster, stream)}")
+
+
+HAMIS = "/api/v1/namespaces/kube-system/configmaps/hami-scheduler-device"
+ALLOW_HAMIS = (  # as docs/settings.md has it
+    "create role gpuledger-config -n kube-system --verb=get,list,watch --resource=configmaps "
+    "--resource-name=hami-scheduler-device",
+    "create rolebinding gpuledger-config -n kube-system --role=gpuledger-config "
+    "--serviceaccount=gpuledger-system:gpuledger --serviceaccount=gpuledger-system:gpuledger-agent",
+)
+
+
+def hamis_config(**nvidia: object) -> Json:
+    return {"data": {"device-config.yaml": json.dumps({"nvidia": nvidia})}}
+
+
+@pytest.fixture
+def follows_hami(cluster: PodCluster) -> Iterator[None]:
+    """Have the settings name HAMi's ConfigMap, which has all of HAMi's defaults; later no more."""
+    cluster.request("POST", HAMIS.rpartition("/")[0], {"metadata": {"name": "hami-scheduler-device"}, **hamis_config()})
+    for words in ALLOW_HAMIS:
+        cluster.plane.kubectl(*words.split())
+    names = ("count", "memory", "memory_percentage", "cores", "priority")
+    left_to_hami: dict[str, Any] = {f"resource_{name}": None for name in names}
+    cluster.change(hami_config_file="configmap:kube-system/hami-scheduler-device", **left_to_hami)
+    cluster.wait_installed()
+    yield
+    cluster.change()
+    cluster.wait_installed()
+
+
+@pytest.mark.usefixtures("follows_hami")
+def test_a_changed_config_map_of_hami_counts_in_the_same_pods(cluster: PodCluster, say: Say) -> None:
+    """Operator and kube-scheduler start again where they are, and each agent's serving process."""
+    before = every_pod(cluster)
+    cluster.create(a_pod("first", 1_000))
+    cluster.wait(lambda: cluster.runs("first"), "the first pod runs", timeout_s=120)
+    watch = Watch()
+    cluster.patch(HAMIS, hamis_config(resourceMemoryName="example.com/mem", deviceSplitCount=5))
+    cluster.wait(
+        lambda: {card["spec"]["capacity"]["number"] for card in cluster.cards().values()} == {5},
+        "the agents report other slots",
+        timeout_s=120,
+    )
+    cluster.create(pod("renamed", {COUNT: 1, "example.com/mem": 2_000}))
+    cluster.wait(lambda: cluster.runs("renamed"), "a pod that uses the new name runs", timeout_s=120)
+    say(f"a changed ConfigMap counts in operator, scheduler and agents: {watch}")
+    assert [memory for _, memory, _ in cluster.told("renamed")] == [2_000]
+    assert cluster.runs("first")
+    assert every_pod(cluster) == before
+    for replica in cluster.system_pods():
+        assert scheduler_restarts(cluster, replica) == 1
 
 
 # Pod Security.
@@ -397,10 +452,6 @@ def release(installed: tuple[PodCluster, str]) -> HelmRelease:
     found = HelmRelease(cluster, the_helm().program)
     found.take_over()
     return found
-
-
-def every_pod(cluster: PodCluster) -> set[str]:
-    return set(cluster.system_pods()) | set(cluster.system_pods(AGENT))
 
 
 def test_helm_takes_over_what_kustomize_has_installed_and_its_test_passes(

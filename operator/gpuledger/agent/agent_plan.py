@@ -11,8 +11,9 @@ from gpuledger.agent.devices.health import HealthPolicy
 from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.configuration.config_files import nodes_config
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
 
@@ -48,15 +49,9 @@ class AgentPlan:
     health_port: int = 8890
 
 
-def agent_plan(
-    settings: Settings,
-    dialects: Dialects,
-    config: NodeConfig,
-    node_name: str,
-    kubelet_directory: Path,
-    own_pod_uid: str = "",
-) -> AgentPlan:
-    """Return the plan for a node with this configuration. Raises BadInput if its mode can't be had."""
+def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_pod_uid: str = "") -> AgentPlan:
+    """Return the plan for a node. Raises BadInput if the settings can't be used, or its mode can't be had."""
+    config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
     mode = config.mode or settings.isolation
     if mode not in set(Isolation):
         raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")

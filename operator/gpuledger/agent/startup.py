@@ -7,8 +7,8 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.core import Metric
 
-from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.agent_plan import AgentPlan, agent_plan, device_source
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
@@ -38,6 +38,7 @@ from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
+from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.event import node_event
 from gpuledger.formats.objects.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.objects.pod import container_ids
@@ -50,6 +51,7 @@ from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
 from gpuledger.model.event_reasons import EventReason
+from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
 
 logger = logging.getLogger(__name__)
 
@@ -312,34 +314,55 @@ async def _beat(pipe: int) -> None:
         await asyncio.sleep(BEAT_INTERVAL_S)
 
 
-async def run_agent(
-    plan: AgentPlan,
-    source: DeviceSource,
-    beat: int | None = None,
-    kubeconfig: str | None = None,
-    context: str | None = None,
-) -> None:
-    """Run an agent until SIGTERM, or until a part fails: then its process ends, and is started again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The options of `gpuledger agent`."""
+
+    settings: Settings
+    """Before the cluster was asked: of ConfigMaps that they name, only the names."""
+    settings_file: Path | None
+    node_name: str
+    kubelet_directory: Path
+    pod_uid: str = ""
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    def plan(self, settings: Settings) -> AgentPlan:
+        """Return the plan by these settings. Raises BadInput."""
+        return agent_plan(settings, self.node_name, self.kubelet_directory, self.pod_uid)
+
+
+async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
+    """Run an agent until SIGTERM, until a part fails, or until a ConfigMap changes what it does.
+
+    In the last two cases its process is to be started again. Raises BadInput if the settings can't be used.
+    """
     asked_to_end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
-    client = await KubeClient.connect(kubeconfig, context)
+    client = await KubeClient.connect(options.kubeconfig, options.context)
     try:
-        await _until(asked_to_end, Agent(plan, source, client), beat)
+        settings = await settings_in_cluster(client, options.settings, options.settings_file)
+        plan = options.plan(settings)
+        agent = Agent(plan, device_source(settings), client)
+        changed = until_settings_differ(
+            client, settings, options.settings_file, lambda found: options.plan(found) != plan
+        )
+        await _first_of(agent.run(beat), _leave(asked_to_end, agent), changed)
     finally:
         await client.close()
 
 
-async def _until(asked_to_end: asyncio.Event, agent: Agent, beat: int | None) -> None:
-    running = asyncio.create_task(agent.run(beat))
-    leaving = asyncio.create_task(_leave(asked_to_end, agent))
+async def _first_of(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run until one of them ends, and raise what it raises. The others are cancelled."""
+    tasks = [asyncio.create_task(part) for part in parts]
     try:
-        await asyncio.wait([running, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
-        for task in (running, leaving):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(running, leaving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _leave(asked_to_end: asyncio.Event, agent: Agent) -> None:

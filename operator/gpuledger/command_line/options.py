@@ -56,8 +56,8 @@ def end_without_cluster(kubeconfig: str | None) -> None:
         raise Failed(str(error)) from error
 
 
-def read_settings(file: Path | None) -> Settings:
-    """Return the settings of a file, and of the files that it names.
+def read_settings(file: Path | None, kubeconfig: str | None = None, context: str | None = None) -> Settings:
+    """Return the settings of a file, and of the files and ConfigMaps that it names; these are read from the cluster.
 
     Ends the program with a message if it can't be used.
     """
@@ -65,10 +65,23 @@ def read_settings(file: Path | None) -> Settings:
 
     if file is None:
         return Settings()
-    from gpuledger.configuration.settings_file import settings_of
+    from gpuledger.configuration.config_files import config_maps
+    from gpuledger.configuration.settings_file import settings_before_cluster
 
+    with settings_refused():
+        settings = settings_before_cluster(file)
+    if not config_maps(settings):
+        return settings
+    from gpuledger.workflows.config_maps import settings_in_cluster
+
+    return in_cluster(kubeconfig, context, lambda client: settings_in_cluster(client, settings, file))
+
+
+@contextlib.contextmanager
+def settings_refused() -> Iterator[None]:
+    """Have settings that can't be used end the program with a message."""
     try:
-        return settings_of(file)
+        yield
     except BadInput as error:
         raise click.ClickException(str(error)) from error
 

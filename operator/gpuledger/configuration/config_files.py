@@ -1,36 +1,70 @@
-"""The files of other systems that the settings name: read once, at the start."""
+"""The files and ConfigMaps of other systems that the settings name."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
+from gpuledger.configuration.file_content import (
+    FROM_CONFIG_MAPS,
+    ConfigMapName,
+    FileContent,
+    config_map_name,
+    content_of,
+)
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.device_config import DeviceConfig, device_config, node_configs
 from gpuledger.model.errors import BadInput
+from gpuledger.model.latest import Latest
 from gpuledger.model.node_config import NodeConfig, NodeConfigs
 
 logger = logging.getLogger(__name__)
 
+SENTENCES_KEPT = 1_024
 
-def with_config_files(settings: Settings, said: Mapping[str, object]) -> Settings:
+_said: Latest[str, None] = Latest(SENTENCES_KEPT)
+
+
+def config_maps(settings: Settings) -> dict[str, ConfigMapName]:
+    """Return the ConfigMaps that the settings name, by option."""
+    named = {option: config_map_name(getattr(settings, option)) for option in FROM_CONFIG_MAPS}
+    return {option: name for option, name in named.items() if name is not None}
+
+
+def with_config_files(
+    settings: Settings, said: Mapping[str, object], contents: Mapping[str, str] = MappingProxyType({})
+) -> Settings:
     """Return the settings with what these files say; `said` are the options that the settings' own file has.
 
-    Raises BadInput for a file that can't be used, and where two places contradict each other.
+    `contents` are those of files that were read elsewhere: option -> text. Raises BadInput for a file that can't be
+    used, and where two places contradict each other.
     """
+    read: dict[str, Any] = {
+        option: FileContent.of(getattr(settings, option), text) for option, text in contents.items()
+    }
+    settings = replace(settings, **read)
     values: dict[str, object] = {}
     sources = dict.fromkeys(said, "the settings")
     for option, config in _configs(settings).items():
         for sentence in config.not_supported:
-            logger.info("%s: %s", option, sentence)
+            _say_once(f"{option}: {sentence}")
         for name, value in config.settings.items():
             known = said.get(name, values.get(name, value))
             if known != value:
                 raise BadInput(f"settings: {name} is {known!r} in {sources[name]} and {value!r} in {option}: keep one")
             values[name] = value
             sources.setdefault(name, option)
-    return settings.changed(values)
+    return replace(settings.changed(values), **read)
+
+
+def _say_once(sentence: str) -> None:
+    """Log a sentence, unless this process has before: files are read again whenever they change."""
+    if sentence not in _said:
+        _said.note(sentence, None)
+        logger.info("%s", sentence)
 
 
 def nodes_config(settings: Settings) -> NodeConfigs:
@@ -41,9 +75,10 @@ def nodes_config(settings: Settings) -> NodeConfigs:
             everywhere = config.nodes.everywhere
     if not settings.node_config_file:
         return NodeConfigs(everywhere)
-    found, ignored = node_configs(_text(settings, "node_config_file"), everywhere, "node_config_file")
+    text = content_of(settings.node_config_file, "node_config_file")
+    found, ignored = node_configs(text, everywhere, "node_config_file")
     for sentence in ignored:
-        logger.info("node_config_file: %s", sentence)
+        _say_once(f"node_config_file: {sentence}")
     return found
 
 
@@ -51,14 +86,7 @@ def _configs(settings: Settings) -> dict[str, DeviceConfig]:
     """Return setting -> what the file says that it names."""
     systems = {"hami_config_file": "hami", "volcano_config_file": "volcano"}
     return {
-        option: device_config(_text(settings, option), system, option)
+        option: device_config(content_of(getattr(settings, option), option), system, option)
         for option, system in systems.items()
         if getattr(settings, option)
     }
-
-
-def _text(settings: Settings, option: str) -> str:
-    try:
-        return Path(getattr(settings, option)).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"settings: {option}: {error}") from error

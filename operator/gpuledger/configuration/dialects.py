@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
+from gpuledger.configuration.file_content import content_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.vendors import VendorRow, check_names, in_use, vendor_rows
 from gpuledger.formats.dialects.vocabulary import (
@@ -17,7 +17,6 @@ from gpuledger.formats.dialects.vocabulary import (
     Vocabulary,
 )
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
-from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import NVIDIAS_COUNT
 
@@ -93,7 +92,4 @@ def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[NodeRegi
 
 
 def _own_rows(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8") if file else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"settings: vendors_file: {error}") from error
+    return content_of(file, "vendors_file") if file else ""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from gpuledger.configuration.file_content import FROM_CONFIG_MAPS, PREFIX, config_map_name
+
 POLICIES = ("binpack", "spread", "topology", "topology-aware", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""
 
@@ -68,9 +70,11 @@ class Settings:
     )
     vendors_file: str = option("", "YAML file with rows for that table.")
 
-    hami_config_file: str = option("", "HAMi's ConfigMap hami-scheduler-device, or its device-config.yaml.")
-    volcano_config_file: str = option("", "Volcano's ConfigMap volcano-vgpu-device-config, or its device-config.yaml.")
-    node_config_file: str = option("", "HAMi's ConfigMap hami-device-plugin or Volcano's volcano-vgpu-node-config.")
+    hami_config_file: str = option(
+        "", "HAMi's hami-scheduler-device: configmap:NAMESPACE/NAME, or a file with the ConfigMap or its content."
+    )
+    volcano_config_file: str = option("", "Volcano's volcano-vgpu-device-config, named in the same ways.")
+    node_config_file: str = option("", "HAMi's hami-device-plugin or Volcano's volcano-vgpu-node-config, likewise.")
 
     default_gpus: int = option(1, "Cards for a container that requests only memory or cores.")
     default_memory_mib: int = option(0, "Memory for a container that requests only cards; 0: the whole card.")
@@ -232,6 +236,16 @@ class Settings:
             raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
         self._check_names()
         self._check_nodes()
+        self._check_config_maps()
+
+    def _check_config_maps(self) -> None:
+        for name in FROM_CONFIG_MAPS:
+            try:
+                config_map_name(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"settings: {name}: {error}") from error
+        if self.vendors_file.startswith(PREFIX):
+            raise ValueError("settings: vendors_file is the path of a file; mount the ConfigMap that holds it")
 
     def _check_nodes(self) -> None:
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import orjson
 from aiohttp import web
 
-from gpuledger.controller.scheduler_health import SchedulerHealth
+from gpuledger.controller.scheduler_health import OLD_CONFIGURATION, SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.telemetry.scrapes import Scrapes
 from gpuledger.formats.scheduler import extender
@@ -41,7 +41,7 @@ class ExtenderServer:
         self._scrapes = Scrapes(metrics.chunks, metrics.content_type)
         self._counts = counts
         self._is_ready = is_ready
-        self._scheduler = scheduler
+        self.scheduler = scheduler
 
     def extender(self) -> web.Application:
         """Return the routes for kube-scheduler, in the same pod: a client that reaches them can bind pods."""
@@ -63,7 +63,7 @@ class ExtenderServer:
         application.add_routes(
             [
                 web.get("/healthz", self._healthz),
-                web.get("/healthz/scheduler", self._scheduler.answer),
+                web.get("/healthz/scheduler", self.scheduler.answer),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._scrapes.answer),
             ]
@@ -118,6 +118,8 @@ class ExtenderServer:
     def _check_ready(self) -> None:
         if not self._is_ready():
             raise NotReady("gpuledger has just started and is still reading the ledger")
+        if self.scheduler.has_old_configuration():  # the names in it may mean something else by now
+            raise NotReady(f"kube-scheduler is asking too early: {OLD_CONFIGURATION}")
 
     def _record_failure(self, error: GpuledgerError) -> str:
         """Count a request that can't be understood; return the text for kube-scheduler."""

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import kopf
@@ -24,6 +25,7 @@ from gpuledger.controller.startup import run_parts, serve
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.workflows.config_maps import settings_in_cluster
 from gpuledger.workflows.system_clock import SystemClock
 
 RETRY_S = 1.0
@@ -98,12 +100,12 @@ class KopfFrame:
         async with contextlib.AsyncExitStack() as started:
             client = await KubeClient.connect(options.kubeconfig, options.context)
             started.push_async_callback(client.close)
+            settings_now = await settings_in_cluster(client, options.settings, options.settings_file)
+            options = replace(options, settings=settings_now)
             operator = build_operator(client, options.settings, SystemClock(), options.host_name)
             serve_webhook(self._registry, settings, options.settings)
             await serve(operator, options, started)
-            parts = asyncio.create_task(
-                run_parts(operator, follows_lease=options.host_name is not None), name="parts of gpuledger"
-            )
+            parts = asyncio.create_task(run_parts(operator, options), name="parts of gpuledger")
             started.push_async_callback(_stopped, parts)
             parts.add_done_callback(self._parts_ended)
             self._operator = operator

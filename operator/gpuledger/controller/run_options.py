@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.configuration.settings_file import settings_of
+from gpuledger.configuration.settings_file import settings_before_cluster
 from gpuledger.model.errors import BadInput
 
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -20,6 +20,9 @@ class RunOptions:
     """What does not stand in the settings."""
 
     settings: Settings
+    """Before the cluster was asked: of ConfigMaps that they name, only the names."""
+    settings_file: Path | None = None
+    """Where they are from."""
     kubeconfig: str | None = None
     """How to reach the API server: files, parted by colons; None: as the pod's service account."""
     context: str | None = None
@@ -40,8 +43,10 @@ def options_from(environment: Mapping[str, str]) -> RunOptions:
     leader_elect = BOOLEANS.get(environment.get("GPULEDGER_LEADER_ELECT", "true").lower())
     if leader_elect is None:
         raise BadInput("GPULEDGER_LEADER_ELECT: must be true or false")
+    file = _path(environment, "GPULEDGER_SETTINGS")
     return RunOptions(
-        settings=settings_of(_path(environment, "GPULEDGER_SETTINGS")),
+        settings=settings_before_cluster(file),
+        settings_file=file,
         kubeconfig=environment.get("KUBECONFIG") or None,
         host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
         scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),

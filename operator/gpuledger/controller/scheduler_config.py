@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import stat
 import threading
@@ -42,21 +43,29 @@ def make_pipe(path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def given_through(path: Path, content: str) -> AsyncIterator[None]:
+async def given_through(path: Path, content: str) -> AsyncIterator[ConfigPipe]:
     """Give a content to each reader of the pipe at a path, while the running loop answers and the context lasts."""
-    pipe = _Pipe(path, content, asyncio.get_running_loop())
+    pipe = ConfigPipe(path, content, asyncio.get_running_loop())
     pipe.start()
     try:
-        yield
+        yield pipe
     finally:
         await asyncio.to_thread(pipe.stop)
 
 
-class _Pipe:
-    """A thread that waits for readers: to open a pipe takes until there is one, and nothing else tells of it."""
+class ConfigPipe:
+    """A thread that waits for readers: to open a pipe takes until there is one, and nothing else tells of it.
+
+    Beside the pipe is a file with a digest of what was last given through it, which outlives this process: an operator
+    that starts with other settings knows by it that kube-scheduler, which has gone on, still has the old ones.
+    """
 
     def __init__(self, path: Path, content: str, loop: asyncio.AbstractEventLoop) -> None:
         self._path, self._content, self._loop = path, content.encode(), loop
+        self._given = path.with_name(f".{path.name}.given")
+        self._digest = hashlib.sha256(self._content).hexdigest()
+        self.is_outdated = self._last_given() not in ("", self._digest)
+        """Whether the last reader got another content: it has to start again."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="give kube-scheduler its configuration", daemon=True)
 
@@ -82,6 +91,19 @@ class _Pipe:
                 _replace_by_pipe(self._path)
                 if not self._stopped:
                     pipe.write(self._content)
+                    self._note_given()
+
+    def _last_given(self) -> str:
+        try:
+            return self._given.read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _note_given(self) -> None:
+        fresh = self._given.with_name(f"{self._given.name}.new")
+        fresh.write_text(self._digest)
+        fresh.replace(self._given)
+        self.is_outdated = False
 
     def _wait_for_loop(self) -> None:
         answered = threading.Event()

@@ -2,15 +2,18 @@
 
 A kube-scheduler that holds the Lease and asks an operator that is dead places nothing, and keeps the other replica from
 it. A container has one liveness probe. So the operator answers that of its neighbour: a process that is dead or stands
-still does not answer at all, and one that lives says whether the neighbour does.
+still does not answer at all, and one that lives says whether the neighbour does, and has the right configuration.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 import aiohttp
 from aiohttp import web
+
+OLD_CONFIGURATION = "it has the configuration of other settings, and is to start again"
 
 TIMEOUT_S = 1.0
 """How long kube-scheduler may take: less than the kubelet waits for the answer to its probe."""
@@ -21,6 +24,8 @@ class SchedulerHealth:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.has_old_configuration: Callable[[], bool] = lambda: False
+        """Tells whether kube-scheduler was started with the configuration of other settings."""
 
     async def answer(self, _: web.Request) -> web.Response:
         """Return 200 if kube-scheduler lives, else 503 with what it says."""
@@ -29,6 +34,8 @@ class SchedulerHealth:
         return web.Response(text="ok\n")
 
     async def _problem(self) -> str:
+        if self.has_old_configuration():
+            return OLD_CONFIGURATION
         try:
             # It signs its certificate itself; no other program can listen on a port of this pod's loopback address.
             limit = aiohttp.ClientTimeout(total=TIMEOUT_S)

@@ -10,6 +10,9 @@ from functools import partial
 
 from aiohttp import web
 
+from gpuledger.configuration.config_files import config_maps
+from gpuledger.configuration.dialects import dialects_of
+from gpuledger.configuration.settings import Settings
 from gpuledger.controller.lists_read import CARDS as LISTED_CARDS
 from gpuledger.controller.lists_read import PODS as LISTED_PODS
 from gpuledger.controller.run_options import RunOptions
@@ -23,6 +26,7 @@ from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, followed_pods
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
+from gpuledger.workflows.config_maps import until_settings_differ
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.tasks.pauses import rest
@@ -49,7 +53,8 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     logger.info("extender at %s", settings.extender_url)
     if options.scheduler_pipe is not None:
         content = scheduler_config_text(settings, leader_elect=options.host_name is not None)
-        await started.enter_async_context(given_through(options.scheduler_pipe, content))
+        pipe = await started.enter_async_context(given_through(options.scheduler_pipe, content))
+        operator.server.scheduler.has_old_configuration = lambda: pipe.is_outdated
     if settings.view_port:
         access = access_for(settings.view_host, KubeReviews(operator.client))
         view = ViewServer(operator.view_source, access)
@@ -61,14 +66,20 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
 
-async def run_parts(operator: Operator, follows_lease: bool) -> None:
-    """Run until cancelled. A part that fails is started again.
+async def run_parts(operator: Operator, options: RunOptions) -> None:
+    """Run until cancelled, or until a ConfigMap changes the settings. A part that fails is started again.
 
     Raises StateRolledBack when nothing that is remembered can be trusted.
     """
+
+    async def _follow_settings(operator: Operator) -> None:
+        await _until_settings_change(operator, options)
+
     parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _preempt]
-    if follows_lease:
+    if options.host_name is not None:
         parts.append(_follow_lease)
+    if config_maps(options.settings):
+        parts.append(_follow_settings)
     await _first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
 
 
@@ -146,6 +157,17 @@ async def _follow_agents(operator: Operator) -> None:
     path, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
     agents = operator.workflows.agents
     await follow(operator.client, path, selector, agents.observe, agents.listing)
+
+
+async def _until_settings_change(operator: Operator, options: RunOptions) -> None:
+    """Follow the ConfigMaps that the settings name, until one makes other settings of them."""
+    count_refused = operator.workflows.counts.bad_input.labels("config").inc
+
+    def differ(found: Settings) -> bool:
+        dialects_of(found)
+        return found != options.settings
+
+    await until_settings_differ(operator.client, options.settings, options.settings_file, differ, count_refused)
 
 
 async def _follow_lease(operator: Operator) -> None:

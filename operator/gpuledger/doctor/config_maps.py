@@ -6,12 +6,6 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
-from gpuledger.configuration.config_files import with_config_files
-from gpuledger.configuration.settings import Settings
-from gpuledger.model.errors import BadInput
-
 Json = dict[str, Any]
 
 SETTINGS_VARIABLE = "GPULEDGER_SETTINGS"
@@ -46,25 +40,6 @@ def scheduler_config_file(workload: Json) -> tuple[str, str] | None:
         if any(str(each).endswith("kube-scheduler") for each in flags[:1]) and (path := _flag(flags, "--config")):
             return _config_map(workload, container, path)
     return None
-
-
-def read_settings(text: str) -> Settings:
-    """Return the settings of a file's text, with what the files say that it names. Raises BadInput."""
-    try:
-        values = yaml.safe_load(text) or {}
-        if not isinstance(values, dict):
-            raise BadInput("settings: the file must be a list of `option: value` lines")
-    except (ValueError, yaml.YAMLError) as error:
-        raise BadInput(str(error)) from error
-    return settings_from(values)
-
-
-def settings_from(values: Json) -> Settings:
-    """Return the settings with these values, and with what the files say that they name. Raises BadInput."""
-    try:
-        return with_config_files(Settings().changed(values), values)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
 
 
 def _containers(workload: Json) -> Iterator[Json]:

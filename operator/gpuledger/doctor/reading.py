@@ -13,11 +13,12 @@ import aiohttp
 import yaml
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
+from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
 from gpuledger.doctor.facts import AccountAccess, Facts, Json, Release, Unread
 from gpuledger.doctor.objects import failing_container, last_complaint, name_of
 from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
 from gpuledger.doctor.release import release_for
+from gpuledger.doctor.workload_settings import settings_of_workload
 from gpuledger.formats.admission.accounts import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.accounts import OPERATOR as OPERATOR_ACCOUNT
 from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
@@ -250,14 +251,12 @@ class Reading:
         where = settings_file(workload, container)
         if where is None:
             return None
-        name, key = where
 
-        async def read() -> tuple[str, Settings]:
-            data = (await self._client.request("GET", f"{OURS}/configmaps/{name}")).get("data") or {}
-            return name, read_settings(data.get(key, ""))
+        async def read() -> tuple[str, Settings] | None:
+            return await settings_of_workload(self._client, workload, container)
 
-        needs = f"`get` on configmaps in {LEASE_NAMESPACE}; files that it names must be here, too: --settings FILE"
-        return await _tried(f"the settings in ConfigMap {name}", needs, read)
+        needs = f"`get` on configmaps in {LEASE_NAMESPACE}, and on those that the settings name; or --settings FILE"
+        return await _tried(f"the settings in ConfigMap {where[0]}", needs, read)
 
     async def _configs(self, deployment: Json | Unread | None) -> Mapping[str, Json] | Unread:
         where = None if deployment is None or isinstance(deployment, Unread) else scheduler_config_file(deployment)

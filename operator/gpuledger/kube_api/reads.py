@@ -12,6 +12,12 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 
+
+def config_maps_in(namespace: str) -> str:
+    """Return the path of a namespace's ConfigMaps."""
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
 CLUSTERS_OWN = "default-scheduler"
 """It tells no device plugin of another system which cards a pod gets: its pods get none from these."""
 
@@ -86,7 +92,7 @@ class KubeReads:
 
     async def config_map(self, namespace: str, name: str) -> dict[str, str]:
         """Return the texts of a ConfigMap, by key."""
-        found = await self._client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        found = await self._client.request("GET", f"{config_maps_in(namespace)}/{name}")
         return found.get("data") or {}
 
     def budgets(self, namespace: str) -> AsyncIterator[list[Json]]:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from gpuledger.command_line.running_settings import settings_in_use
+from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput, Denied, NotFound
@@ -15,6 +16,11 @@ from installation import MANIFESTS
 Json = dict[str, Any]
 DEPLOYMENT = "/apis/apps/v1/namespaces/gpuledger-system/deployments/gpuledger"
 CONFIG_MAPS = "/api/v1/namespaces/gpuledger-system/configmaps"
+HAMIS = "/api/v1/namespaces/kube-system/configmaps/hami-scheduler-device"
+ROWS = """
+vendors:
+  - {name: own, vendor: own, resources: {count: example.com/own}, register: example.com/node-own-register}
+"""
 HAMI = "nvidia: {resourceCountName: example.com/gpu}"
 
 
@@ -62,6 +68,17 @@ def test_files_that_the_settings_name_are_read_from_the_config_maps_that_the_ope
     assert found.resource_count == "example.com/gpu"
 
 
+def test_a_table_of_vendors_that_the_operator_has_there_is_read_too() -> None:
+    found = read(installed({"vendors_file": "/theirs/vendors.yaml", "vendors": ["own"]}, **{"vendors.yaml": ROWS}))
+    assert "example.com/own" in dialects_of(found).counts()
+
+
+def test_config_maps_that_the_settings_name_are_read_wherever_they_are() -> None:
+    objects = installed({"hami_config_file": "configmap:kube-system/hami-scheduler-device"})
+    objects[HAMIS] = {"data": {"device-config.yaml": HAMI}}
+    assert read(objects).resource_count == "example.com/gpu"
+
+
 def test_settings_that_are_named_count_and_the_cluster_is_not_asked() -> None:
     named = Settings().changed({"scheduler_name": "mine"})
     assert read({DEPLOYMENT: Denied("no")}, named) is named
@@ -75,12 +92,24 @@ def test_without_a_deployment_the_defaults_count() -> None:
     ("objects", "says"),
     [
         ({DEPLOYMENT: Denied("you may not get deployments")}, "you may not get deployments; name them by --settings"),
-        (installed("[1]"), "can't be read: they are not a list of `option: value` lines; name them by --settings"),
+        (installed("[1]"), "the file must be a list of `option: value` lines; name them by --settings"),
         (installed({"nosuch": 1}), "nosuch"),
         (installed({"hami_config_file": "/theirs/absent"}), "ConfigMap gpuledger-system/theirs has no key absent"),
         ({DEPLOYMENT: installed({})[DEPLOYMENT]}, "is not there"),
+        (installed("{"), "while parsing"),
+        (installed({"hami_config_file": "/no/such/file"}), "hami_config_file"),
+        (installed({"hami_config_file": "configmap:kube-system/absent"}), "there is no ConfigMap kube-system/absent"),
     ],
-    ids=["forbidden", "no mapping", "unknown option", "no such key", "no ConfigMap"],
+    ids=[
+        "forbidden",
+        "no mapping",
+        "unknown option",
+        "no such key",
+        "no ConfigMap",
+        "no YAML",
+        "no such file",
+        "no such ConfigMap",
+    ],
 )
 def test_settings_that_cannot_be_read_are_an_error_and_never_the_defaults(
     objects: dict[str, Json | Exception], says: str

@@ -229,6 +229,15 @@ async def test_nothing_is_decided_before_the_ledger_is_read(
     assert (await post(extender, path, body))["Error"] == ""
 
 
+@pytest.mark.parametrize(("path", "body"), [("/filter", question("node-a")), ("/bind", BIND)])
+async def test_nothing_is_decided_for_a_scheduler_with_the_configuration_of_other_settings(
+    world: World, extender: Client, path: str, body: object
+) -> None:
+    world.server.scheduler.has_old_configuration = lambda: True
+    assert "has the configuration of other settings" in (await post(extender, path, body))["Error"]
+    assert world.placer.asked == []
+
+
 async def test_scores_before_the_ledger_is_read_are_an_http_error(world: World, extender: Client) -> None:
     world.ready = False
     async with extender.post("/prioritize", data=orjson.dumps(question("a"))) as response:

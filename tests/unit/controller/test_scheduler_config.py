@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,24 @@ def test_an_operator_that_was_stopped_gives_nothing_and_its_successor_does(pipe:
             got = [pipe.read_text()]
         assert got == [CONTENT]
         second.kill()
+
+
+async def test_an_operator_with_other_settings_knows_that_kube_scheduler_has_the_old_ones(pipe: Path) -> None:
+    """It asks with names that may mean something else by now, and has to start again."""
+    async with given_through(pipe, CONTENT) as first:
+        assert not first.is_outdated  # nobody has read anything
+        assert await read(pipe) == CONTENT
+    async with given_through(pipe, CONTENT) as same:
+        assert not same.is_outdated
+    async with given_through(pipe, "other") as second:
+        assert second.is_outdated
+        assert await read(pipe) == "other"
+        await asyncio.to_thread(until, lambda: not second.is_outdated)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does next."""
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)

@@ -42,9 +42,10 @@ async def served(neighbour: Neighbour) -> AsyncIterator[TestServer]:
     await server.close()
 
 
-async def told(url: str) -> tuple[int, str]:
+async def told(url: str, old: bool = False) -> tuple[int, str]:
     """Return status and text of the answer to one probe."""
     health, application = SchedulerHealth(url), web.Application()
+    health.has_old_configuration = lambda: old
     application.router.add_get("/", health.answer)
     async with TestClient(TestServer(application)) as client, client.get("/") as answer:
         return answer.status, await answer.text()
@@ -52,6 +53,11 @@ async def told(url: str) -> tuple[int, str]:
 
 async def test_a_neighbour_that_lives_is_well(served: TestServer) -> None:
     assert await told(str(served.make_url("/livez"))) == (200, "ok\n")
+
+
+async def test_a_neighbour_that_has_the_configuration_of_other_settings_is_to_start_again(served: TestServer) -> None:
+    says = "kube-scheduler: it has the configuration of other settings, and is to start again\n"
+    assert await told(str(served.make_url("/livez")), old=True) == (503, says)
 
 
 async def test_a_neighbour_that_says_that_it_is_ill_is_not_live(neighbour: Neighbour, served: TestServer) -> None:

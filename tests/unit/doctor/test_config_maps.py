@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.config_maps import read_settings, scheduler_config_file, settings_file
-from gpuledger.model.errors import BadInput
+from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
 
 Json = dict[str, Any]
 
@@ -54,14 +51,3 @@ def test_a_scheduler_config_in_a_config_map_is_found() -> None:
     del volume["emptyDir"]
     volume["configMap"] = {"name": "mine"}
     assert scheduler_config_file(found) == ("mine", "scheduler.yaml")
-
-
-def test_settings_are_read_as_the_operator_reads_them() -> None:
-    assert read_settings("") == Settings()
-    assert read_settings("resource_count: example.com/gpu").resource_count == "example.com/gpu"
-
-
-@pytest.mark.parametrize("text", ["- a", "no_such_option: 1", "{", "hami_config_file: /no/such/file"])
-def test_settings_that_cannot_be_read_are_bad_input(text: str) -> None:
-    with pytest.raises(BadInput):
-        read_settings(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import click
 from gpuledger.command_line.options import (
     end_without_cluster,
     program_access_options,
-    read_settings,
     settings_option,
+    settings_refused,
     until_interrupted,
 )
-from gpuledger.model.errors import BadInput
 
 
 @click.command()
@@ -42,27 +40,31 @@ def agent(
 ) -> None:
     """Run the node agent: report this node's GPUs, and give containers their cards."""
     from gpuledger.agent.supervisor import Supervisor
-    from gpuledger.configuration.config_files import nodes_config
+    from gpuledger.configuration.config_files import config_maps, nodes_config
     from gpuledger.configuration.dialects import dialects_of
+    from gpuledger.configuration.settings_file import settings_before_cluster
 
-    settings = read_settings(settings_file)
     end_without_cluster(kubeconfig)
-    try:
-        config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
-    except BadInput as error:
-        raise click.ClickException(str(error)) from error
+    with settings_refused():
+        settings = settings_before_cluster(settings_file)
+        if not config_maps(settings):  # else the child finds out
+            nodes_config(settings)
+        dialects_of(settings)
 
     def serve(pipe: int) -> int:
         # Imported in the child alone, so that the parent stays small.
-        from gpuledger.agent.agent_plan import agent_plan, device_source
-        from gpuledger.agent.startup import run_agent
+        from gpuledger.agent.startup import AgentOptions, run_agent
 
-        try:
-            plan = agent_plan(settings, dialects, config, node_name, kubelet_directory, pod_uid)
-        except BadInput as error:
-            logging.error("%s", error)
-            return 1
-        until_interrupted(lambda: run_agent(plan, device_source(settings), pipe, kubeconfig, context))
+        options = AgentOptions(
+            settings=settings,
+            settings_file=settings_file,
+            node_name=node_name,
+            kubelet_directory=kubelet_directory,
+            pod_uid=pod_uid,
+            kubeconfig=kubeconfig,
+            context=context,
+        )
+        until_interrupted(lambda: run_agent(options, pipe))
         return 0
 
     sys.exit(Supervisor(serve).run())

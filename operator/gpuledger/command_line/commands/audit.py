@@ -56,7 +56,7 @@ def audit(
     if adopt and not fix:
         raise click.UsageError("--adopt enters shares, so it needs --fix")
     try:
-        named = named_settings(settings_file)
+        named = named_settings(settings_file, kubeconfig, context)
 
         async def compare(client: KubeClient) -> Report:
             from gpuledger.kube_api.store import KubeStore

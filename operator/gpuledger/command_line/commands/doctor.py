@@ -68,7 +68,7 @@ def doctor(
     no failure.
     """
     with errors_shown():
-        settings = _settings_of(settings_file)
+        settings = _settings_of(settings_file, kubeconfig, context)
         configs = {str(file): _yaml_of(file) for file in scheduler_configs}
         found = _examined(settings, configs, kubeconfig, context, as_init)
         if as_init:
@@ -108,9 +108,9 @@ def _examined(
             return asyncio.run(look(access))
 
 
-def _settings_of(file: Path | None) -> Settings | None:
+def _settings_of(file: Path | None, kubeconfig: str | None, context: str | None) -> Settings | None:
     try:
-        return named_settings(file)
+        return named_settings(file, kubeconfig, context)
     except click.ClickException as error:
         raise BadInput(error.message) from error
 

@@ -48,7 +48,7 @@ def fake_nodes(
             click.echo(f"{name:<16} {memory_mib:>7} MiB")
         return
     end_without_cluster(kubeconfig)
-    settings = read_settings(settings_file)
+    settings = read_settings(settings_file, kubeconfig, context)
     try:
         nodes = fake.fake_nodes(prefix, count, gpus, model, slots, nodes_config(settings))
         counts = dialects_of(settings).counts(of=fake.VENDOR)

@@ -59,7 +59,7 @@ def inspect(
     """
     if not names and not files:
         raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME, pod/NAME, nodes or pods")
-    settings = read_settings(settings_file)
+    settings = read_settings(settings_file, kubeconfig, context)
     found = []
     with errors_shown():
         for file in files:

@@ -48,7 +48,7 @@ def migrate(
     It takes the settings from the operator's Deployment, unless --settings names a file. Users can write these
     annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act, 2 after an error.
     """
-    named = named_settings(settings_file)
+    named = named_settings(settings_file, kubeconfig, context)
 
     async def move(client: KubeClient) -> Sequence[Step]:
         from gpuledger.kube_api.store import KubeStore

@@ -9,8 +9,8 @@ import click
 from gpuledger.command_line.options import (
     end_without_cluster,
     program_access_options,
-    read_settings,
     settings_option,
+    settings_refused,
     until_interrupted,
 )
 
@@ -50,11 +50,15 @@ def run(
     end_without_cluster(kubeconfig)
     import uvloop  # a second, which the help does without
 
+    from gpuledger.configuration.settings_file import settings_before_cluster
     from gpuledger.controller.kopf_frame import run as run_operator
     from gpuledger.controller.run_options import RunOptions, followed_host_name
 
+    with settings_refused():
+        settings = settings_before_cluster(settings_file)
     options = RunOptions(
-        settings=read_settings(settings_file),
+        settings=settings,
+        settings_file=settings_file,
         kubeconfig=kubeconfig,
         context=context,
         host_name=followed_host_name(leader_elect, host),

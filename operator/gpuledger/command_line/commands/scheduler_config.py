@@ -7,7 +7,7 @@ from typing import TextIO
 
 import click
 
-from gpuledger.command_line.options import read_settings, settings_option
+from gpuledger.command_line.options import read_settings, settings_option, settings_refused
 
 
 @click.command("scheduler-config")
@@ -21,10 +21,13 @@ from gpuledger.command_line.options import read_settings, settings_option
 )
 def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
     """Print the kube-scheduler configuration that matches the settings."""
+    from gpuledger.configuration.dialects import dialects_of
+    from gpuledger.configuration.settings_file import settings_before_cluster
     from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
 
-    content = scheduler_config_text(read_settings(settings_file), leader_elect)
-    if pipe is not None:
-        make_pipe(pipe)
-    else:
-        output.write(content)
+    if pipe is None:
+        output.write(scheduler_config_text(read_settings(settings_file), leader_elect))
+        return
+    with settings_refused():  # so that a pod with bad settings does not begin
+        dialects_of(settings_before_cluster(settings_file))
+    make_pipe(pipe)

@@ -136,7 +136,7 @@ def simulate(
     required node affinity, but not preferences, affinity between pods, spread constraints, volumes, ports and the
     number of pods. Exit status: 1 if an object can't be read.
     """
-    settings = read_settings(settings_file)
+    settings = read_settings(settings_file, options["kubeconfig"], options["context"])
     is_trace = bool(options["nodes_file"] or options["pods_file"])
     is_scene = bool(options["files"] or options["from_cluster"])
     if is_trace == is_scene:
