@@ -15,7 +15,7 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from cluster.cluster import COUNT, PODS, RequestFailed, pod
+from cluster.cluster import MEMORY, PODS, RequestFailed
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from fakes.nvml import fake_nvml
@@ -311,7 +311,10 @@ def test_a_changed_config_map_of_hami_counts_in_the_same_pods(cluster: PodCluste
         "the agents report other slots",
         timeout_s=120,
     )
-    cluster.create(pod("renamed", {COUNT: 1, "example.com/mem": 2_000}))
+    renamed = a_pod("renamed", 2_000)
+    limits = renamed["spec"]["containers"][0]["resources"]["limits"]
+    limits["example.com/mem"] = limits.pop(MEMORY)
+    cluster.create(renamed)
     cluster.wait(lambda: cluster.runs("renamed"), "a pod that uses the new name runs", timeout_s=120)
     say(f"a changed ConfigMap counts in operator, scheduler and agents: {watch}")
     assert [memory for _, memory, _ in cluster.told("renamed")] == [2_000]
