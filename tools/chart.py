@@ -67,6 +67,7 @@ def chart_files() -> dict[Path, str]:
         "validating.yaml": policies(Settings(), frozenset({"validating"})),
         "mutating.yaml": policies(Settings(), frozenset({"mutating"})),
         "agents.yaml": policies(Settings(), frozenset({"agents"})),
+        "agents_with_capacity.yaml": policies(Settings(volcano_capacity=True), frozenset({"agents"})),
         "toleration.yaml": _toleration(),
         "webhook.yaml": webhook_configuration(
             Settings(), frozenset({"mutating"}), WebhookAddress(ca_bundle=b"CA-BUNDLE")
@@ -111,7 +112,8 @@ def other_value(name: str) -> Any:
     if isinstance(default, int | float):
         return default + 1
     if isinstance(default, tuple):
-        return {"metrics_compatibility": ["hami"], "vendors": [], "ignored_xids": ["92"]}.get(name, ["another"])
+        known = {"vendors": [], "ignored_xids": ["92"]}
+        return known.get(name, [*OPTIONS[name].metadata["choices"][:1]] or ["another"])
     if choices := OPTIONS[name].metadata["choices"]:
         return next(each for each in choices if each != default)
     label = {"node_label": "gpus=ours", "node_taint": "gpus=ours:NoSchedule"}

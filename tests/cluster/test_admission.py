@@ -499,6 +499,7 @@ REPORT = {"metadata": {"annotations": {"gpuledger.dev/gpus": "[]"}}}
 def two_nodes(cluster: Cluster) -> Iterator[tuple[str, str]]:
     for name in ("own", "other"):
         cluster.request("POST", NODES, a_node(name))
+        cluster.patch(f"{NODES}/{name}/status", {"status": {"capacity": {"cpu": "8", "pods": "110"}}})
     yield "own", "other"
     for name in ("own", "other"):
         cluster.request("DELETE", f"{NODES}/{name}")
@@ -559,6 +560,50 @@ def test_a_token_that_is_for_no_node_changes_none(cluster: Cluster, two_nodes: t
 def test_an_agent_changes_nothing_else_of_its_node(agent: Connection, subresource: str, patch: Json) -> None:
     with refused("gpuledger-agents", ""):
         change(agent, f"{NODES}/own{subresource}", patch)
+
+
+SHOWN = {"volcano.sh/vgpu-memory": "196512", "volcano.sh/vgpu-cores": "800"}
+
+
+@pytest.fixture
+def may_show(cluster: Cluster, agent: Connection) -> Iterator[None]:
+    """Have the policy that goes with `volcano_capacity`, and later the usual one again."""
+
+    def shows() -> bool:
+        try:
+            change(agent, f"{NODES}/own/status", {"status": {"capacity": SHOWN, "allocatable": SHOWN}})
+        except RequestFailed:
+            return False
+        return True
+
+    def apply(settings: Settings) -> None:
+        file = cluster.plane.directory / "agents.yaml"
+        file.write_text(policies(settings, frozenset({"agents"})))
+        cluster.plane.kubectl("apply", "-f", str(file))
+        cluster.wait(lambda: shows() == settings.volcano_capacity, "the policy is in force")
+
+    apply(Settings(volcano_capacity=True))
+    yield
+    apply(Settings())
+
+
+NOT_SHOWN: list[Json] = [
+    {"capacity": {COUNT: "80"}},
+    {"allocatable": {"cpu": "1"}},
+    {"capacity": {"pods": None}},
+    {"capacity": None},
+    {"conditions": [{"type": "Ready", "status": "True"}]},
+    {"nodeInfo": {"kernelVersion": "6"}},
+]
+
+
+@pytest.mark.usefixtures("may_show")
+def test_an_agent_that_shows_amounts_changes_these_two_of_its_node_and_nothing_else(agent: Connection) -> None:
+    for status in NOT_SHOWN:
+        with refused("gpuledger-agents", ""):
+            change(agent, f"{NODES}/own/status", {"status": status})
+    with refused("gpuledger-agents", "its token is for node own, not for other"):
+        change(agent, f"{NODES}/other/status", {"status": {"capacity": SHOWN}})
 
 
 @pytest.mark.usefixtures("two_nodes")

@@ -17,7 +17,7 @@ from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 OPTIONS = {each["name"]: each for each in yaml.safe_load((CHART / "files" / "settings.yaml").read_text())}
 IN_POLICIES = [name for name, option in OPTIONS.items() if option["in_policies"]]
 NAMES = [name for name in IN_POLICIES if name in RESOURCES]
-FILLED_IN = [*NAMES, "scheduler_name", "extra_scheduler_names", "node_taint"]
+FILLED_IN = [*NAMES, "scheduler_name", "extra_scheduler_names", "node_taint", "volcano_capacity"]
 """Options that the chart fills into the policies by itself."""
 
 OTHERS = [name for name in IN_POLICIES if name not in FILLED_IN]
@@ -59,6 +59,8 @@ CASES: list[Json] = [
     EXCHANGED,
     {"scheduler_name": "ours", "extra_scheduler_names": ["hami-scheduler", "volcano"]},
     {"node_taint": "example.com/gpus=:NoExecute"},
+    {"volcano_capacity": True},
+    {"volcano_capacity": True, "volcano_memory": "example.com/memory", "volcano_cores": "example.com/cores"},
     {"node_taint": "volcano.sh/vgpu=hami:PreferNoSchedule", "resource_count": "example.com/gpu"},
 ]
 

@@ -16,7 +16,7 @@ from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer
 from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
-from gpuledger.agent.node_annotation import NodeAnnotation
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.command_line.program import main
 
 

@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -16,6 +18,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, PODS, devices, uuids
 from effort import times
+from gpuledger.formats.quantity import whole_number
 from node.gpu_node import MIRRORED_CDI, GpuNode, gpu_container, gpu_pod, one_card
 
 SIZES = [
@@ -280,11 +283,76 @@ def test_without_cdi_a_container_finds_its_share_in_a_read_only_directory(gpu: G
         gpu.wait_ready()
 
 
-def test_a_request_in_any_of_the_configured_words_is_served(gpu: GpuNode) -> None:
-    gpu.create(
-        gpu_pod("volcano", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2000}),
+WORDS = {"volcano.sh/vgpu-number", "volcano.sh/gpu-number", "koordinator.sh/gpu.shared"}
+AMOUNTS = ("volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores")
+MAY_SHOW = (  # as docs/settings.md has it
+    "create clusterrole gpuledger-agent-capacity --verb=patch --resource=nodes/status",
+    "create clusterrolebinding gpuledger-agent-capacity --clusterrole=gpuledger-agent-capacity "
+    "--serviceaccount=gpuledger-system:gpuledger-agent",
+)
+
+
+def capacity(gpu: GpuNode) -> dict[str, int]:
+    """Return what the node shows of GPUs: resource -> amount. The kubelet leaves 0 of names that are served no more."""
+    found = gpu.cluster.request("GET", f"/api/v1/nodes/{gpu.node.name}")["status"]["capacity"]
+    return {name: whole_number(amount) for name, amount in found.items() if "/" in name and whole_number(amount)}
+
+
+def test_the_same_slots_are_shown_under_one_name(gpu: GpuNode) -> None:
+    slots = 10 * len(gpu.state.cards)
+    assert capacity(gpu) == {COUNT: slots}
+
+
+def apply_policy(gpu: GpuNode) -> None:
+    """Apply the policy on agents that goes with the settings, as docs/settings.md has it."""
+    settings = gpu.installation.settings_file
+    argv = [sys.executable, "-m", "gpuledger", "admission-policies", "--kind", "agents", "--settings", str(settings)]
+    policy = gpu.plane.directory / "agents-policy.yaml"
+    policy.write_text(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    gpu.plane.kubectl("apply", "-f", str(policy))
+
+
+@pytest.fixture
+def in_all_words(gpu: GpuNode) -> Iterator[GpuNode]:
+    """Yield the node with an agent that serves and shows what Volcano's and Koordinator's users look for."""
+    for words in MAY_SHOW:
+        gpu.plane.kubectl(*words.split())
+    gpu.kill_agent()
+    gpu.change_settings(agent_also_serves=["volcano", "volcano-classic", "koordinator"], volcano_capacity=True)
+    apply_policy(gpu)
+    gpu.start_agent()
+    gpu.wait_ready()
+    gpu.cluster.wait(lambda: capacity(gpu).keys() >= WORDS, "all names are served")
+    yield gpu
+    gpu.kill_agent()
+    gpu.change_settings(agent_also_serves=[], volcano_capacity=False)
+    apply_policy(gpu)
+    gpu.cluster.patch(f"/api/v1/nodes/{gpu.node.name}/status", {"status": {"capacity": dict.fromkeys(AMOUNTS)}})
+    gpu.start_agent()
+    gpu.wait_ready()
+
+
+def test_where_the_settings_ask_for_it_pods_are_served_in_all_words_and_the_node_shows_what_there_is(
+    in_all_words: GpuNode,
+) -> None:
+    gpu = in_all_words
+    cards = [card["spec"]["capacity"] for card in gpu.cluster.cards().values()]
+    shown = {AMOUNTS[0]: sum(card["memoryMiB"] for card in cards), AMOUNTS[1]: sum(card["cores"] for card in cards)}
+
+    def as_it_should() -> bool:
+        return {name: amount for name, amount in capacity(gpu).items() if name in AMOUNTS} == shown
+
+    gpu.cluster.wait(as_it_should, f"the node shows {shown}")
+    zero = dict.fromkeys(AMOUNTS, "0")  # as a kubelet does where the Node is created anew
+    gpu.cluster.patch(f"/api/v1/nodes/{gpu.node.name}/status", {"status": {"capacity": zero, "allocatable": zero}})
+    gpu.cluster.wait(as_it_should, f"the node shows {shown} again")
+    most = max(card["memoryMiB"] for card in cards)
+    gpu.create(  # together, all that is shown, and more of what is per card and not per pod
+        gpu_pod("whole", {"volcano.sh/vgpu-number": len(cards) - 1, AMOUNTS[0]: most - 5000, AMOUNTS[1]: 60}),
+        gpu_pod("volcano", {"volcano.sh/vgpu-number": len(cards), AMOUNTS[0]: 2000, AMOUNTS[1]: 10}),
         gpu_pod("classic", {"volcano.sh/gpu-memory": 1000, "volcano.sh/gpu-number": 1}),
         gpu_pod("koordinator", {"koordinator.sh/gpu.shared": 2, "koordinator.sh/gpu-memory": "2Gi"}),
     )
-    gpu.wait_running("volcano", "classic", "koordinator")
-    gpu.check("volcano", "classic", "koordinator")
+    names = ("whole", "volcano", "classic", "koordinator")
+    gpu.wait_running(*names)
+    gpu.check(*names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,15 +13,36 @@ from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.configuration.config_files import nodes_config
 from gpuledger.configuration.dialects import dialects_of
-from gpuledger.configuration.settings import Settings
+from gpuledger.configuration.settings import ALSO_SERVED, Settings
+from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.request import ANY_NVIDIA
 
 DRIVER_INTERVAL_S = 30.0
 """How often the driver is asked for all cards; faults tell of themselves."""
 
 FILE_INTERVAL_S = 2.0
 """How often a file with cards is looked at; one that has not changed is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityNames:
+    """The resources that stand for all memory and cores of a node's cards, as Volcano's device plugin shows them."""
+
+    memory: str
+    memory_unit_mib: int
+    cores: str
+
+    def amounts(self, cards: Iterable[Card]) -> dict[str, int]:
+        """Return the amounts for these cards: NVIDIA's, whether they work or not. A name that is empty has none."""
+        ours = [card.capacity for card in cards if card.vendor == ANY_NVIDIA.vendor]
+        found = {
+            self.memory: sum(each.memory_mib for each in ours) // self.memory_unit_mib,
+            self.cores: sum(each.cores for each in ours),
+        }
+        return {name: amount for name, amount in found.items() if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +64,8 @@ class AgentPlan:
     hami_core_directory: str = ""
     mps_directory: str = ""
     priority_resource: str = ""
+    capacity: CapacityNames | None = None
+    """The names of what the Node's capacity is to show of all cards; None if nothing."""
     own_pod_uid: str = ""
     """Empty for an agent that is a process of its node."""
     health_host: str = "0.0.0.0"  # noqa: S104 - it only tells
@@ -52,6 +75,7 @@ class AgentPlan:
 def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_pod_uid: str = "") -> AgentPlan:
     """Return the plan for a node. Raises BadInput if the settings can't be used, or its mode can't be had."""
     config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
+    vendors = {each.vendor for each in dialects.vocabularies}
     mode = config.mode or settings.isolation
     if mode not in set(Isolation):
         raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
@@ -61,7 +85,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
     return AgentPlan(
         node_name=node_name,
-        resources={vendor: dialects.counts(of=vendor) for vendor in {each.vendor for each in dialects.vocabularies}},
+        resources={vendor: served_counts(settings, dialects, vendor) for vendor in vendors},
         poll_interval_s=FILE_INTERVAL_S if settings.devices_file else DRIVER_INTERVAL_S,
         config=replace(config, mode=mode),
         isolation=isolation,
@@ -72,10 +96,27 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         hami_core_directory=settings.hami_core_directory,
         mps_directory=settings.mps_directory,
         priority_resource=settings.resource_priority,
+        capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )
+
+
+def served_counts(settings: Settings, dialects: Dialects, vendor: str) -> tuple[str, ...]:
+    """Return the counts that an agent serves of a vendor's cards.
+
+    Of NVIDIA's, those that the settings ask for: each name would show the same slots once more.
+    """
+    left_out = {*ALSO_SERVED} - {*settings.agent_also_serves}
+    chosen = (each for each in dialects.vocabularies if each.vendor == vendor and each.name not in left_out)
+    return tuple(dict.fromkeys(each.count for each in chosen if each.count))
+
+
+def _capacity_names(settings: Settings) -> CapacityNames | None:
+    if not settings.volcano_capacity:
+        return None
+    return CapacityNames(settings.volcano_memory, settings.volcano_memory_unit_mib, settings.volcano_cores)
 
 
 def device_source(settings: Settings) -> DeviceSource:

@@ -32,8 +32,8 @@ from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.kubelet.slots import NodeSlots, VendorSlots
 from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.agent.node_annotation import NodeAnnotation
 from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
+from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry
 from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
@@ -108,6 +108,10 @@ class Agent:
             plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
         )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
+        self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
+        self._on_node: list[NodeEntry[Any]] = [self._register, self._ends]
+        if self._capacity:
+            self._on_node.append(self._capacity)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
         self._has_cards = asyncio.Event()
@@ -125,8 +129,8 @@ class Agent:
                 if beat is not None:
                     group.create_task(_beat(beat))
                 group.create_task(self._watcher.run())
-                group.create_task(self._register.run())
-                group.create_task(self._ends.run())
+                for entry in self._on_node:
+                    group.create_task(entry.run())
                 selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
                 group.create_task(follow(self._client, NODES, selector, self._observe_node, lambda: lambda _: None))
                 group.create_task(self._look_after_ended_pods())
@@ -138,8 +142,8 @@ class Agent:
         await wait_for_bound_pods(self._plan.node_name, self._store)
 
     def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
-        self._register.observe(node, gone)
-        self._ends.observe(node, gone)
+        for entry in self._on_node:
+            entry.observe(node, gone)
         if not self._node_seen.done():
             self._node_seen.set_result(node)
 
@@ -190,6 +194,8 @@ class Agent:
             self._has_cards.set()
         if self.cards or snapshot is not None:
             self._register.want(register_of(self.cards))
+            if self._capacity and self._plan.capacity:
+                self._capacity.want(self._plan.capacity.amounts(self.cards))
         self._known.set()
         self._cards_have_changed.set()
 
@@ -298,8 +304,8 @@ class Agent:
         yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
         yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
-        writes = float(self._register.writes + self._ends.writes)
-        yield counter("node_writes", "Writes of this node's annotations.", [([], writes)])
+        writes = float(sum(entry.writes for entry in self._on_node))
+        yield counter("node_writes", "Writes of this node's annotations and capacity.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
 
 

@@ -28,7 +28,8 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     if "mutating" in kinds:
         found += mutating_policies(dialects, names, settings.node_taint)
     if "agents" in kinds:
-        found += agent_policies()
+        shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
+        found += agent_policies([name for name in shown if name])
     return as_yaml(found)
 
 

@@ -19,6 +19,9 @@ POLICIES = ("binpack", "spread", "topology", "topology-aware", "fragmentation")
 TOPOLOGY, TOPOLOGY_AWARE = "topology", "topology-aware"
 """The same; the latter is HAMi's word. Where it chooses the cards, it chooses the node as well, as for a pod's wish."""
 
+ALSO_SERVED = ("volcano", "volcano-classic", "koordinator")
+"""Systems whose words for NVIDIA's cards have a count of their own."""
+
 METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
 """Systems whose metric names are available beside our own: docs/metrics.md."""
 
@@ -142,6 +145,15 @@ class Settings:
         300.0, "How often the operator compares its memory with full lists; it only reads."
     )
 
+    agent_also_serves: tuple[str, ...] = option(
+        (),
+        "Beside resource_count, the other systems whose name for the number of cards the node agent serves: volcano, "
+        "volcano-classic, koordinator.",
+        choices=ALSO_SERVED,
+    )
+    volcano_capacity: bool = option(
+        False, "Nodes of our agent show volcano_memory and volcano_cores of all their cards in their capacity."
+    )
     isolation: str = option(
         "none",
         "How nodes isolate shares of a card: none, mps, hami-core, mig; node_config_file can set it per node.",

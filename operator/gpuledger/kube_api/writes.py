@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
@@ -147,6 +147,11 @@ class KubeWrites:
         """Set one annotation of a node that no other client should write. Raises NotFound."""
         change = {"metadata": {"annotations": {annotation: value}}}
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
+
+    async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
+        """Set some amounts of a node's capacity that no other client should write. Raises NotFound."""
+        change = {"status": {"capacity": dict(amounts), "allocatable": dict(amounts)}}
+        await self._client.request("PATCH", f"{NODES}/{name}/status", change, content_type=MERGE_PATCH)
 
     async def create_event(self, event: Json) -> None:
         """Create an Event, in the namespace that it names."""

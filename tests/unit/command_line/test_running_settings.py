@@ -19,7 +19,8 @@ CONFIG_MAPS = "/api/v1/namespaces/gpuledger-system/configmaps"
 HAMIS = "/api/v1/namespaces/kube-system/configmaps/hami-scheduler-device"
 ROWS = """
 vendors:
-  - {name: own, vendor: own, resources: {count: example.com/own}, register: example.com/node-own-register}
+  - {name: own, vendor: own, resources: {count: example.com/own}, register: example.com/node-own-register,
+     assignment: {prefix: example.com/own, word: OWN}}
 """
 HAMI = "nvidia: {resourceCountName: example.com/gpu}"
 

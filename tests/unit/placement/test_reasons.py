@@ -188,7 +188,10 @@ MISSING = {
     Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: check their logs"],
     Reason.ONLY_WHOLE_GPUS: ["needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number"],
     Reason.NO_GPU_LEFT: ["would fit once pods that have 1 of the node's GPUs have ended: 2 of 3 are left"],
-    Reason.OTHER_RESOURCE: ["needs a device plugin that serves volcano.sh/vgpu-number; here it serves nvidia.com/gpu"],
+    Reason.OTHER_RESOURCE: [
+        "needs a device plugin that serves volcano.sh/vgpu-number; here it serves nvidia.com/gpu (setting "
+        "agent_also_serves)"
+    ],
     Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
     Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],
     Reason.NOT_WANTED: ["needs 1 more card of the kind: it has 0 of 1"],

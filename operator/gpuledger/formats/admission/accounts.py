@@ -162,10 +162,35 @@ def own_validations(annotations: Sequence[str]) -> list[Json]:
     ]
 
 
-def agent_validations() -> list[Json]:
-    """Return the rules on what a node agent changes: annotations of ours, on the node that its token is for."""
+NODE_STATUS = (
+    "?conditions",
+    "?addresses",
+    "?nodeInfo",
+    "?images",
+    "?daemonEndpoints",
+    "?phase",
+    "?volumesInUse",
+    "?volumesAttached",
+)
+"""The parts of a Node's status beside its amounts that all supported versions of Kubernetes know."""
+
+
+def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
+    """Return the rules on what a node agent changes: annotations of ours, on the node that its token is for.
+
+    `capacity` are the amounts that it shows there, too.
+    """
     node = f"request.userInfo.?extra[?{literal(NODE_OF_TOKEN)}][?0].orValue('')"
-    kept = ("?spec", "?status", "metadata.?labels", "metadata.?finalizers", "metadata.?ownerReferences")
+    status = tuple(f"status.{part}" for part in NODE_STATUS) if capacity else ("?status",)
+    kept = ("?spec", *status, "metadata.?labels", "metadata.?finalizers", "metadata.?ownerReferences")
+    ours = f"k in [{', '.join(map(literal, capacity))}]"
+    amounts = [
+        {
+            "expression": _unchanged(ours, f"status.?{amount}", f"status.{amount}"),
+            "message": f"of its node's {amount}, a node agent changes only {' and '.join(capacity)}",
+        }
+        for amount in ("capacity", "allocatable")
+    ]
     return [
         {
             "expression": f"object.metadata.name == {node}",
@@ -180,14 +205,15 @@ def agent_validations() -> list[Json]:
             "expression": _unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
             "message": f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
         },
+        *(amounts if capacity else ()),
     ]
 
 
-def _unchanged(except_for: str) -> str:
-    """Return the expression that no annotation `k` has come, gone or changed but those of which something holds."""
+def _unchanged(except_for: str, where: str = "metadata.?annotations", there: str = "metadata.annotations") -> str:
+    """Return the expression that no key `k` of a map has come, gone or changed but those of which something holds."""
     return (
-        f"object.metadata.?annotations.orValue({{}}).all(k, {except_for} ||\n"
-        "  oldObject.metadata.?annotations[?k] == optional.of(object.metadata.annotations[k])) &&\n"
-        f"oldObject.metadata.?annotations.orValue({{}}).all(k, {except_for} ||\n"
-        "  k in object.metadata.?annotations.orValue({}))"
+        f"object.{where}.orValue({{}}).all(k, {except_for} ||\n"
+        f"  oldObject.{where}[?k] == optional.of(object.{there}[k])) &&\n"
+        f"oldObject.{where}.orValue({{}}).all(k, {except_for} ||\n"
+        f"  k in object.{where}.orValue({{}}))"
     )

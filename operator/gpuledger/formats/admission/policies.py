@@ -103,10 +103,13 @@ def validating_policies(
     ]
 
 
-def agent_policies() -> list[Json]:
-    """Return what keeps each node agent to its own node. It goes with the agents, whatever else is applied."""
+def agent_policies(capacity: Sequence[str] = ()) -> list[Json]:
+    """Return what keeps each node agent to its own node. It goes with the agents, whatever else is applied.
+
+    `capacity` are amounts that agents write into the capacity of their nodes.
+    """
     changes = [rule("UPDATE", "nodes", "nodes/status")]
-    return _validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations())
+    return _validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations(capacity))
 
 
 def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.amounts import total
+from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Shape, counted_cards
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
@@ -32,7 +33,8 @@ def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards
         return f"would fit once pods that have {asked - left} of the node's GPUs have ended: {left} of {asked} are left"
     if refusal.reason is Reason.OTHER_RESOURCE:
         served = ", ".join(sorted(node.offer.resources)) if node.offer else ""
-        return f"needs a device plugin that serves {demand.resource}; here it serves {served or 'nothing'}"
+        way = " (setting agent_also_serves)" if node.offer and node.offer.dialect is Dialect.NATIVE else ""
+        return f"needs a device plugin that serves {demand.resource}; here it serves {served or 'nothing'}{way}"
     if refusal.reason is Reason.CONTAINERS_TOGETHER:
         return _together(shape, node)
     if refusal.reason is Reason.NUMA:

@@ -1,7 +1,7 @@
 """The register is written when it differs, and at no other time, whatever others do to it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from fakes.api_server import ApiServer, Operation, lose_answer, refuse
 from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
-from gpuledger.agent.node_annotation import LONGEST_PAUSE_S, NodeAnnotation
+from gpuledger.agent.node_entry import LONGEST_PAUSE_S, NodeAnnotation
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 
@@ -38,6 +38,9 @@ class Shown:
             self.put("mine!")
         else:
             self.register.observe(self.api.nodes["node-a"], False)
+
+    async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
+        raise AssertionError
 
     @property
     def text(self) -> str | None:
