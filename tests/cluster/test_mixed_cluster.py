@@ -26,6 +26,7 @@ SETTINGS = {
     "volcano_count": COUNT,
     "extra_scheduler_names": ["volcano"],
     "plugin_timeout_s": 1,
+    "tell_waiting_after_s": 0.5,
     "release_delay_s": 1,
     "longest_release_s": 2,
     "resync_interval_s": 2,
@@ -81,6 +82,12 @@ def node_of(cluster: Cluster, name: str) -> str:
     return str(cluster.wait_bound(name)[0]["spec"]["nodeName"])
 
 
+def explain(cluster: Cluster, name: str) -> Json:
+    where = ("--kubeconfig", str(cluster.plane.kubeconfig), "--operator-url", cluster.installation.view_url)
+    words = [sys.executable, "-m", "gpuledger", "explain", f"pod/{name}", "-o", "json", *where]
+    return dict(json.loads(subprocess.run(words, capture_output=True, timeout=60, check=False).stdout))
+
+
 def held(cluster: Cluster) -> int:
     return sum(map(len, cluster.holders().values()))
 
@@ -107,6 +114,13 @@ def test_a_share_goes_to_the_ledger_and_no_pod_that_counts_gets_its_card(cluster
     assert node_of(cluster, "four") == NVIDIAS
     message = cluster.wait_refused("late", "1 no GPU is left of those that the node's own device plugin counts")
     assert "1 no card entirely free" in message
+    cluster.wait(lambda: cluster.condition("late") is not None, "the pod's condition says more")
+    assert "0 of 2 GPU nodes take it" in str(cluster.condition("late"))
+    explained = explain(cluster, "late")
+    assert {node["node"]: node["reason"] for node in explained["nodes"]} == {
+        SHARED: "no-whole-card",
+        NVIDIAS: "no-gpu-left",
+    }
     cluster.check_consistent()
     cluster.finish("four")
     assert node_of(cluster, "late") == NVIDIAS

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -353,7 +353,7 @@ async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
         changed = until_settings_differ(
             client, settings, options.settings_file, lambda found: options.plan(found) != plan
         )
-        await _first_of(agent.run(beat), _leave(asked_to_end, agent), changed)
+        await _first_of(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
     finally:
         await client.close()
 
@@ -371,6 +371,6 @@ async def _first_of(*parts: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _leave(asked_to_end: asyncio.Event, agent: Agent) -> None:
-    await asked_to_end.wait()
+async def _leave(asked_to_end: Awaitable[object], agent: Agent) -> None:
+    await asked_to_end
     await agent.wait_for_bound_pods()

@@ -66,15 +66,18 @@ def read_settings(file: Path | None, kubeconfig: str | None = None, context: str
     if file is None:
         return Settings()
     from gpuledger.configuration.config_files import config_maps
-    from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.configuration.settings_file import settings_before_cluster, settings_of
 
     with settings_refused():
         settings = settings_before_cluster(file)
-    if not config_maps(settings):
+    names = config_maps(settings)
+    if not names:
         return settings
-    from gpuledger.workflows.config_maps import settings_in_cluster
+    from gpuledger.workflows.config_maps import config_map_contents
 
-    return in_cluster(kubeconfig, context, lambda client: settings_in_cluster(client, settings, file))
+    contents = in_cluster(kubeconfig, context, lambda client: config_map_contents(client, names))
+    with settings_refused():
+        return settings_of(file, contents)
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ class ExtenderServer:
         if not self._is_ready():
             raise NotReady("gpuledger has just started and is still reading the ledger")
         if self.scheduler.has_old_configuration():  # the names in it may mean something else by now
-            raise NotReady(f"kube-scheduler is asking too early: {OLD_CONFIGURATION}")
+            raise NotReady(f"nothing is decided for this kube-scheduler: {OLD_CONFIGURATION}")
 
     def _record_failure(self, error: GpuledgerError) -> str:
         """Count a request that can't be understood; return the text for kube-scheduler."""

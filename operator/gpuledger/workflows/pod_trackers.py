@@ -52,8 +52,11 @@ class HostTracker:
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker; a pod of any scheduler."""
+        is_ours = scheduler_of(pod) in self._scheduler_names
+        if not (is_ours or self._count):
+            return
         request = host_request(pod, self._count)
-        if is_finished(pod) or not (request.cards or scheduler_of(pod) in self._scheduler_names):
+        if is_finished(pod) or not (is_ours or request.cards):
             self._hosts.forget(pod["metadata"]["uid"])
         else:
             self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), request)
