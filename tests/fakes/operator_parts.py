@@ -17,7 +17,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.binding.filter_result import FilterResult
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.wiring import connect
 

@@ -14,7 +14,7 @@ from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments,
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.binding.filter_result import FilterResult
 from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen

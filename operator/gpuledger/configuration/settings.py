@@ -131,6 +131,9 @@ class Settings:
         0.0, "After how long Bind gives up, less than extender_timeout_s; 0: after three quarters of it."
     )
     extender_timeout_s: int = option(60, "How long kube-scheduler waits for an answer.")
+    gang_gather_s: float = option(
+        20.0, "How long binds of a gang's members wait for each other; half of bind_timeout_s at most."
+    )
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )
@@ -224,6 +227,11 @@ class Settings:
     def bind_answer_s(self) -> float:
         """After how long Bind sends no more Bindings: a while before kube-scheduler gives up."""
         return self.bind_timeout_s or 0.75 * self.extender_timeout_s
+
+    @property
+    def gather_s(self) -> float:
+        """How long binds of a gang's members wait for each other; what is left is for their writes."""
+        return min(self.gang_gather_s, self.bind_answer_s / 2)
 
     def changed(self, values: Mapping[str, object]) -> Settings:
         """Return the settings with some values replaced.

@@ -61,6 +61,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         await _serve(started, view.application(), settings.view_host, settings.view_port)
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
     started.push_async_callback(operator.workflows.waiting.stop)
+    started.push_async_callback(operator.workflows.gangs.stop)
     started.push_async_callback(operator.workflows.preemption.stop)
     started.push_async_callback(operator.workflows.pod_condition_writer.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
@@ -192,7 +193,7 @@ async def _give_room(operator: Operator) -> None:
         workflows.placer.expire_holds()
         if workflows.observer.synced and workflows.leadership.is_active():
             begin_s = operator.clock.work_s()
-            is_more = workflows.waiting.give_room()
+            is_more = workflows.waiting.give_room() or workflows.gangs.give_room()
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()

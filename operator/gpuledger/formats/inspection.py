@@ -16,6 +16,7 @@ from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.node import NodeFacts, has_label, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
@@ -277,7 +278,7 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         asked = _asked(request) if request else None
         found.append({"name": container["name"], "lifetime": lifetime.value, "readable": not problem, "request": asked})
     try:
-        chosen = selection(pod)
+        chosen, gang = selection(pod), gang_of(pod)
     except BadInput as error:
         return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
     own = _vendors_selectors(pod, found, dialects)
@@ -295,9 +296,11 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
     return {
         **head,
         "schedulerName": scheduler_of(pod) or None,
+        **({"gang": {"name": gang.name.name, "minimum": gang.minimum}} if gang else {}),
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
         "notes": [
+            *([f"gang {gang.name.name}: {gang.minimum} of its pods start together, or none"] if gang else []),
             *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
             *_others_names(pod, found, dialects, said),
         ],

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     UNHEALTHY = "unhealthy"
     CORDONED = "cordoned"
     UNACCOUNTED = "unaccounted"
+    GANG = "gang"
     NO_GPU_LEFT = "no-gpu-left"
     NO_WHOLE_CARD = "no-whole-card"
     NO_MEMORY = "no-memory"

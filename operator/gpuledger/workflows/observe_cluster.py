@@ -31,6 +31,7 @@ from gpuledger.model.stored_card import StoredCard
 from gpuledger.workflows.apart import apart
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
 from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
@@ -62,6 +63,7 @@ class ClusterObserver:
         ends: PodEnds,
         placer: PodPlacer,
         waiting: WaitingPods,
+        members: Members,
         adopter: Adopter,
         starts: LateStarts,
         preemption: Preemption,
@@ -80,6 +82,7 @@ class ClusterObserver:
         self._ends = ends
         self._placer = placer
         self._waiting = waiting
+        self._members = members
         self._adopter = adopter
         self._starts = starts
         self._preemption = preemption
@@ -270,7 +273,7 @@ class ClusterObserver:
             request = self._read_request(pod)
         except BadInput:
             return
-        if request is not None:
+        if request is not None and not self._members.was_tried(pod["metadata"]["uid"]):
             self._waiting.refused(pod_identity(pod), request, created_at(pod), None)
 
     async def resync(self) -> None:

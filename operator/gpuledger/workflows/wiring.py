@@ -18,6 +18,8 @@ from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
@@ -62,6 +64,7 @@ class Workflows:
     turns: PluginTurns
     waiting: WaitingPods
     placer: PodPlacer
+    gangs: Gangs
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -127,6 +130,8 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
+    members = Members(placement.request)
+    gangs = Gangs(ledger, chooser, members, waiting.wake_up, settings.gather_s, clock, is_active)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -139,6 +144,7 @@ def connect(
         counts=counts,
         clock=clock,
         trail=trail,
+        gangs=gangs,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -207,6 +213,7 @@ def connect(
         read_warnings=placement.warnings,
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
+        why_gang_waits=gangs.why_waiting,
         lives=lives,
         clock=clock,
     )
@@ -226,12 +233,13 @@ def connect(
         ends=ends,
         placer=placer,
         waiting=waiting,
+        members=members,
         adopter=adopter,
         starts=starts,
         preemption=preemption,
         host_tracker=HostTracker(ledger.hosts, dialects.elsewhere, settings.scheduler_names),
-        bound_trackers=(turns, lives, learner, releaser, starts),
-        pending_trackers=(learner, pod_condition_writer, placer, preemption, pod_warner),
+        bound_trackers=(turns, lives, learner, members, releaser, starts),
+        pending_trackers=(learner, members, pod_condition_writer, placer, preemption, pod_warner),
         reader=store,
         read_request=placement.request,
         dialects=dialects,
@@ -253,6 +261,7 @@ def connect(
             turns=turns,
             waiting=waiting,
             placer=placer,
+            gangs=gangs,
             lives=lives,
             carrier=carrier,
             preemption=preemption,
@@ -281,6 +290,7 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.starts.on_change.append(workflows.inventory.reconsider)
     workflows.ends.on_news.append(workflows.releaser.word_of_node)
     workflows.journal.on_lost.append(workflows.inventory.recheck)
+    workflows.gangs.on_due.append(workflows.room_has_changed.set)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)

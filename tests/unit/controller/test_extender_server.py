@@ -22,7 +22,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
+from gpuledger.workflows.binding.filter_result import FilterResult
+from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.journal.journal import GROUP_LIMIT

@@ -18,8 +18,9 @@ from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
 
-NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.PREEMPTING}
-"""Found before or after placement is asked: the request can't be read; the pod is on its way to another node."""
+NOT_PLACEMENT = {Reason.BAD_REQUEST, Reason.PREEMPTING, Reason.GANG}
+"""Found before or after placement is asked: the request can't be read; the pod is on its way to another node; or not
+of this pod alone."""
 
 ONE, TWO = a_card(0), a_card(1)
 

@@ -16,6 +16,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuledger.model.gang import Gang
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
@@ -53,6 +54,7 @@ class SeenPod:
     request: PodRequest | None = None
     ranking: Ranking | None = None
     """How its node compared with others."""
+    gang: Gang | None = None
 
 
 class PodBinder:
@@ -68,33 +70,49 @@ class PodBinder:
         self._timeout_s = min(BINDING_TIMEOUT_S, bind_timeout_s)
         self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
 
-    async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission) -> None:
+    async def enter(self, pod: Pod, placement: Placement) -> list[Entered]:
+        """Enter a pod's shares, ahead of `bind`. Raises the first error when every card has answered."""
+        return await self._enter(pod, placement, ())
+
+    async def give_back(self, pod: Pod, placement: Placement, entered: Sequence[Entered]) -> None:
+        """Give back what `enter` has entered, if anything."""
+        await self._releaser.give_back(pod, placement.shares, _never_sent(entered))
+
+    async def bind(
+        self, seen: SeenPod, placement: Placement, permission: BindPermission, entered: Sequence[Entered] = ()
+    ) -> None:
         """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
-        Raises why: BindFailed, ShareRefused, or what the API server says.
+        `entered` says that they are in the ledger already. Raises why: BindFailed, ShareRefused, or what the API server
+        says.
         """
         had_its_turn = False
         try:
             dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
             async with self._turns.turn(seen.pod, placement, dialect):
                 had_its_turn = True
-                await self._bind_now(seen, placement, dialect, permission)
+                await self._bind_now(seen, placement, dialect, permission, entered)
         except Exception:
-            if not had_its_turn:  # shares that an earlier attempt has entered
-                await self._releaser.give_back(seen.pod, placement.shares, set())
+            if not had_its_turn:  # shares that were entered before, by an earlier attempt, too
+                await self._releaser.give_back(seen.pod, placement.shares, _never_sent(entered))
             raise
 
     def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
         return self._places if len(placement.shares) > 1 else nullcontext()
 
     async def _bind_now(
-        self, seen: SeenPod, placement: Placement, dialect: Dialect, permission: BindPermission
+        self,
+        seen: SeenPod,
+        placement: Placement,
+        dialect: Dialect,
+        permission: BindPermission,
+        before: Sequence[Entered],
     ) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
         annotations = self._turns.annotations(placement, seen.request, dialect)
-        unbound: set[str] = set()
+        unbound = _never_sent(before)
         try:
-            await self._enter_and_send(seen, placement, annotations, unbound, permission)
+            await self._enter_and_send(seen, placement, annotations, unbound, permission, before)
         except Exception:
             await self._releaser.give_back(seen.pod, placement.shares, unbound)
             if permission.is_unanswered:  # behind the fence that has become clear
@@ -110,6 +128,7 @@ class PodBinder:
         annotations: dict[str, str],
         unbound: set[str],
         permission: BindPermission,
+        before: Sequence[Entered],
     ) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
@@ -119,7 +138,7 @@ class PodBinder:
         else, and no Binding is without an answer.
         """
         pod, version = seen.pod, seen.resource_version
-        entered: list[Entered] = []
+        entered = list(before)
         for attempt in range(BINDING_ATTEMPTS):
             was_long = True
             while was_long:  # so long that etcd may have been put back: the pod as it was, and without its shares
@@ -181,6 +200,11 @@ class PodBinder:
                 attempt += 1
             else:
                 return found if found["metadata"]["uid"] == pod.uid else None
+
+
+def _never_sent(entered: Sequence[Entered]) -> set[str]:
+    """Return the attempts among these with which no Binding can have been sent: they took over from none."""
+    return {step.attempt for step in entered if not step.took_over}
 
 
 def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:

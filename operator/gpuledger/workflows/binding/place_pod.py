@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Generator
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.store import KubeStore
@@ -31,9 +32,11 @@ from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -45,22 +48,6 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 TEXT = attrgetter("text")
-
-MAX_POD_BYTES = 1_000_000
-"""Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
-its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
-
-TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: move its long fields into a ConfigMap"
-
-
-@dataclass(frozen=True, slots=True)
-class FilterResult:
-    """The nodes that a pod can go to, or why each can't take it."""
-
-    node_names: Collection[str]
-    refused: Mapping[str, str]
-    short_of_room: Mapping[str, str] = field(default_factory=dict)
-    """Those nodes among them, apart, on which others could make room; only for a scheduler that asks for it."""
 
 
 async def nothing(_: str) -> None:
@@ -92,6 +79,7 @@ class PodPlacer:
         counts: Counts,
         clock: Clock,
         trail: Trail,
+        gangs: Gangs,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -112,6 +100,7 @@ class PodPlacer:
         """Awaited with the UID of a pod before its Filter is answered."""
         self._failures = BindFailures(clock)
         self._trail = trail
+        self._gangs = gangs
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
@@ -146,7 +135,7 @@ class PodPlacer:
         self.expire_holds()
         try:
             pod = pod_identity(arguments.pod)
-            request = self._request(arguments.pod)
+            request, gang = self._request(arguments.pod), gang_of(arguments.pod)
         except BadInput as error:
             self._counts.bad_input.labels("pod").inc()
             return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, str(error)))
@@ -160,7 +149,15 @@ class PodPlacer:
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
         self._failures.check(pod)
-        return self._place(arguments, pod, request)
+        found = self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names) if gang else None
+        if found is None:
+            return self._place(arguments, pod, request)
+        if isinstance(found, Refusal):
+            self._held.pop(pod.uid, None)
+            self._trail.refused(pod, dict.fromkeys(arguments.node_names, found))
+            return self._refuse_all(arguments.node_names, found)
+        self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
+        return FilterResult([found.node_name], {})
 
     def expire_holds(self) -> None:
         """Give up the holds whose time is over."""
@@ -326,7 +323,7 @@ class PodPlacer:
     async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
         if placement is not None:  # else it is bound already
-            await self._binder.bind(seen, placement, permission)
+            await self._gangs.bind(seen, placement, permission, self._binder)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
             self._trail.assigned(seen.pod, placement, seen.ranking)
 
@@ -354,7 +351,8 @@ class PodPlacer:
         """
         found = await self._store.pod(arguments.namespace, arguments.name)
         pod, request = pod_identity(found), self._request(found)
-        seen, node_name = SeenPod(pod, resource_version(found), request), bound_node(found)
+        seen = SeenPod(pod, resource_version(found), request, gang=gang_of(found) if request else None)
+        node_name = bound_node(found)
         if pod.uid != arguments.uid:
             raise BindFailed(f"pod {pod} has been replaced by another of the same name")
         if node_name:

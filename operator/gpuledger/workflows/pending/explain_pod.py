@@ -75,6 +75,7 @@ class PodExplainer:
         read_warnings: Callable[[Json], Sequence[PodWarning]],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
+        why_gang_waits: Callable[[str], str],
         lives: PodLives,
         clock: Clock,
     ) -> None:
@@ -87,6 +88,7 @@ class PodExplainer:
         self._read_warnings = read_warnings
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
+        self._why_gang_waits = why_gang_waits
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
@@ -145,6 +147,8 @@ class PodExplainer:
             return PodState.BEING_FREED, text
         if hold:
             return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is placing it"
+        if gang := self._why_gang_waits(uid):
+            return PodState.WAITING, gang
         fitting = next((node for node in nodes if node.reason is None and node.offered), None)
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"

@@ -171,7 +171,7 @@ class WaitingPods:
         attempt = 0
         while self._waiting.get(waiting.pod.uid) is waiting:
             try:
-                await self._wake_up(waiting.pod)
+                await self.wake_up(waiting.pod)
                 return
             except (Conflict, Unreachable) as error:
                 await pause(attempt, error)
@@ -180,7 +180,8 @@ class WaitingPods:
                 logger.info("pod %s can't be woken: %s", waiting.pod, error)
                 return
 
-    async def _wake_up(self, pod: Pod) -> None:
+    async def wake_up(self, pod: Pod) -> None:
+        """Have kube-scheduler try a pod. Raises ApiError."""
         self._counts.wake_ups.inc()
         await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
@@ -359,7 +360,7 @@ class WaitingPods:
                 return
             earmark.woken = True
             try:
-                await self._wake_up(pod)
+                await self.wake_up(pod)
             except (Conflict, Unreachable) as error:
                 await pause(attempt, error)
                 attempt += 1

@@ -22,7 +22,7 @@ from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Shar
 from gpuledger.workflows.binding.bind_failures import FAILURES_FREE
 from gpuledger.workflows.binding.bind_permission import ASKED_AGAIN_S
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
-from gpuledger.workflows.binding.place_pod import MAX_POD_BYTES, TOO_LONG
+from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

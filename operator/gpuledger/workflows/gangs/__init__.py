@@ -1,0 +1,1 @@
+"""Gangs: pods that are bound together, or not at all."""

@@ -1,0 +1,341 @@
+"""Gangs: pods that get their cards together, or keep none while they wait.
+
+The first member for which kube-scheduler asks has room looked up for all that are missing; if there is room, it is kept
+for a while, and the others follow. Those of which nothing is known yet are taken to be like it. kube-scheduler
+then finds CPU, memory and volumes for one member after the other; `Gathering` has the rest. Where that does not come
+together, as something else than cards is short, two gangs could take it from each other for ever: so the first gang to
+fail there is tried alone, for a while.
+
+A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, ShareRefused, WorkLimitExceeded
+from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.latest import Latest
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Placement, Pod
+from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.gathering import Gathering
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.journal.journal import Entered
+
+logger = logging.getLogger(__name__)
+
+COME_S = LONGEST_BACK_OFF_S + 2.0
+"""How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
+
+TURN_S = 30.0
+"""How long a gang is tried alone."""
+
+GANGS_AT_ONCE = 8
+"""That are tried in one turn when something has changed."""
+
+TRIED_KEPT = 1_024
+"""Gangs of which is remembered when they found no room."""
+
+TRY_PAUSE_S = 0.5
+"""Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
+
+
+class Gangs:
+    """Places and binds the members of gangs that are not complete."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        members: Members,
+        wake_up: Callable[[Pod], Awaitable[None]],
+        gather_s: float,
+        clock: Clock,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._members = members
+        self._wake_up = wake_up
+        self._gather_s = gather_s
+        self._clock = clock
+        self._is_active = is_active
+        self._gatherings: dict[GangName, Gathering] = {}
+        self._stand_ins: dict[GangName, list[str]] = {}  # UIDs of holds for members that have not come yet
+        self._turn: tuple[GangName, float] | None = None  # the gang that was tried alone last, and until when
+        self._tried: Latest[GangName, tuple[int, float]] = Latest(TRIED_KEPT)  # at which change of the ledger, and when
+        self._calls: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.on_due = Listeners[[]]()
+        """Called when gangs can be tried that could not before, though nothing has changed."""
+        members.on_gone.append(self._member_is_gone)
+        members.on_bound.append(self._member_is_bound)
+
+    # Filter.
+
+    def place(
+        self, found: Mapping[str, Any], pod: Pod, gang: Gang, request: PodRequest, node_names: Collection[str]
+    ) -> Placement | Refusal | None:
+        """Return where a member goes, or why the gang waits; None if the gang is complete without it.
+
+        `found` is the pod as kube-scheduler has it. Raises WorkLimitExceeded if it takes more work; asked again, there
+        is less left to do.
+        """
+        state = self._members.asks(found, pod, gang, request)
+        if state.missing <= 0:
+            return None
+        member = state.pending[pod.uid]
+        member.node_names, member.refused = node_names, False
+        hold = self._ledger.hold_of(member.pod.uid)
+        if hold is not None and hold.placement.node_name in node_names:
+            return hold.placement
+        if self._is_others_turn(state.name):
+            return self._refuse(member, _others_turn())
+        if self._has_found_no_room(state.name) or self._was_tried_just_now(state.name):
+            return self._refuse(member, _too_little(state.minimum))
+        if not self._plan(state, member, node_names):
+            return self._refuse(member, _too_little(state.minimum))
+        self._wake_others(state)
+        placed = self._ledger.hold_of(member.pod.uid)
+        return placed.placement if placed else None
+
+    def why_waiting(self, pod_uid: str) -> str:
+        """Return why a member waits, an empty string for a pod that does not wait for its gang."""
+        state = self._members.of(pod_uid)
+        if state is None or pod_uid not in state.pending or state.missing <= 0:
+            return ""
+        if self._is_others_turn(state.name):
+            return _others_turn().text
+        there = len(state.pending)
+        here = f"{len(state.bound)} of {state.minimum} members run, {there} {'waits' if there == 1 else 'wait'}"
+        return f"gang {state.name.name}: {here}; {_too_little(state.minimum).text}"
+
+    def _refuse(self, member: Member, refusal: Refusal) -> Refusal:
+        member.refused = True
+        return refusal
+
+    def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> bool:
+        """Keep room for all missing members on these nodes, beginning with one; or nothing for any of them."""
+        self._drop_stand_ins(state.name)
+        self._ledger.drop_hold(first.pod.uid)
+        self._ledger.take_back_spares()
+        gathering = self._gatherings.get(state.name)
+        others = [m for m in state.pending.values() if m is not first]
+        without = [m for m in others if self._ledger.hold_of(m.pod.uid) is None]
+        need = state.missing - (len(others) - len(without))
+        asking = [(m.pod.uid, m.request) for m in [first, *sorted(without, key=_age)][: max(need, 1)]]
+        strangers = [(f"gang {state.name} {uuid4()}", first.request) for _ in range(need - len(asking))]
+        deadline_s = self._clock.now_s() + self._gather_s + COME_S
+        for uid, request in sorted([*asking, *strangers], key=lambda each: _size(each[1]), reverse=True):
+            if not self._keep(uid, request, node_names, deadline_s):
+                self._give_up(state, gathering)
+                self._tried.note(state.name, (self._ledger.changes, self._clock.now_s()))
+                return False
+        self._stand_ins[state.name] = [uid for uid, _ in strangers]
+        self._tried.drop(state.name)
+        return True
+
+    def _keep(
+        self, uid: str, request: PodRequest, node_names: Collection[str] | None, deadline_s: float
+    ) -> Placement | None:
+        placement = self._chooser.best(request, node_names)
+        if placement is None and self._chooser.is_unfinished(request):
+            raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
+        if placement is None:
+            return None
+        try:
+            self._ledger.hold(uid, placement, deadline_s)
+        except ShareRefused:
+            return None
+        return placement
+
+    def _give_up(self, state: GangState, gathering: Gathering | None) -> None:
+        """Let go of all that is kept for a gang, and fail the binds that wait for it."""
+        self._drop_stand_ins(state.name)
+        if gathering is not None:
+            gathering.fail(_too_little(state.minimum).text)
+        for uid in state.pending:
+            if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
+                self._ledger.drop_hold(uid)
+
+    def _drop_stand_ins(self, name: GangName) -> None:
+        for uid in self._stand_ins.pop(name, ()):
+            self._ledger.drop_hold(uid)
+
+    # Bind.
+
+    async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission, binder: PodBinder) -> None:
+        """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
+
+        Raises as PodBinder does, and BindFailed if they can't.
+        """
+        state = self._members.of(seen.pod.uid) if seen.gang else None
+        if state is None or state.missing <= 0:
+            await binder.bind(seen, placement, permission)
+            return
+        entered = await self._gather(seen.pod, state, placement, binder)
+        if self._turn and self._turn[0] == state.name:
+            self._turn = None
+        await binder.bind(seen, placement, permission, entered)
+
+    async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
+        """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is None or gathering.is_over:
+            gathering = self._gatherings[state.name] = Gathering(state.name.name)
+        entered: list[Entered] = []
+        try:
+            await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            self._drop_stand_ins(state.name)
+            entered = await binder.enter(pod, placement)
+            await gathering.entered(pod.uid)
+            return entered
+        except asyncio.CancelledError:
+            gathering.fail("the operator ends")
+            raise
+        except Exception as error:
+            self._has_failed(state.name)
+            gathering.fail(f"another member of the gang could not be bound: {error}")
+            await binder.give_back(pod, placement, entered)
+            raise
+        finally:
+            gathering.leave(pod.uid)
+            if not len(gathering) and self._gatherings.get(state.name) is gathering:
+                del self._gatherings[state.name]
+
+    def _has_failed(self, name: GangName) -> None:
+        """Let a gang be tried alone: what it lacks may be what another one has taken."""
+        now_s = self._clock.now_s()
+        if self._turn is not None:
+            last, until_s = self._turn
+            is_on = until_s > now_s and self._members.waits(last)
+            if is_on or (last == name and until_s + TURN_S > now_s):  # no gang has two turns in a row
+                return
+        self._turn = name, now_s + TURN_S
+        self._try_again_in(TURN_S)
+
+    def _is_others_turn(self, name: GangName) -> bool:
+        if self._turn is None or self._turn[0] == name or self._turn[1] <= self._clock.now_s():
+            return False
+        return self._members.waits(self._turn[0])
+
+    def _has_found_no_room(self, name: GangName) -> bool:
+        """Tell whether nothing has changed since a gang found no room."""
+        tried = self._tried.get(name)
+        return tried is not None and tried[0] == self._ledger.changes
+
+    def _was_tried_just_now(self, name: GangName) -> bool:
+        """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
+        tried = self._tried.get(name)
+        return tried is not None and self._clock.now_s() < tried[1] + TRY_PAUSE_S
+
+    def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
+        """Note that a member waits no more. One that is bound has left its gathering before."""
+        if not state.pending:
+            self._drop_stand_ins(state.name)
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None and gathering.stands(pod_uid):
+            gathering.fail("another member of the gang is gone")
+
+    def _member_is_bound(self, state: GangState) -> None:
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None:
+            gathering.look(state.missing)
+
+    # Waking.
+
+    def give_room(self) -> bool:
+        """Try gangs that were refused; keep room for one that fits, and wake it. Returns whether some are left."""
+        refused = [state for state in self._members.all() if self._is_refused(state)]
+        waiting = [state for state in refused if not self._was_tried_just_now(state.name)]
+        if len(waiting) < len(refused):
+            self._try_again_in(TRY_PAUSE_S)
+        waiting.sort(key=lambda state: state.rank)
+        for state in waiting[:GANGS_AT_ONCE]:
+            first = min((m for m in state.pending.values() if m.refused), key=_age)
+            with suppress(WorkLimitExceeded):
+                if self._plan(state, first, first.node_names):
+                    self._wake_others(state)
+        return len(waiting) > GANGS_AT_ONCE
+
+    def _try_again_in(self, wait_s: float) -> None:
+        if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
+            if self._timer:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._is_due)
+
+    def _is_due(self) -> None:
+        self._timer = None
+        self.on_due()
+
+    def _is_refused(self, state: GangState) -> bool:
+        """Tell whether all missing members are there, wait, and have nothing kept for them."""
+        if state.missing <= 0 or len(state.pending) < state.missing or self._is_others_turn(state.name):
+            return False
+        kept = any(self._ledger.hold_of(uid) for uid in state.pending)
+        return (
+            not kept
+            and not self._has_found_no_room(state.name)
+            and any(member.refused for member in state.pending.values())
+        )
+
+    def _wake_others(self, state: GangState) -> None:
+        """Have kube-scheduler ask again for the members that it was told no for."""
+        for member in state.pending.values():
+            if member.refused:
+                member.refused = False
+                self._start(self._wake(member.pod), f"wake pod {member.pod}")
+
+    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(call, name=name)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _wake(self, pod: Pod) -> None:
+        if not self._is_active():
+            return
+        try:
+            await self._wake_up(pod)
+        except ApiError as error:  # its gang's room is given up in time, and the gang tried again
+            logger.info("pod %s can't be woken: %s", pod, error)
+
+    async def stop(self) -> None:
+        """Wake no more pods."""
+        if self._timer:
+            self._timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+
+def _age(member: Member) -> tuple[str, str]:
+    return member.since, member.pod.uid
+
+
+def _size(request: PodRequest) -> tuple[int, int]:
+    """Return how demanding a pod is: the most demanding is placed first."""
+    memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
+    whole = any(demand.exclusive for demand in request.shape)
+    return request.cards, 2**31 if whole else memory_mib
+
+
+def _too_little(minimum: int) -> Refusal:
+    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang find cards at once")
+
+
+def _others_turn() -> Refusal:
+    text = "another gang, which has found cards and lacked something else, is tried alone for a while"
+    return Refusal(Reason.GANG, text)

@@ -1,0 +1,74 @@
+"""The barrier: the binds of a gang's members wait for each other, twice.
+
+First until as many stand in Bind as the gang needs: kube-scheduler has then found CPU, memory and volumes for each, and
+counts them. Then until the shares of all of these are in the ledger. Only after that the first Binding is sent. What
+goes wrong for one before fails all of them, so that nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gpuledger.model.errors import BindFailed
+
+
+class Gathering:
+    """Members of one gang that stand in Bind at the same time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._standing: set[str] = set()  # UIDs
+        self._entered: set[str] = set()
+        loop = asyncio.get_running_loop()
+        self._complete: asyncio.Future[None] = loop.create_future()
+        self._all_entered: asyncio.Future[None] = loop.create_future()
+
+    def __len__(self) -> int:
+        """Return how many stand in Bind."""
+        return len(self._standing)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it has failed, or all of them have gone on."""
+        return self._all_entered.done()
+
+    def stands(self, pod_uid: str) -> bool:
+        """Tell whether a pod is one of them."""
+        return pod_uid in self._standing
+
+    async def stand(self, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
+        """Wait until as many stand in Bind as are missing. Raises BindFailed if that takes too long, or one fails."""
+        self._standing.add(pod_uid)
+        self.look(missing())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._complete)
+        except TimeoutError:
+            here, needed = len(self._standing), missing()
+            self.fail(f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s")
+            await self._complete
+
+    def look(self, missing: int) -> None:
+        """Note how many are missing: others of the gang may be bound by now."""
+        if self._standing and len(self._standing) >= missing and not self._complete.done():
+            self._complete.set_result(None)
+
+    async def entered(self, pod_uid: str) -> None:
+        """Wait until the shares of all that were there are in the ledger. Raises BindFailed if those of one are not."""
+        self._entered.add(pod_uid)
+        if self._entered >= self._standing and not self._all_entered.done():
+            self._all_entered.set_result(None)
+        await asyncio.shield(self._all_entered)
+
+    def fail(self, why: str) -> None:
+        """Have all that have not gone on fail. Idempotent."""
+        for future in (self._complete, self._all_entered):
+            if not future.done():
+                future.set_exception(BindFailed(why))
+                future.exception()  # whether or not anybody waits for it
+
+    def leave(self, pod_uid: str) -> None:
+        """Note that a pod does not stand in Bind any more."""
+        self._standing.discard(pod_uid)
+        self._entered.discard(pod_uid)

@@ -1,0 +1,165 @@
+"""Who belongs to which gang, as far as the watches and kube-scheduler's questions have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuledger.formats.objects.gang import gang_of
+from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Member:
+    """A pod of a gang that has no node yet."""
+
+    pod: Pod
+    gang: Gang
+    request: PodRequest
+    since: str
+    node_names: Collection[str] | None = None
+    """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
+    refused: bool = False
+    """Its last question was answered with no, and it has to be woken to ask again."""
+
+
+@dataclass(slots=True)
+class GangState:
+    """A gang's members."""
+
+    name: GangName
+    pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
+    bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
+
+    @property
+    def minimum(self) -> int:
+        """Return how many have to be bound at once: the most that a member says."""
+        return max((*(member.gang.minimum for member in self.pending.values()), *self.bound.values()), default=0)
+
+    @property
+    def missing(self) -> int:
+        """Return how many more have to be bound."""
+        return self.minimum - len(self.bound)
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Return the order in which gangs get room: by their highest priority, then by their oldest pod."""
+        waiting = self.pending.values()
+        return -max((m.pod.priority for m in waiting), default=0), min((m.since for m in waiting), default="")
+
+
+class Members:
+    """All gangs that have a pod. Follows bound and pending pods: see pod_trackers.py."""
+
+    def __init__(self, read_request: Callable[[Json], PodRequest | None]) -> None:
+        self._read_request = read_request
+        self._gangs: dict[GangName, GangState] = {}
+        self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
+        self.on_gone = Listeners[[str, GangState]]()
+        """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
+
+        self.on_bound = Listeners[[GangState]]()
+        """Called with the gang of a member that is seen bound."""
+
+    def all(self) -> Iterator[GangState]:
+        """Yield the gangs."""
+        yield from self._gangs.values()
+
+    def waits(self, name: GangName) -> bool:
+        """Tell whether a gang has members that wait."""
+        state = self._gangs.get(name)
+        return state is not None and bool(state.pending) and state.missing > 0
+
+    def missing(self, name: GangName) -> int:
+        """Return how many more of a gang have to be bound; none of one that has no pods."""
+        state = self._gangs.get(name)
+        return state.missing if state else 0
+
+    def of(self, pod_uid: str) -> GangState | None:
+        """Return the gang of a pod, None if it has none that is known."""
+        name = self._of_pod.get(pod_uid)
+        return self._gangs.get(name) if name else None
+
+    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
+        """Note that kube-scheduler asks for a member; return its gang."""
+        state = self._state(gang.name)
+        known = state.pending.get(identity.uid)
+        if known is None:
+            state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
+            self._of_pod[identity.uid] = gang.name
+        else:
+            known.gang, known.request = gang, request
+        return state
+
+    def was_tried(self, pod_uid: str) -> bool:
+        """Note that a pod was refused before this process was there; return False if it is no member of a gang."""
+        state = self.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        if member is not None:
+            member.refused = True
+        return member is not None
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker."""
+        try:
+            gang = gang_of(pod)
+            request = self._read_request(pod) if gang else None
+        except BadInput:  # kube-scheduler's question is answered with why
+            return
+        if gang is not None and request is not None:
+            self.asks(pod, pod_identity(pod), gang, request)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker."""
+        state = self.of(pod_uid)
+        if state is not None and state.pending.pop(pod_uid, None) is not None:
+            self._tidy(state, pod_uid)
+            self.on_gone(pod_uid, state)
+
+    def known_pending(self) -> set[str]:
+        """See PendingPodTracker."""
+        return {uid for state in self._gangs.values() for uid in state.pending}
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """See BoundPodTracker."""
+        uid = pod["metadata"]["uid"]
+        try:
+            gang = gang_of(pod)
+            request = self._read_request(pod) if gang else None
+        except BadInput:
+            gang = request = None
+        if gang is None or request is None or is_finished(pod):
+            self.forget_bound(uid, pod)
+            return
+        state = self._state(gang.name)
+        state.pending.pop(uid, None)
+        state.bound[uid] = gang.minimum
+        self._of_pod[uid] = gang.name
+        self.on_bound(state)
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """See BoundPodTracker."""
+        state = self.of(pod_uid)
+        if state is not None and state.bound.pop(pod_uid, None) is not None:
+            self._tidy(state, pod_uid)
+
+    def known_bound(self) -> set[str]:
+        """See BoundPodTracker."""
+        return {uid for state in self._gangs.values() for uid in state.bound}
+
+    def _state(self, name: GangName) -> GangState:
+        return self._gangs.setdefault(name, GangState(name))
+
+    def _tidy(self, state: GangState, pod_uid: str) -> None:
+        if pod_uid not in state.pending and pod_uid not in state.bound:
+            self._of_pod.pop(pod_uid, None)
+        if not state.pending and not state.bound:
+            self._gangs.pop(state.name, None)

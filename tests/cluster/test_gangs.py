@@ -1,0 +1,153 @@
+"""Gangs on a stock kube-scheduler: all members get their cards and are bound, or none of them keeps anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, NODES, Cluster, pod
+from control_plane import ControlPlane
+from installation import NO_KUBELET, NOTHING_RUNS, Installation
+
+Json = dict[str, Any]
+
+GATHER_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": GATHER_S})
+        installation.start()
+        cluster = Cluster(plane, installation)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    yield running
+    running.clear()
+
+
+def member(name: str, gang: str, minimum: int, *, cpu: str = "", **limits: object) -> Json:
+    found = pod(name, {COUNT: 1, **limits})
+    found["metadata"]["labels"] = {"gpuledger.dev/gang": gang, "gpuledger.dev/gang-minimum": str(minimum)}
+    if cpu:
+        found["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    return found
+
+
+def gang(name: str, count: int, minimum: int | None = None, **more: Any) -> list[Json]:
+    return [member(f"{name}-{number}", name, minimum or count, **more) for number in range(count)]
+
+
+def names(pods: list[Json]) -> list[str]:
+    return [each["metadata"]["name"] for each in pods]
+
+
+def bound(cluster: Cluster) -> set[str]:
+    return {name for name, found in cluster.pods().items() if found["spec"].get("nodeName")}
+
+
+def held(cluster: Cluster) -> int:
+    return sum(map(len, cluster.holders().values()))
+
+
+def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_are_entered(cluster: Cluster) -> None:
+    cluster.add_nodes(2, gpus=4)
+    begin = cluster.plane.audit_offset()
+    pods = gang("train", 8)
+    cluster.create(*pods)
+    cluster.wait_bound(*names(pods))
+    assert all(len(holders) == 1 for holders in cluster.holders().values())
+    writes = [e for e in cluster.plane.api_writes(begin) if e.subresource in ("binding", "status")]
+    kinds = [
+        (e.resource, e.subresource) for e in writes if e.resource == "gpuallocations" or e.subresource == "binding"
+    ]
+    first = kinds.index(("pods", "binding"))
+    assert kinds[:first].count(("gpuallocations", "status")) == 8
+    assert kinds.count(("pods", "binding")) == 8
+    cluster.check_consistent()
+
+
+def test_a_gang_that_does_not_fit_keeps_nothing_and_starts_when_a_card_comes(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=8)
+    pods = gang("nine", 9)
+    cluster.create(*pods)
+    cluster.wait_refused("nine-0", "fewer than 9 members of the pod's gang find cards at once")
+    cluster.settle(1.0)
+    assert (bound(cluster), held(cluster)) == (set(), 0)
+    cluster.create(pod("single", {COUNT: 1, MEMORY: 1000}))
+    cluster.wait_bound("single")
+    cluster.add_nodes(1, gpus=2)
+    cluster.wait_bound(*names(pods), timeout_s=15)
+    cluster.check_consistent()
+
+
+def set_cpu(cluster: Cluster, name: str, cpu: str) -> None:
+    cluster.patch(f"{NODES}/{name}/status", {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}}})
+
+
+def test_cards_for_all_and_cpu_for_five_never_binds_one(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=8)
+    set_cpu(cluster, node.name, "5")
+    pods = gang("cpu", 8, cpu="1")
+    cluster.create(*pods)
+    deadline_s = time.monotonic() + 3 * GATHER_S
+    while time.monotonic() < deadline_s:
+        assert bound(cluster) == set()
+        time.sleep(0.2)
+    set_cpu(cluster, node.name, "16")
+    cluster.wait_bound(*names(pods))
+    cluster.check_consistent()
+
+
+def test_two_gangs_of_five_on_eight_cards_start_one_after_the_other(cluster: Cluster) -> None:
+    cluster.add_nodes(2, gpus=4)
+    first, second = gang("first", 5), gang("second", 5)
+    mixed = [each for pair in zip(first, second, strict=True) for each in pair]
+    cluster.create(*mixed)
+    cluster.wait(lambda: len(bound(cluster)) == 5, "one of them is bound")
+    cluster.settle(1.0)
+    started = bound(cluster)
+    assert started in (set(names(first)), set(names(second)))
+    assert held(cluster) == 5
+    cluster.delete(*started)
+    rest = {*names(first), *names(second)} - started
+    cluster.wait_bound(*rest)
+
+
+def test_two_gangs_that_share_cpu_both_start_in_the_end(cluster: Cluster) -> None:
+    (node,) = cluster.add_nodes(1, gpus=16)
+    set_cpu(cluster, node.name, "8")
+    first, second = gang("left", 5, cpu="1"), gang("right", 5, cpu="1")
+    mixed = [each for pair in zip(first, second, strict=True) for each in pair]
+    cluster.create(*mixed)
+    cluster.wait(lambda: len(bound(cluster)) >= 5, "one of them is bound")
+    started = bound(cluster)
+    assert started in (set(names(first)), set(names(second)))
+    cluster.delete(*started)
+    cluster.wait_bound(*({*names(first), *names(second)} - started))
+
+
+def test_a_replacement_of_a_member_is_placed_alone(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=4)
+    pods = gang("lives", 4)
+    cluster.create(*pods)
+    cluster.wait_bound(*names(pods))
+    cluster.delete("lives-2")
+    cluster.wait(lambda: held(cluster) == 3, "its card is free")
+    cluster.create(member("lives-new", "lives", 4))
+    cluster.wait_bound("lives-new")
+
+
+def test_a_label_that_cannot_be_read_is_refused_in_words(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    odd = member("odd", "odd", 1)
+    odd["metadata"]["labels"]["gpuledger.dev/gang-minimum"] = "many"
+    cluster.create(odd)
+    cluster.wait_refused("odd", "label gpuledger.dev/gang-minimum: 'many' is not a number")

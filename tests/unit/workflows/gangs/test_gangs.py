@@ -1,0 +1,324 @@
+"""A gang's members get their cards together, or keep none: in every order, whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_holder, cards_of, whole_share
+from fakes.api_server import ApiServer, Operation, hold_request, refuse
+from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.formats.scheduler.extender import BindArguments
+from gpuledger.model.errors import BindFailed, Invalid
+from gpuledger.workflows.gangs.gangs import COME_S, TRY_PAUSE_S, TURN_S
+
+Json = dict[str, Any]
+WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND
+CARDS = cards_of("node-a", 4)
+GATHER_S = 20.0
+TOO_FEW = "fewer than {} members of the pod's gang find cards at once"
+
+
+@pytest.fixture
+def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over one node with four cards."""
+    for card in CARDS:
+        api.put_card(card)
+    return an_operator(api)
+
+
+def member(name: str, gang: str = "train", minimum: int = 3, limits: Mapping[str, str] | None = None) -> Json:
+    found = a_pod_object(name, limits or {GPU: "1"})
+    found["metadata"]["labels"] = {"gpuledger.dev/gang": gang, "gpuledger.dev/gang-minimum": str(minimum)}
+    return found
+
+
+def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
+    for each in pods:
+        api.put_pod(each)
+    parts.watch()
+
+
+def held(api: ApiServer) -> dict[str, int]:
+    """Return pod UID -> how many cards it holds at the API server."""
+    uids = [uid for card in CARDS for uid in api.holders_of(card)]
+    return {uid: uids.count(uid) for uid in set(uids)}
+
+
+def on_hold(parts: OperatorParts) -> int:
+    return sum(len(entry.holds) for entry in parts.ledger.entries())
+
+
+async def bind_all(parts: OperatorParts, names: Iterable[str]) -> list[BaseException | None]:
+    """Have pods bound at the same time; return what has come of each."""
+    return await asyncio.gather(*(parts.bind(name, "node-a") for name in names), return_exceptions=True)
+
+
+async def test_room_for_all_is_kept_at_the_first_question_for_those_too_that_have_not_come(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, member("a"))
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    assert on_hold(parts) == 3
+    come(api, parts, a_pod_object("other", {GPU: "2"}))
+    assert parts.filter("other", "node-a").node_names == []
+    come(api, parts, member("b"), member("c"))
+    assert [parts.filter(name, "node-a").node_names for name in "bc"] == [["node-a"]] * 2
+    assert on_hold(parts) == 3
+
+
+async def test_a_gang_that_does_not_fit_keeps_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *(member(name, minimum=5) for name in "abcde"))
+    for name in "abcde":
+        result = parts.filter(name, "node-a")
+        assert (result.node_names, result.refused) == ([], {"node-a": TOO_FEW.format(5)})
+    assert on_hold(parts) == 0
+
+
+async def test_room_that_is_kept_for_members_that_never_come_is_given_back(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, member("a"))
+    parts.filter("a", "node-a")
+    await asyncio.sleep(GATHER_S + COME_S)
+    parts.placer.expire_holds()
+    assert on_hold(parts) == 0
+
+
+async def test_no_binding_is_sent_before_the_shares_of_all_are_entered(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    first = asyncio.create_task(bind_all(parts, "ab"))
+    await settle()
+    assert (held(api), api.called(BIND)) == ({}, [])  # two of three stand in Bind
+    gate = asyncio.Event()
+    api.queue(WRITE, hold_request(gate))
+    last = asyncio.create_task(bind_all(parts, "c"))
+    await settle()
+    assert api.called(BIND) == []  # the share of one is on its way
+    gate.set()
+    assert await first + await last == [None] * 3
+    assert held(api) == {f"uid-{name}": 1 for name in "abc"}
+    operations = [call.operation for call in api.calls if call.operation in (WRITE, BIND)]
+    assert operations.index(BIND) == 3
+
+
+async def test_binds_that_the_others_do_not_follow_fail_together_and_keep_nothing(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    found = await bind_all(parts, "ab")
+    said = "2 of 3 members of gang train could be bound within 20 s"
+    assert [str(error) for error in found] == [said] * 2
+    assert all(isinstance(error, BindFailed) for error in found)
+    assert (held(api), api.called(BIND, WRITE)) == ({}, [])
+    await asyncio.sleep(COME_S)
+    parts.placer.expire_holds()
+    assert on_hold(parts) == 0
+
+
+async def test_a_share_that_is_refused_keeps_all_of_them_from_being_bound(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    hold = parts.ledger.hold_of("uid-b")
+    assert hold is not None
+    taken = next(card for card in CARDS if card.uuid == hold.placement.shares[0].uuid)
+    api.put_card(taken, a_holder("other", whole_share(taken)))  # by another operator; no watch has shown it
+    found = await bind_all(parts, "abc")
+    assert all(isinstance(error, BindFailed) for error in found)
+    assert api.called(BIND) == []
+    await parts.idle()
+    assert held(api) == {"other": 1}
+
+
+async def test_a_member_that_is_deleted_in_bind_ends_the_others_at_once(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    binding = asyncio.create_task(bind_all(parts, "ab"))
+    await settle()
+    api.delete_pod("a")
+    parts.watch()
+    await asyncio.sleep(1)
+    assert [str(error) for error in await binding] == ["another member of the gang is gone"] * 2
+    assert held(api) == {}
+
+
+async def test_a_member_whose_binding_is_refused_is_bound_alone_at_the_next_try(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    api.queue(BIND, refuse(Invalid("a policy refuses", 422)))
+    found = await bind_all(parts, "abc")
+    await parts.idle()
+    (late,) = [name for name, error in zip("abc", found, strict=True) if error]
+    assert len(held(api)) == 2
+    assert parts.filter(late, "node-a").node_names == ["node-a"]
+    await parts.bind(late, "node-a")
+    assert held(api) == {f"uid-{name}": 1 for name in "abc"}
+
+
+async def test_an_operator_that_starts_again_in_between_completes_it(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    gate = asyncio.Event()
+    api.queue(BIND, *[hold_request(gate)] * 3)
+    dying = asyncio.create_task(bind_all(parts, "abc"))
+    await settle()
+    assert held(api) == {f"uid-{name}": 1 for name in "abc"}
+    dying.cancel()
+    after = an_operator(api)
+    after.watch()
+    for name in "abc":  # kube-scheduler asks again, as it has heard nothing
+        assert after.filter(name, "node-a").node_names == ["node-a"]
+    assert await bind_all(after, "abc") == [None] * 3
+    assert held(api) == {f"uid-{name}": 1 for name in "abc"}
+    gate.set()
+    await settle()
+
+
+async def test_a_gang_is_woken_together_when_all_of_it_fits(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, a_pod_object("other", {GPU: "2"}))
+    parts.filter("other", "node-a")
+    await parts.bind("other", "node-a")
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        assert parts.filter(name, "node-a").node_names == []
+    api.put_card(a_card(0, "node-b"))
+    parts.read_cards()
+    parts.workflows.gangs.give_room()
+    await settle()
+    assert woken(api, "abc") == []  # node-b was not offered
+    await asyncio.sleep(TRY_PAUSE_S)
+    api.delete_pod("other")
+    parts.watch()
+    await asyncio.sleep(HOLD_TTL_S * 3)
+    await parts.idle()
+    parts.workflows.gangs.give_room()
+    await settle()
+    assert woken(api, "abc") == ["a", "b", "c"]
+    assert on_hold(parts) == 3
+
+
+def woken(api: ApiServer, names: Iterable[str]) -> list[str]:
+    pods = {name: api.pods["default", name]["metadata"].get("annotations") or {} for name in names}
+    return [name for name, annotations in pods.items() if WOKEN_ANNOTATION in annotations]
+
+
+async def test_a_gang_that_fails_for_want_of_something_else_is_tried_alone_next_and_not_for_ever(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *(member(name, "first", 2) for name in "ab"), *(member(name, "second", 2) for name in "xy"))
+    for name in "abxy":
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    await bind_all(parts, "a")  # kube-scheduler has CPU for one of them
+    assert parts.filter("x", "node-a").node_names == ["node-a"]  # what it has already
+    parts.ledger.drop_hold("uid-x")
+    parts.ledger.drop_hold("uid-y")
+    text = "another gang, which has found cards and lacked something else, is tried alone for a while"
+    assert parts.filter("x", "node-a").refused == {"node-a": text}
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    await asyncio.sleep(TURN_S)
+    assert parts.filter("x", "node-a").node_names == ["node-a"]
+    await bind_all(parts, "a")
+    parts.ledger.drop_hold("uid-x")
+    parts.ledger.drop_hold("uid-y")
+    assert parts.filter("x", "node-a").node_names == ["node-a"]  # no gang has two turns in a row
+
+
+async def test_members_beyond_the_minimum_are_placed_like_other_pods(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *(member(name, minimum=2) for name in "abc"))
+    for name in "ab":
+        parts.filter(name, "node-a")
+    assert await bind_all(parts, "ab") == [None] * 2
+    parts.watch()
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
+    await parts.bind("c", "node-a")
+    assert len(held(api)) == 3
+
+
+async def test_members_of_different_size_are_planned_together(api: ApiServer, parts: OperatorParts) -> None:
+    small = {GPU: "1", MEMORY: "1000"}
+    come(api, parts, member("small", limits=small), member("large", limits={GPU: "3"}), member("other", limits=small))
+    assert parts.filter("small", "node-a").node_names == ["node-a"]
+    assert parts.filter("large", "node-a").node_names == ["node-a"]
+    assert parts.filter("other", "node-a").node_names == ["node-a"]
+    assert await bind_all(parts, ["small", "large", "other"]) == [None] * 3
+
+
+async def test_explain_says_how_many_members_there_are(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *(member(name, minimum=5) for name in "ab"))
+    parts.filter("a", "node-a")
+    found = await parts.explainer.explain("default", "a")
+    assert found.summary == f"gang train: 0 of 5 members run, 2 wait; {TOO_FEW.format(5)}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"gpuledger.dev/gang": "g"}, "label gpuledger.dev/gang needs gpuledger.dev/gang-minimum beside it"),
+        ({"gpuledger.dev/gang-minimum": "3"}, "name it by gpuledger.dev/gang"),
+        ({"gpuledger.dev/gang": "g", "gpuledger.dev/gang-minimum": "all"}, "'all' is not a number"),
+        ({"gpuledger.dev/gang": "g", "gpuledger.dev/gang-minimum": "513"}, "513 is not between 1 and 512"),
+    ],
+)
+async def test_labels_that_make_no_gang_are_refused_in_words(
+    api: ApiServer, parts: OperatorParts, labels: dict[str, str], says: str
+) -> None:
+    odd = a_pod_object("odd", {GPU: "1"})
+    odd["metadata"]["labels"] = labels
+    come(api, parts, odd)
+    assert says in parts.filter("odd", "node-a").refused["node-a"]
+
+
+async def test_a_member_beyond_the_minimum_does_not_wait_for_others_that_are_bound_meanwhile(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """The watch can show that the minimum is bound after the member has come as far as Bind."""
+    come(api, parts, *map(member, "abcd"))
+    for name in "abcd":
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    assert await bind_all(parts, "abc") == [None] * 3
+    late = asyncio.create_task(parts.bind("d", "node-a"))
+    await settle()
+    assert not late.done()
+    parts.watch()
+    await late
+    assert len(held(api)) == 4
+
+
+async def test_nothing_is_kept_for_strangers_once_no_member_waits(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, member("a"))
+    parts.filter("a", "node-a")
+    assert on_hold(parts) == 3
+    api.delete_pod("a")
+    parts.watch()
+    assert on_hold(parts) == 0
+
+
+async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_waits(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    hangs_up = [
+        parts.placer.bind(BindArguments(f"uid-{name}", "default", name, "node-a"), lambda: False) for name in "abc"
+    ]
+    found = await asyncio.gather(*hangs_up, return_exceptions=True)
+    assert all(isinstance(error, BindFailed) for error in found)
+    await parts.idle()
+    assert (held(api), api.called(BIND)) == ({}, [])
