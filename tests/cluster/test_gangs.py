@@ -106,6 +106,33 @@ def test_cards_for_all_and_cpu_for_five_never_binds_one(cluster: Cluster) -> Non
     cluster.check_consistent()
 
 
+def again(cluster: Cluster, program: str) -> None:
+    """Kill a program, and start it again."""
+    installation = cluster.installation
+    if program == "operator":
+        installation.restart_operator()
+        return
+    assert installation.scheduler
+    installation.scheduler.kill()
+    installation.start_scheduler()
+
+
+@pytest.mark.parametrize("program", ["operator", "kube-scheduler"])
+def test_a_program_that_is_killed_while_members_stand_in_bind_leaves_nothing_over(
+    cluster: Cluster, program: str
+) -> None:
+    (node,) = cluster.add_nodes(1, gpus=8)
+    set_cpu(cluster, node.name, "5")
+    pods = gang("killed", 8, cpu="1")
+    cluster.create(*pods)
+    time.sleep(GATHER_S / 2)  # some stand in Bind: there is CPU for five
+    again(cluster, program)
+    assert bound(cluster) == set()
+    set_cpu(cluster, node.name, "16")
+    cluster.wait_bound(*names(pods))
+    cluster.check_consistent()
+
+
 def test_two_gangs_of_five_on_eight_cards_start_one_after_the_other(cluster: Cluster) -> None:
     cluster.add_nodes(2, gpus=4)
     first, second = gang("first", 5), gang("second", 5)

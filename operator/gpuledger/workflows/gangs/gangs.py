@@ -1,10 +1,10 @@
 """Gangs: pods that get their cards together, or keep none while they wait.
 
-The first member for which kube-scheduler asks has room looked up for all that are missing; if there is room, it is kept
-for a while, and the others follow. Those of which nothing is known yet are taken to be like it. kube-scheduler
-then finds CPU, memory and volumes for one member after the other; `Gathering` has the rest. Where that does not come
-together, as something else than cards is short, two gangs could take it from each other for ever: so the first gang to
-fail there is tried alone, for a while.
+Once as many pods are there as the gang needs, the first question for one of them has room looked up for all; if there
+is room, it is kept for a while, and the others follow. (Room for members that do not exist yet would let one pod keep
+hundreds of cards from others.) kube-scheduler then finds CPU, memory and volumes for one member after the other;
+`Gathering` has the rest. Where that does not come together, as something else than cards is short, two gangs could take
+it from each other for ever: so the first gang to fail there is tried alone, for a while.
 
 A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
 """
@@ -16,7 +16,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
@@ -74,7 +73,6 @@ class Gangs:
         self._clock = clock
         self._is_active = is_active
         self._gatherings: dict[GangName, Gathering] = {}
-        self._stand_ins: dict[GangName, list[str]] = {}  # UIDs of holds for members that have not come yet
         self._turn: tuple[GangName, float] | None = None  # the gang that was tried alone last, and until when
         self._tried: Latest[GangName, tuple[int, float]] = Latest(TRIED_KEPT)  # at which change of the ledger, and when
         self._calls: set[asyncio.Task[None]] = set()
@@ -83,6 +81,7 @@ class Gangs:
         """Called when gangs can be tried that could not before, though nothing has changed."""
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
+        members.on_newcomer.append(self._member_comes)
 
     # Filter.
 
@@ -102,6 +101,8 @@ class Gangs:
         hold = self._ledger.hold_of(member.pod.uid)
         if hold is not None and hold.placement.node_name in node_names:
             return hold.placement
+        if len(state.pending) < state.missing:
+            return self._refuse(member, _too_few(state.minimum))
         if self._is_others_turn(state.name):
             return self._refuse(member, _others_turn())
         if self._has_found_no_room(state.name) or self._was_tried_just_now(state.name):
@@ -119,9 +120,10 @@ class Gangs:
             return ""
         if self._is_others_turn(state.name):
             return _others_turn().text
+        why = _too_few(state.minimum) if len(state.pending) < state.missing else _too_little(state.minimum)
         there = len(state.pending)
         here = f"{len(state.bound)} of {state.minimum} members run, {there} {'waits' if there == 1 else 'wait'}"
-        return f"gang {state.name.name}: {here}; {_too_little(state.minimum).text}"
+        return f"gang {state.name.name}: {here}; {why.text}"
 
     def _refuse(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused = True
@@ -129,51 +131,41 @@ class Gangs:
 
     def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> bool:
         """Keep room for all missing members on these nodes, beginning with one; or nothing for any of them."""
-        self._drop_stand_ins(state.name)
         self._ledger.drop_hold(first.pod.uid)
         self._ledger.take_back_spares()
         gathering = self._gatherings.get(state.name)
         others = [m for m in state.pending.values() if m is not first]
         without = [m for m in others if self._ledger.hold_of(m.pod.uid) is None]
         need = state.missing - (len(others) - len(without))
-        asking = [(m.pod.uid, m.request) for m in [first, *sorted(without, key=_age)][: max(need, 1)]]
-        strangers = [(f"gang {state.name} {uuid4()}", first.request) for _ in range(need - len(asking))]
+        asking = [first, *sorted(without, key=_age)][: max(need, 1)]
         deadline_s = self._clock.now_s() + self._gather_s + COME_S
-        for uid, request in sorted([*asking, *strangers], key=lambda each: _size(each[1]), reverse=True):
-            if not self._keep(uid, request, node_names, deadline_s):
+        for member in sorted(asking, key=_size, reverse=True):
+            if not self._keep(member, node_names, deadline_s):
                 self._give_up(state, gathering)
                 self._tried.note(state.name, (self._ledger.changes, self._clock.now_s()))
                 return False
-        self._stand_ins[state.name] = [uid for uid, _ in strangers]
         self._tried.drop(state.name)
         return True
 
-    def _keep(
-        self, uid: str, request: PodRequest, node_names: Collection[str] | None, deadline_s: float
-    ) -> Placement | None:
-        placement = self._chooser.best(request, node_names)
-        if placement is None and self._chooser.is_unfinished(request):
+    def _keep(self, member: Member, node_names: Collection[str] | None, deadline_s: float) -> bool:
+        placement = self._chooser.best(member.request, node_names)
+        if placement is None and self._chooser.is_unfinished(member.request):
             raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
         if placement is None:
-            return None
+            return False
         try:
-            self._ledger.hold(uid, placement, deadline_s)
+            self._ledger.hold(member.pod.uid, placement, deadline_s)
         except ShareRefused:
-            return None
-        return placement
+            return False
+        return True
 
     def _give_up(self, state: GangState, gathering: Gathering | None) -> None:
         """Let go of all that is kept for a gang, and fail the binds that wait for it."""
-        self._drop_stand_ins(state.name)
         if gathering is not None:
             gathering.fail(_too_little(state.minimum).text)
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
                 self._ledger.drop_hold(uid)
-
-    def _drop_stand_ins(self, name: GangName) -> None:
-        for uid in self._stand_ins.pop(name, ()):
-            self._ledger.drop_hold(uid)
 
     # Bind.
 
@@ -199,7 +191,6 @@ class Gangs:
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
-            self._drop_stand_ins(state.name)
             entered = await binder.enter(pod, placement)
             await gathering.entered(pod.uid)
             return entered
@@ -242,10 +233,13 @@ class Gangs:
         tried = self._tried.get(name)
         return tried is not None and self._clock.now_s() < tried[1] + TRY_PAUSE_S
 
+    def _member_comes(self, state: GangState) -> None:
+        """Try a gang whose last missing member was created: the others were refused before."""
+        if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
+            self._try_again_in(0.0)
+
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
-        if not state.pending:
-            self._drop_stand_ins(state.name)
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
             gathering.fail("another member of the gang is gone")
@@ -325,11 +319,16 @@ def _age(member: Member) -> tuple[str, str]:
     return member.since, member.pod.uid
 
 
-def _size(request: PodRequest) -> tuple[int, int]:
+def _size(member: Member) -> tuple[int, int]:
     """Return how demanding a pod is: the most demanding is placed first."""
+    request = member.request
     memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
     whole = any(demand.exclusive for demand in request.shape)
     return request.cards, 2**31 if whole else memory_mib
+
+
+def _too_few(minimum: int) -> Refusal:
+    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang have been created")
 
 
 def _too_little(minimum: int) -> Refusal:

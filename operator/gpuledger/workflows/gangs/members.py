@@ -66,6 +66,8 @@ class Members:
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
+        self.on_newcomer = Listeners[[GangState]]()
+        """Called with the gang of a pod that is new among those that wait."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
 
@@ -95,6 +97,7 @@ class Members:
         if known is None:
             state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
             self._of_pod[identity.uid] = gang.name
+            self.on_newcomer(state)
         else:
             known.gang, known.request = gang, request
         return state

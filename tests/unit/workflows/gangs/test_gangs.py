@@ -22,6 +22,7 @@ Json = dict[str, Any]
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND
 CARDS = cards_of("node-a", 4)
 GATHER_S = 20.0
+UNBORN = "fewer than 3 members of the pod's gang have been created"
 TOO_FEW = "fewer than {} members of the pod's gang find cards at once"
 
 
@@ -60,17 +61,37 @@ async def bind_all(parts: OperatorParts, names: Iterable[str]) -> list[BaseExcep
     return await asyncio.gather(*(parts.bind(name, "node-a") for name in names), return_exceptions=True)
 
 
-async def test_room_for_all_is_kept_at_the_first_question_for_those_too_that_have_not_come(
+async def test_room_for_all_is_kept_at_the_first_question_once_all_are_there(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, member("a"))
-    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    """One pod that says it is one of many must not keep cards for pods that do not exist."""
+    come(api, parts, *map(member, "ab"))
+    for name in "ab":
+        assert parts.filter(name, "node-a").refused == {"node-a": UNBORN}
+    assert on_hold(parts) == 0
+    come(api, parts, member("c"))
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
     assert on_hold(parts) == 3
     come(api, parts, a_pod_object("other", {GPU: "2"}))
     assert parts.filter("other", "node-a").node_names == []
-    come(api, parts, member("b"), member("c"))
-    assert [parts.filter(name, "node-a").node_names for name in "bc"] == [["node-a"]] * 2
+    assert [parts.filter(name, "node-a").node_names for name in "ab"] == [["node-a"]] * 2
     assert on_hold(parts) == 3
+
+
+async def test_those_that_were_refused_are_woken_when_the_last_member_is_created(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    room_has_changed = parts.workflows.room_has_changed
+    come(api, parts, *map(member, "ab"))
+    for name in "ab":
+        parts.filter(name, "node-a")
+    room_has_changed.clear()
+    come(api, parts, member("c"))
+    await settle()
+    assert room_has_changed.is_set()
+    parts.workflows.gangs.give_room()
+    await settle()
+    assert woken(api, "abc") == ["a", "b"]
 
 
 async def test_a_gang_that_does_not_fit_keeps_nothing(api: ApiServer, parts: OperatorParts) -> None:
@@ -84,7 +105,7 @@ async def test_a_gang_that_does_not_fit_keeps_nothing(api: ApiServer, parts: Ope
 async def test_room_that_is_kept_for_members_that_never_come_is_given_back(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, member("a"))
+    come(api, parts, *map(member, "abc"))
     parts.filter("a", "node-a")
     await asyncio.sleep(GATHER_S + COME_S)
     parts.placer.expire_holds()
@@ -260,10 +281,10 @@ async def test_members_of_different_size_are_planned_together(api: ApiServer, pa
 
 
 async def test_explain_says_how_many_members_there_are(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, *(member(name, minimum=5) for name in "ab"))
+    come(api, parts, *map(member, "ab"))
     parts.filter("a", "node-a")
     found = await parts.explainer.explain("default", "a")
-    assert found.summary == f"gang train: 0 of 5 members run, 2 wait; {TOO_FEW.format(5)}"
+    assert found.summary == f"gang train: 0 of 3 members run, 2 wait; {UNBORN}"
 
 
 @pytest.mark.parametrize(
@@ -298,15 +319,6 @@ async def test_a_member_beyond_the_minimum_does_not_wait_for_others_that_are_bou
     parts.watch()
     await late
     assert len(held(api)) == 4
-
-
-async def test_nothing_is_kept_for_strangers_once_no_member_waits(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, member("a"))
-    parts.filter("a", "node-a")
-    assert on_hold(parts) == 3
-    api.delete_pod("a")
-    parts.watch()
-    assert on_hold(parts) == 0
 
 
 async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_waits(
