@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MOST_MEMBERS = 512
+MOST_MEMBERS = 256
 """That a gang can wait for: so many pods are planned in one answer."""
 
 

@@ -131,7 +131,7 @@ def connect(
         is_active=is_active,
     )
     members = Members(placement.request)
-    gangs = Gangs(ledger, chooser, members, waiting.wake_up, settings.gather_s, clock, is_active)
+    gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,

@@ -149,7 +149,9 @@ class PodPlacer:
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
         self._failures.check(pod)
-        found = self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names) if gang else None
+        found = None
+        if gang is not None:
+            found = yield from self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names)
         if found is None:
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.gangs.gathering import Gathering
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.journal.journal import Entered
+from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ COME_S = LONGEST_BACK_OFF_S + 2.0
 TURN_S = 30.0
 """How long a gang is tried alone."""
 
-GANGS_AT_ONCE = 8
-"""That are tried in one turn when something has changed."""
+MEMBERS_AT_ONCE = 8
+"""For which room is looked for before others have their turn."""
 
 TRIED_KEPT = 1_024
 """Gangs of which is remembered when they found no room."""
@@ -61,6 +62,7 @@ class Gangs:
         chooser: Chooser,
         members: Members,
         wake_up: Callable[[Pod], Awaitable[None]],
+        wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
         gather_s: float,
         clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
@@ -69,11 +71,13 @@ class Gangs:
         self._chooser = chooser
         self._members = members
         self._wake_up = wake_up
+        self._wait_alone = wait_alone
         self._gather_s = gather_s
         self._clock = clock
         self._is_active = is_active
         self._gatherings: dict[GangName, Gathering] = {}
         self._turn: tuple[GangName, float] | None = None  # the gang that was tried alone last, and until when
+        self._planning: set[GangName] = set()
         self._tried: Latest[GangName, tuple[int, float]] = Latest(TRIED_KEPT)  # at which change of the ledger, and when
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -87,11 +91,11 @@ class Gangs:
 
     def place(
         self, found: Mapping[str, Any], pod: Pod, gang: Gang, request: PodRequest, node_names: Collection[str]
-    ) -> Placement | Refusal | None:
+    ) -> Generator[Step, None, Placement | Refusal | None]:
         """Return where a member goes, or why the gang waits; None if the gang is complete without it.
 
-        `found` is the pod as kube-scheduler has it. Raises WorkLimitExceeded if it takes more work; asked again, there
-        is less left to do.
+        `found` is the pod as kube-scheduler has it. Others can have their turn between two steps. Raises
+        WorkLimitExceeded if it takes more work; asked again, there is less left to do.
         """
         state = self._members.asks(found, pod, gang, request)
         if state.missing <= 0:
@@ -107,11 +111,13 @@ class Gangs:
             return self._refuse(member, _others_turn())
         if self._has_found_no_room(state.name) or self._was_tried_just_now(state.name):
             return self._refuse(member, _too_little(state.minimum))
-        if not self._plan(state, member, node_names):
+        if self._have_room(state) >= state.missing:
+            return self._refuse(member, _others_first(state.minimum))
+        if not (yield from self._plan(state, member, node_names)):
             return self._refuse(member, _too_little(state.minimum))
         self._wake_others(state)
         placed = self._ledger.hold_of(member.pod.uid)
-        return placed.placement if placed else None
+        return placed.placement if placed else self._refuse(member, _too_little(state.minimum))  # given up meanwhile
 
     def why_waiting(self, pod_uid: str) -> str:
         """Return why a member waits, an empty string for a pod that does not wait for its gang."""
@@ -129,23 +135,40 @@ class Gangs:
         member.refused = True
         return refusal
 
-    def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> bool:
-        """Keep room for all missing members on these nodes, beginning with one; or nothing for any of them."""
+    def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> Generator[Step, None, bool]:
+        """Keep room for all missing members on these nodes, one of them included; or nothing for any of them."""
+        if state.name in self._planning:
+            raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
+        self._planning.add(state.name)
+        try:
+            return (yield from self._planned(state, first, node_names))
+        finally:
+            self._planning.discard(state.name)
+
+    def _planned(
+        self, state: GangState, first: Member, node_names: Collection[str] | None
+    ) -> Generator[Step, None, bool]:
         self._ledger.drop_hold(first.pod.uid)
         self._ledger.take_back_spares()
         gathering = self._gatherings.get(state.name)
         others = [m for m in state.pending.values() if m is not first]
         without = [m for m in others if self._ledger.hold_of(m.pod.uid) is None]
         need = state.missing - (len(others) - len(without))
-        asking = [first, *sorted(without, key=_age)][: max(need, 1)]
+        asking = [first, *sorted(without, key=_asked_first)][:need]
         deadline_s = self._clock.now_s() + self._gather_s + COME_S
-        for member in sorted(asking, key=_size, reverse=True):
+        for number, member in enumerate(sorted(asking, key=_size, reverse=True), 1):
+            if number % MEMBERS_AT_ONCE == 0:
+                yield None
             if not self._keep(member, node_names, deadline_s):
                 self._give_up(state, gathering)
                 self._tried.note(state.name, (self._ledger.changes, self._clock.now_s()))
                 return False
         self._tried.drop(state.name)
         return True
+
+    def _have_room(self, state: GangState) -> int:
+        """Return for how many members room is kept."""
+        return sum(self._ledger.hold_of(uid) is not None for uid in state.pending)
 
     def _keep(self, member: Member, node_names: Collection[str] | None, deadline_s: float) -> bool:
         placement = self._chooser.best(member.request, node_names)
@@ -163,6 +186,9 @@ class Gangs:
         """Let go of all that is kept for a gang, and fail the binds that wait for it."""
         if gathering is not None:
             gathering.fail(_too_little(state.minimum).text)
+        self._let_go(state, gathering)
+
+    def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
                 self._ledger.drop_hold(uid)
@@ -200,6 +226,7 @@ class Gangs:
         except Exception as error:
             self._has_failed(state.name)
             gathering.fail(f"another member of the gang could not be bound: {error}")
+            self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
             raise
         finally:
@@ -248,22 +275,27 @@ class Gangs:
         gathering = self._gatherings.get(state.name)
         if gathering is not None:
             gathering.look(state.missing)
+        if state.missing <= 0:  # the others are pods like any others from here on
+            for member in [each for each in state.pending.values() if each.refused]:
+                member.refused = False
+                self._wait_alone(member.pod, member.request, member.since, member.node_names)
 
     # Waking.
 
-    def give_room(self) -> bool:
-        """Try gangs that were refused; keep room for one that fits, and wake it. Returns whether some are left."""
+    async def give_room(self) -> None:
+        """Try gangs that were refused; keep room for those that fit, and wake them. Others have turns meanwhile."""
         refused = [state for state in self._members.all() if self._is_refused(state)]
         waiting = [state for state in refused if not self._was_tried_just_now(state.name)]
         if len(waiting) < len(refused):
             self._try_again_in(TRY_PAUSE_S)
         waiting.sort(key=lambda state: state.rank)
-        for state in waiting[:GANGS_AT_ONCE]:
-            first = min((m for m in state.pending.values() if m.refused), key=_age)
-            with suppress(WorkLimitExceeded):
-                if self._plan(state, first, first.node_names):
-                    self._wake_others(state)
-        return len(waiting) > GANGS_AT_ONCE
+        for state in waiting:
+            if self._is_refused(state) and not self._was_tried_just_now(state.name):  # still, after the others
+                first = min((m for m in state.pending.values() if m.refused), key=_age)
+                with suppress(WorkLimitExceeded):
+                    if await giving_way(self._plan(state, first, first.node_names)):
+                        self._wake_others(state)
+            await asyncio.sleep(0)
 
     def _try_again_in(self, wait_s: float) -> None:
         if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
@@ -287,9 +319,9 @@ class Gangs:
         )
 
     def _wake_others(self, state: GangState) -> None:
-        """Have kube-scheduler ask again for the members that it was told no for."""
+        """Have kube-scheduler ask again for the members that have room, and that it was told no for."""
         for member in state.pending.values():
-            if member.refused:
+            if member.refused and self._ledger.hold_of(member.pod.uid) is not None:
                 member.refused = False
                 self._start(self._wake(member.pod), f"wake pod {member.pod}")
 
@@ -319,6 +351,11 @@ def _age(member: Member) -> tuple[str, str]:
     return member.since, member.pod.uid
 
 
+def _asked_first(member: Member) -> tuple[bool, str, str]:
+    """Return who is planned first: kube-scheduler asks for no pod that it would find no CPU for anywhere."""
+    return member.node_names is None, *_age(member)
+
+
 def _size(member: Member) -> tuple[int, int]:
     """Return how demanding a pod is: the most demanding is placed first."""
     request = member.request
@@ -329,6 +366,10 @@ def _size(member: Member) -> tuple[int, int]:
 
 def _too_few(minimum: int) -> Refusal:
     return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang have been created")
+
+
+def _others_first(minimum: int) -> Refusal:
+    return Refusal(Reason.GANG, f"the {minimum} members that the pod's gang needs go first")
 
 
 def _too_little(minimum: int) -> Refusal:

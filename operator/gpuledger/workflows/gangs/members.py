@@ -92,7 +92,7 @@ class Members:
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         """Note that kube-scheduler asks for a member; return its gang."""
-        state = self._state(gang.name)
+        state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
             state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
@@ -116,9 +116,11 @@ class Members:
             gang = gang_of(pod)
             request = self._read_request(pod) if gang else None
         except BadInput:  # kube-scheduler's question is answered with why
-            return
+            gang = request = None
         if gang is not None and request is not None:
             self.asks(pod, pod_identity(pod), gang, request)
+        else:
+            self.forget_pending(pod["metadata"]["uid"])
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
@@ -142,7 +144,7 @@ class Members:
         if gang is None or request is None or is_finished(pod):
             self.forget_bound(uid, pod)
             return
-        state = self._state(gang.name)
+        state = self._joined(uid, gang.name)
         state.pending.pop(uid, None)
         state.bound[uid] = gang.minimum
         self._of_pod[uid] = gang.name
@@ -158,7 +160,12 @@ class Members:
         """See BoundPodTracker."""
         return {uid for state in self._gangs.values() for uid in state.bound}
 
-    def _state(self, name: GangName) -> GangState:
+    def _joined(self, pod_uid: str, name: GangName) -> GangState:
+        """Return the gang that a pod is of now: whoever may edit its labels can have it change."""
+        before = self.of(pod_uid)
+        if before is not None and before.name != name:
+            self.forget_pending(pod_uid)
+            self.forget_bound(pod_uid, None)
         return self._gangs.setdefault(name, GangState(name))
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:

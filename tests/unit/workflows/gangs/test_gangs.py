@@ -89,7 +89,7 @@ async def test_those_that_were_refused_are_woken_when_the_last_member_is_created
     come(api, parts, member("c"))
     await settle()
     assert room_has_changed.is_set()
-    parts.workflows.gangs.give_room()
+    await parts.workflows.gangs.give_room()
     await settle()
     assert woken(api, "abc") == ["a", "b"]
 
@@ -220,7 +220,7 @@ async def test_a_gang_is_woken_together_when_all_of_it_fits(api: ApiServer, part
         assert parts.filter(name, "node-a").node_names == []
     api.put_card(a_card(0, "node-b"))
     parts.read_cards()
-    parts.workflows.gangs.give_room()
+    await parts.workflows.gangs.give_room()
     await settle()
     assert woken(api, "abc") == []  # node-b was not offered
     await asyncio.sleep(TRY_PAUSE_S)
@@ -228,7 +228,7 @@ async def test_a_gang_is_woken_together_when_all_of_it_fits(api: ApiServer, part
     parts.watch()
     await asyncio.sleep(HOLD_TTL_S * 3)
     await parts.idle()
-    parts.workflows.gangs.give_room()
+    await parts.workflows.gangs.give_room()
     await settle()
     assert woken(api, "abc") == ["a", "b", "c"]
     assert on_hold(parts) == 3
@@ -293,7 +293,7 @@ async def test_explain_says_how_many_members_there_are(api: ApiServer, parts: Op
         ({"gpuledger.dev/gang": "g"}, "label gpuledger.dev/gang needs gpuledger.dev/gang-minimum beside it"),
         ({"gpuledger.dev/gang-minimum": "3"}, "name it by gpuledger.dev/gang"),
         ({"gpuledger.dev/gang": "g", "gpuledger.dev/gang-minimum": "all"}, "'all' is not a number"),
-        ({"gpuledger.dev/gang": "g", "gpuledger.dev/gang-minimum": "513"}, "513 is not between 1 and 512"),
+        ({"gpuledger.dev/gang": "g", "gpuledger.dev/gang-minimum": "257"}, "257 is not between 1 and 256"),
     ],
 )
 async def test_labels_that_make_no_gang_are_refused_in_words(
@@ -305,20 +305,62 @@ async def test_labels_that_make_no_gang_are_refused_in_words(
     assert says in parts.filter("odd", "node-a").refused["node-a"]
 
 
-async def test_a_member_beyond_the_minimum_does_not_wait_for_others_that_are_bound_meanwhile(
+async def test_members_beyond_the_minimum_wait_until_it_is_bound_and_are_pods_like_others_then(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    """The watch can show that the minimum is bound after the member has come as far as Bind."""
     come(api, parts, *map(member, "abcd"))
-    for name in "abcd":
+    for name in "abc":
         assert parts.filter(name, "node-a").node_names == ["node-a"]
+    assert parts.filter("d", "node-a").refused == {"node-a": "the 3 members that the pod's gang needs go first"}
+    assert on_hold(parts) == 3
     assert await bind_all(parts, "abc") == [None] * 3
-    late = asyncio.create_task(parts.bind("d", "node-a"))
-    await settle()
-    assert not late.done()
     parts.watch()
-    await late
+    assert parts.waiting.waiting() == {"uid-d"}
+    assert parts.filter("d", "node-a").node_names == ["node-a"]
+    await parts.bind("d", "node-a")
     assert len(held(api)) == 4
+
+
+async def test_the_last_bind_goes_on_when_the_watch_shows_that_the_others_are_bound(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    api.queue(BIND, None, None, refuse(Invalid("a policy refuses", 422)))
+    found = await bind_all(parts, "abc")
+    (late,) = [name for name, error in zip("abc", found, strict=True) if error]
+    again = asyncio.create_task(parts.bind(late, "node-a"))  # kube-scheduler is quicker than the watch
+    await settle()
+    assert not again.done()
+    parts.watch()
+    await again
+    assert len(held(api)) == 3
+
+
+async def test_members_that_kube_scheduler_asks_for_are_planned_before_those_that_it_does_not(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It asks nobody about a pod for which no node has CPU: the gang can start without that one."""
+    come(api, parts, member("a-first", minimum=2), member("b", minimum=2), member("c", minimum=2))
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
+    assert parts.filter("b", "node-a").refused == {"node-a": "the 2 members that the pod's gang needs go first"}
+    await bind_all(parts, "c")  # nobody else comes
+    assert parts.filter("b", "node-a").node_names == ["node-a"]
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
+    assert await bind_all(parts, "bc") == [None] * 2
+
+
+async def test_a_pod_whose_labels_change_is_of_its_new_gang_alone(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, member("a", "old", 2), member("b", "new", 2))
+    parts.filter("a", "node-a")
+    come(api, parts, member("a", "new", 2))
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    come(api, parts, member("c", "old", 2))
+    assert parts.filter("c", "node-a").refused == {"node-a": UNBORN.replace("3", "2")}
+    alone = a_pod_object("c", {GPU: "1"})
+    come(api, parts, alone)
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
 
 
 async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_waits(
