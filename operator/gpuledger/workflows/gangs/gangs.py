@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
@@ -53,6 +53,14 @@ TRY_PAUSE_S = 0.5
 """Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
 
 
+class _Try(NamedTuple):
+    """A try of a gang that has found no room: at which change of the ledger, when, and on which nodes."""
+
+    change: int
+    at_s: float
+    node_names: Collection[str] | None
+
+
 class Gangs:
     """Places and binds the members of gangs that are not complete."""
 
@@ -78,7 +86,7 @@ class Gangs:
         self._gatherings: dict[GangName, Gathering] = {}
         self._turn: tuple[GangName, float] | None = None  # the gang that was tried alone last, and until when
         self._planning: set[GangName] = set()
-        self._tried: Latest[GangName, tuple[int, float]] = Latest(TRIED_KEPT)  # at which change of the ledger, and when
+        self._tried: Latest[GangName, _Try] = Latest(TRIED_KEPT)  # the last tries that found no room
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.on_due = Listeners[[]]()
@@ -109,7 +117,7 @@ class Gangs:
             return self._refuse(member, _too_few(state.minimum))
         if self._is_others_turn(state.name):
             return self._refuse(member, _others_turn())
-        if self._has_found_no_room(state.name) or self._was_tried_just_now(state.name):
+        if self._has_found_no_room(state.name, node_names) or self._was_tried_just_now(state.name):
             return self._refuse(member, _too_little(state.minimum))
         if self._have_room(state) >= state.missing:
             return self._refuse(member, _others_first(state.minimum))
@@ -161,7 +169,7 @@ class Gangs:
                 yield None
             if not self._keep(member, node_names, deadline_s):
                 self._give_up(state, gathering)
-                self._tried.note(state.name, (self._ledger.changes, self._clock.now_s()))
+                self._tried.note(state.name, _Try(self._ledger.changes, self._clock.now_s(), node_names))
                 return False
         self._tried.drop(state.name)
         return True
@@ -250,15 +258,15 @@ class Gangs:
             return False
         return self._members.waits(self._turn[0])
 
-    def _has_found_no_room(self, name: GangName) -> bool:
-        """Tell whether nothing has changed since a gang found no room."""
+    def _has_found_no_room(self, name: GangName, node_names: Collection[str] | None) -> bool:
+        """Tell whether a gang has found no room on these nodes, and nothing has changed since."""
         tried = self._tried.get(name)
-        return tried is not None and tried[0] == self._ledger.changes
+        return tried is not None and tried.change == self._ledger.changes and tried.node_names == node_names
 
     def _was_tried_just_now(self, name: GangName) -> bool:
         """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
         tried = self._tried.get(name)
-        return tried is not None and self._clock.now_s() < tried[1] + TRY_PAUSE_S
+        return tried is not None and self._clock.now_s() < tried.at_s + TRY_PAUSE_S
 
     def _member_comes(self, state: GangState) -> None:
         """Try a gang whose last missing member was created: the others were refused before."""
@@ -291,7 +299,7 @@ class Gangs:
         waiting.sort(key=lambda state: state.rank)
         for state in waiting:
             if self._is_refused(state) and not self._was_tried_just_now(state.name):  # still, after the others
-                first = min((m for m in state.pending.values() if m.refused), key=_age)
+                first = _first_refused(state)
                 with suppress(WorkLimitExceeded):
                     if await giving_way(self._plan(state, first, first.node_names)):
                         self._wake_others(state)
@@ -311,12 +319,9 @@ class Gangs:
         """Tell whether all missing members are there, wait, and have nothing kept for them."""
         if state.missing <= 0 or len(state.pending) < state.missing or self._is_others_turn(state.name):
             return False
-        kept = any(self._ledger.hold_of(uid) for uid in state.pending)
-        return (
-            not kept
-            and not self._has_found_no_room(state.name)
-            and any(member.refused for member in state.pending.values())
-        )
+        if self._have_room(state) or not any(member.refused for member in state.pending.values()):
+            return False
+        return not self._has_found_no_room(state.name, _first_refused(state).node_names)
 
     def _wake_others(self, state: GangState) -> None:
         """Have kube-scheduler ask again for the members that have room, and that it was told no for."""
@@ -345,6 +350,10 @@ class Gangs:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
+
+
+def _first_refused(state: GangState) -> Member:
+    return min((member for member in state.pending.values() if member.refused), key=_age)
 
 
 def _age(member: Member) -> tuple[str, str]:

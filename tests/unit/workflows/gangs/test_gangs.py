@@ -102,6 +102,18 @@ async def test_a_gang_that_does_not_fit_keeps_nothing(api: ApiServer, parts: Ope
     assert on_hold(parts) == 0
 
 
+async def test_a_gang_is_planned_again_when_kube_scheduler_names_more_nodes(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """A taint that is taken off a node changes nothing in the ledger."""
+    api.put_card(a_card(0, "node-b"))
+    parts.read_cards()
+    come(api, parts, *(member(name, minimum=5) for name in "abcde"))
+    assert parts.filter("a", "node-a").node_names == []
+    await asyncio.sleep(TRY_PAUSE_S)
+    assert parts.filter("a", "node-a", "node-b").node_names != []
+
+
 async def test_room_that_is_kept_for_members_that_never_come_is_given_back(
     api: ApiServer, parts: OperatorParts
 ) -> None:
