@@ -64,13 +64,11 @@ def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_a
     cluster.create(*pods)
     cluster.wait_bound(*names(pods))
     assert all(len(holders) == 1 for holders in cluster.holders().values())
-    writes = [e for e in cluster.plane.api_writes(begin) if e.subresource in ("binding", "status")]
-    kinds = [
-        (e.resource, e.subresource) for e in writes if e.resource == "gpuallocations" or e.subresource == "binding"
-    ]
-    first = kinds.index(("pods", "binding"))
-    assert kinds[:first].count(("gpuallocations", "status")) == 8
-    assert kinds.count(("pods", "binding")) == 8
+    writes = [event for event in cluster.plane.api_writes(begin) if event.code < 300]
+    first = next(place for place, event in enumerate(writes) if event.subresource == "binding")
+    entered = {e.name for e in writes[:first] if (e.resource, e.subresource) == ("gpuallocations", "status")}
+    assert len(entered) == len(cluster.cards()) == 8
+    assert sorted(event.name for event in writes if event.subresource == "binding") == names(pods)
     cluster.check_consistent()
 
 
