@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
+from gpuledger.workflows.tasks.together import first_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -353,22 +354,9 @@ async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
         changed = until_settings_differ(
             client, settings, options.settings_file, lambda found: options.plan(found) != plan
         )
-        await _first_of(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
+        await first_to_end(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
     finally:
         await client.close()
-
-
-async def _first_of(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run until one of them ends, and raise what it raises. The others are cancelled."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _leave(asked_to_end: Awaitable[object], agent: Agent) -> None:

@@ -31,6 +31,7 @@ from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.tasks.pauses import rest
 from gpuledger.workflows.tasks.restart import started_again
+from gpuledger.workflows.tasks.together import first_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
         parts.append(_follow_lease)
     if config_maps(options.settings):
         parts.append(_follow_settings)
-    await _first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
+    await first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
 
 
 async def _serve(sites: contextlib.AsyncExitStack, application: web.Application, host: str, port: int) -> None:
@@ -112,7 +113,7 @@ async def _keep_in_sync(operator: Operator) -> None:
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
-        await _first_to_end(workflows.leadership.wait_passive(), comparing)
+        await first_to_end(workflows.leadership.wait_passive(), comparing)
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:
@@ -220,17 +221,3 @@ def _after_comparing(operator: Operator) -> None:
     operator.gc_tuning.settle()
     if operator.workflows.leadership.is_active():
         operator.workflows.unlinked.log_new()
-
-
-async def _first_to_end(*parts: Awaitable[None]) -> None:
-    """Wait until one of them ends, and raise what it has raised. The others are cancelled, whatever ends the wait."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-    for task in done:
-        task.result()

@@ -205,7 +205,7 @@ def _node(node: Json, dialects: Dialects) -> Json:
         "notes": [
             *([NO_LINKS] if _lacks_links(cards) else []),
             *_offers_without_cards(facts),
-            *_not_ours(node, dialects),
+            *([] if has_label(node, dialects.node_label) else _not_ours(facts, dialects)),
         ],
         "problems": list(inventory.problems),
     }
@@ -223,11 +223,8 @@ def _offers_without_cards(facts: NodeFacts) -> list[str]:
     ]
 
 
-def _not_ours(node: Json, dialects: Dialects) -> list[str]:
+def _not_ours(facts: NodeFacts, dialects: Dialects) -> list[str]:
     """Return what becomes of the cards of a node that lacks our label."""
-    facts = node_facts(node, dialects)
-    if has_label(node, dialects.node_label):
-        return []
     if facts.host and facts.host.cards:
         count = f"{facts.host.cards} of {dialects.elsewhere}"
         return [

@@ -1,6 +1,5 @@
 """The watches of cards and pods, as start-up connects them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,9 @@ from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.controller import startup
 from gpuledger.controller.lists_read import CARDS, NODES, ListsRead
-from gpuledger.controller.startup import _first_to_end
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
-from gpuledger.model.errors import ApiError, Conflict, StateRolledBack, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Unreachable
 
 Json = dict[str, Any]
 Taker = Callable[[Json, bool], None]
@@ -97,33 +95,3 @@ async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_
     assert lists.again.is_set()  # for bound pods, a comparison finds out
     for tracker, before in known.items():
         assert set(tracker.known_pending()) == before - {"uid-leaves"}
-
-
-async def goes_on(name: str, ended: list[str]) -> None:
-    """Run until cancelled, and note that."""
-    try:
-        await asyncio.Event().wait()
-    finally:
-        ended.append(name)
-
-
-async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -> None:
-    ended: list[str] = []
-
-    async def fails() -> None:
-        await asyncio.sleep(0)
-        raise StateRolledBack("older")
-
-    with pytest.raises(StateRolledBack):
-        await _first_to_end(goes_on("a", ended), fails(), goes_on("b", ended))
-    assert ended == ["a", "b"]
-
-
-async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
-    ended: list[str] = []
-    running = asyncio.create_task(_first_to_end(goes_on("a", ended), goes_on("b", ended)))
-    await asyncio.sleep(0.01)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert ended == ["a", "b"]

@@ -63,8 +63,8 @@ def top(
             from gpuledger.command_line.top.live import TopOptions, run_watch
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            cards, nodes = list(items), nodes_read(coming or ())
-            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, nodes), cards))
+            cards, with_gpus = list(items), other_nodes(nodes_read(coming or ()), in_ledger=())
+            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, with_gpus), cards))
         with uncollected():
             nodes = list(chosen or ())
             names = {item["metadata"]["name"] for item in nodes} if chosen else None

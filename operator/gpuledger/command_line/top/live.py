@@ -14,7 +14,7 @@ from typing import Any
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.formatting import plural, utc_now
 from gpuledger.command_line.output import data, write
-from gpuledger.command_line.top.other_nodes import other_nodes
+from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.rows import Line, lines_of, top_json, top_table
 from gpuledger.command_line.top.screen import Screen
 from gpuledger.command_line.top.watching import CardWatch, followed
@@ -42,12 +42,13 @@ class TopOptions:
     sort: str | None
     terminal: Terminal
     node: str | None = None
-    nodes: Sequence[Json] = ()
-    """Nodes as they were at the start: those with GPUs are shown, too, that have none in the ledger."""
+    with_gpus: Sequence[OtherNode] = ()
+    """Nodes that offered GPUs at the start: those that have none in the ledger are shown, too."""
 
     def lines(self, reports: Sequence[CardReport]) -> list[Line]:
         """Return the rows of the view."""
-        others = other_nodes(self.nodes, {report.card.node_name for report in reports})
+        in_ledger = {report.card.node_name for report in reports}
+        others = [node for node in self.with_gpus if node.name not in in_ledger]
         return lines_of(self.view, reports, self.sort, others)
 
 

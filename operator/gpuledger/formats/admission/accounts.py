@@ -189,7 +189,7 @@ def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
             "expression": _unchanged(ours, f"status.?{amount}", f"status.{amount}"),
             "message": f"of its node's {amount}, a node agent changes only {' and '.join(capacity)}",
         }
-        for amount in ("capacity", "allocatable")
+        for amount in (("capacity", "allocatable") if capacity else ())
     ]
     return [
         {
@@ -205,7 +205,7 @@ def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
             "expression": _unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
             "message": f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
         },
-        *(amounts if capacity else ()),
+        *amounts,
     ]
 
 

@@ -96,7 +96,6 @@ class Members:
         known = state.pending.get(identity.uid)
         if known is None:
             state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
-            self._of_pod[identity.uid] = gang.name
             self.on_newcomer(state)
         else:
             known.gang, known.request = gang, request
@@ -112,13 +111,9 @@ class Members:
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
-        try:
-            gang = gang_of(pod)
-            request = self._read_request(pod) if gang else None
-        except BadInput:  # kube-scheduler's question is answered with why
-            gang = request = None
-        if gang is not None and request is not None:
-            self.asks(pod, pod_identity(pod), gang, request)
+        read = self._read(pod)
+        if read is not None:
+            self.asks(pod, pod_identity(pod), *read)
         else:
             self.forget_pending(pod["metadata"]["uid"])
 
@@ -136,18 +131,14 @@ class Members:
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker."""
         uid = pod["metadata"]["uid"]
-        try:
-            gang = gang_of(pod)
-            request = self._read_request(pod) if gang else None
-        except BadInput:
-            gang = request = None
-        if gang is None or request is None or is_finished(pod):
+        read = self._read(pod)
+        if read is None or is_finished(pod):
             self.forget_bound(uid, pod)
             return
+        gang, _ = read
         state = self._joined(uid, gang.name)
         state.pending.pop(uid, None)
         state.bound[uid] = gang.minimum
-        self._of_pod[uid] = gang.name
         self.on_bound(state)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
@@ -160,12 +151,22 @@ class Members:
         """See BoundPodTracker."""
         return {uid for state in self._gangs.values() for uid in state.bound}
 
+    def _read(self, pod: Json) -> tuple[Gang, PodRequest] | None:
+        """Return a pod's gang and what it asks for; None if it is of no gang, or can't be read."""
+        try:
+            gang = gang_of(pod)
+            request = self._read_request(pod) if gang else None
+        except BadInput:  # kube-scheduler's question is answered with why
+            return None
+        return (gang, request) if gang is not None and request is not None else None
+
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
-        """Return the gang that a pod is of now: whoever may edit its labels can have it change."""
+        """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
             self.forget_pending(pod_uid)
             self.forget_bound(pod_uid, None)
+        self._of_pod[pod_uid] = name
         return self._gangs.setdefault(name, GangState(name))
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:

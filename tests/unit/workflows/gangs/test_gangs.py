@@ -46,6 +46,13 @@ def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
     parts.watch()
 
 
+def come_and_ask(api: ApiServer, parts: OperatorParts) -> None:
+    """Have all three members of a gang created, and kube-scheduler ask for each of them."""
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+
+
 def held(api: ApiServer) -> dict[str, int]:
     """Return pod UID -> how many cards it holds at the API server."""
     uids = [uid for card in CARDS for uid in api.holders_of(card)]
@@ -125,9 +132,7 @@ async def test_room_that_is_kept_for_members_that_never_come_is_given_back(
 
 
 async def test_no_binding_is_sent_before_the_shares_of_all_are_entered(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     first = asyncio.create_task(bind_all(parts, "ab"))
     await settle()
     assert (held(api), api.called(BIND)) == ({}, [])  # two of three stand in Bind
@@ -146,9 +151,7 @@ async def test_no_binding_is_sent_before_the_shares_of_all_are_entered(api: ApiS
 async def test_binds_that_the_others_do_not_follow_fail_together_and_keep_nothing(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     found = await bind_all(parts, "ab")
     said = "2 of 3 members of gang train could be bound within 20 s"
     assert [str(error) for error in found] == [said] * 2
@@ -160,9 +163,7 @@ async def test_binds_that_the_others_do_not_follow_fail_together_and_keep_nothin
 
 
 async def test_a_share_that_is_refused_keeps_all_of_them_from_being_bound(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     hold = parts.ledger.hold_of("uid-b")
     assert hold is not None
     taken = next(card for card in CARDS if card.uuid == hold.placement.shares[0].uuid)
@@ -175,9 +176,7 @@ async def test_a_share_that_is_refused_keeps_all_of_them_from_being_bound(api: A
 
 
 async def test_a_member_that_is_deleted_in_bind_ends_the_others_at_once(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     binding = asyncio.create_task(bind_all(parts, "ab"))
     await settle()
     api.delete_pod("a")
@@ -190,9 +189,7 @@ async def test_a_member_that_is_deleted_in_bind_ends_the_others_at_once(api: Api
 async def test_a_member_whose_binding_is_refused_is_bound_alone_at_the_next_try(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     api.queue(BIND, refuse(Invalid("a policy refuses", 422)))
     found = await bind_all(parts, "abc")
     await parts.idle()
@@ -204,9 +201,7 @@ async def test_a_member_whose_binding_is_refused_is_bound_alone_at_the_next_try(
 
 
 async def test_an_operator_that_starts_again_in_between_completes_it(api: ApiServer, parts: OperatorParts) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     gate = asyncio.Event()
     api.queue(BIND, *[hold_request(gate)] * 3)
     dying = asyncio.create_task(bind_all(parts, "abc"))
@@ -336,9 +331,7 @@ async def test_members_beyond_the_minimum_wait_until_it_is_bound_and_are_pods_li
 async def test_the_last_bind_goes_on_when_the_watch_shows_that_the_others_are_bound(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     api.queue(BIND, None, None, refuse(Invalid("a policy refuses", 422)))
     found = await bind_all(parts, "abc")
     (late,) = [name for name, error in zip("abc", found, strict=True) if error]
@@ -378,9 +371,7 @@ async def test_a_pod_whose_labels_change_is_of_its_new_gang_alone(api: ApiServer
 async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_waits(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    come(api, parts, *map(member, "abc"))
-    for name in "abc":
-        parts.filter(name, "node-a")
+    come_and_ask(api, parts)
     hangs_up = [
         parts.placer.bind(BindArguments(f"uid-{name}", "default", name, "node-a"), lambda: False) for name in "abc"
     ]

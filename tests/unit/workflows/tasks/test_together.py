@@ -1,0 +1,38 @@
+"""Several parts of the process that run at once: when one ends, all do."""
+
+import asyncio
+
+import pytest
+
+from gpuledger.model.errors import StateRolledBack
+from gpuledger.workflows.tasks.together import first_to_end
+
+
+async def goes_on(name: str, ended: list[str]) -> None:
+    """Run until cancelled, and note that."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append(name)
+
+
+async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise StateRolledBack("older")
+
+    with pytest.raises(StateRolledBack):
+        await first_to_end(goes_on("a", ended), fails(), goes_on("b", ended))
+    assert ended == ["a", "b"]
+
+
+async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
+    ended: list[str] = []
+    running = asyncio.create_task(first_to_end(goes_on("a", ended), goes_on("b", ended)))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended == ["a", "b"]
