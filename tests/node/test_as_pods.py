@@ -319,6 +319,11 @@ def test_a_changed_config_map_of_hami_counts_in_the_same_pods(cluster: PodCluste
     say(f"a changed ConfigMap counts in operator, scheduler and agents: {watch}")
     assert [memory for _, memory, _ in cluster.told("renamed")] == [2_000]
     assert cluster.runs("first")
+    cluster.wait(  # that of the replica on standby, which no pod here needs, may be the last
+        lambda: all(scheduler_restarts(cluster, replica) for replica in cluster.system_pods()),
+        "each kube-scheduler has started again",
+        timeout_s=120,
+    )
     assert every_pod(cluster) == before
     for replica in cluster.system_pods():
         assert scheduler_restarts(cluster, replica) == 1
