@@ -14,6 +14,8 @@ from enum import StrEnum
 class Reason(StrEnum):
     """The kinds of refusal, in the order in which they are looked for."""
 
+    KUBE_SCHEDULER = "kube-scheduler"
+    """kube-scheduler itself has no node for the pod, and asks about none: the text is its own."""
     BAD_REQUEST = "bad-request"
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"

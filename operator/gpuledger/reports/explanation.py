@@ -67,14 +67,26 @@ class CardReason:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerReason:
+    """Why kube-scheduler itself does not take a node for a pod, whatever its cards."""
+
+    code: str
+    text: str
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {"reason": self.code, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReason:
-    """Whether one node takes a pod."""
+    """Whether one node's cards take a pod, and whether kube-scheduler lets it go there."""
 
     name: str
-    offered: bool
-    """Whether the scheduler would let the pod go there, as of its last try."""
+    offered: bool | None
+    """Whether kube-scheduler would let the pod go there, as of its last try; None if it has not said."""
     reason: Reason | None
-    """None if it does."""
+    """None if its cards do."""
     text: str
     remedy: str
     """What would make it fit."""
@@ -82,6 +94,13 @@ class NodeReason:
     """None of them, too, where there are many nodes that are nearer to taking the pod."""
     would_have_to_leave: tuple[str, ...] = ()
     """The pods without which it would fit, namespace/name: one way of several. Nothing says that they do leave."""
+    scheduler: SchedulerReason | None = None
+    """Why it is not offered; None where it is, or where that is not known."""
+
+    @property
+    def refused_by_scheduler(self) -> bool:
+        """Tell whether kube-scheduler does not let the pod go there."""
+        return self.offered is False
 
     def json(self) -> Json:
         """Return it as it goes over the wire."""
@@ -89,6 +108,7 @@ class NodeReason:
             "node": self.name,
             "fits": self.reason is None,
             "offered": self.offered,
+            "kubeScheduler": self.scheduler.json() if self.scheduler else None,
             "reason": self.reason.value if self.reason else None,
             "text": self.text,
             "remedy": self.remedy or None,
@@ -109,6 +129,8 @@ class Explanation:
     request: PodRequest | None = None
     scheduler_says: str | None = None
     """kube-scheduler's own words, which count the nodes that it has not even asked about."""
+    refused_by_scheduler: bool = False
+    """Whether kube-scheduler found no node at its last try that it would have asked the operator about."""
     nodes: Sequence[NodeReason] = ()
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
@@ -118,7 +140,9 @@ class Explanation:
     @property
     def main_reason(self) -> str:
         """Return the reason that most nodes give, the nearest ones first among equals; the state if there is none."""
-        reasons = Counter(node.reason.value for node in self.nodes if node.reason and node.offered)
+        if self.refused_by_scheduler and self.state is PodState.WAITING:
+            return Reason.KUBE_SCHEDULER.value
+        reasons = Counter(node.reason.value for node in self.nodes if node.reason and not node.refused_by_scheduler)
         return max(reasons, key=reasons.__getitem__, default=self.state.value)
 
     def json(self) -> Json:
@@ -136,7 +160,8 @@ class Explanation:
             "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
             "warnings": list(self.warnings),
             "schedulerSays": self.scheduler_says,
-            "schedulerRefused": sum(not node.offered for node in self.nodes),
+            "schedulerRefused": sum(node.refused_by_scheduler for node in self.nodes),
+            "schedulerRefusedAll": self.refused_by_scheduler,
             "nodes": [node.json() for node in self.nodes],
             "holds": [_hold(card, holder) for card, holder in self.holders],
         }
@@ -146,21 +171,40 @@ def in_short(nodes: Sequence[NodeReason]) -> str:
     """Return why no node takes a pod, in a sentence: how many for each reason, and what the nearest one lacks."""
     if not nodes:
         return "no node of the cluster has a GPU in the ledger"
-    asked = [node for node in nodes if node.offered]
+    asked = [node for node in nodes if not node.refused_by_scheduler]
     counts = Counter(node.text for node in asked if node.reason)
     parts = [f"{text} ({number})" for text, number in counts.most_common()]
     if len(asked) < len(nodes):
         parts.append(f"not offered by kube-scheduler ({len(nodes) - len(asked)})")
     text = f"0 of {len(nodes)} GPU nodes take it: {', '.join(parts)}"
     nearest = next((node for node in asked if node.remedy), None)
-    return f"{text}. {nearest.name} {nearest.remedy}" if nearest else text
+    hints = [f"{nearest.name} {nearest.remedy}"] if nearest else []
+    if not_offered := next((node for node in nodes if node.refused_by_scheduler and node.reason is None), None):
+        why = not_offered.scheduler.text if not_offered.scheduler else "see its message"
+        hints.append(f"{not_offered.name} has the cards, and kube-scheduler does not offer it: {why}")
+    return ". ".join([text, *hints])
+
+
+def refused_by_scheduler(own_words: str, nodes: Sequence[NodeReason]) -> str:
+    """Return why a pod waits that kube-scheduler has for no node, in its words and, where they are known, numbers."""
+    text = f"kube-scheduler refuses every node, before it asks about cards: {own_words}"
+    known = [node for node in nodes if node.scheduler]
+    nearest = next((node for node in known if node.reason is None), next(iter(known), None))
+    if nearest and nearest.scheduler:
+        text += f". {nearest.name}: {nearest.scheduler.text}"
+    fitting = sum(node.reason is None for node in nodes)
+    if not nodes:
+        return f"{text}. No node of the cluster has a GPU in the ledger, either"
+    if fitting:
+        return f"{text}. The cards of {fitting} of {len(nodes)} GPU nodes would take it"
+    return f"{text}. Nor would the cards of any of {len(nodes)} GPU nodes take it as they are"
 
 
 def nearness(node: NodeReason) -> tuple[object, ...]:
     """Sort key: who takes the pod first, then who is nearest to taking it."""
     short = min((_shortage(card) for card in node.cards if card.reason), default=(0, 0, 0))
     late = -list(Reason).index(node.reason) if node.reason else 0  # the reasons are looked for in this order
-    return node.reason is not None, not node.offered, late, short, node.name
+    return node.reason is not None, node.refused_by_scheduler, late, short, node.name
 
 
 def _shortage(card: CardReason) -> tuple[int, int, int]:

@@ -11,6 +11,14 @@ from uuid import NAMESPACE_DNS, uuid5
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
+from gpuledger.formats.objects.node_rules import (
+    NodeRules,
+    PodRules,
+    node_rules,
+    pod_rules,
+    refused_by_host,
+    refused_by_rules,
+)
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
@@ -25,14 +33,6 @@ from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.node_rules import (
-    NodeRules,
-    PodRules,
-    node_rules,
-    pod_rules,
-    refused_by_host,
-    refused_by_rules,
-)
 from gpuledger.simulation.objects import Given, Problem
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -31,6 +31,7 @@ from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
 from gpuledger.workflows.pending.pod_warner import PodWarner
+from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -217,6 +218,7 @@ def connect(
         lives=lives,
         clock=clock,
     )
+    refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
         explainer=explainer,
@@ -239,7 +241,15 @@ def connect(
         preemption=preemption,
         host_tracker=HostTracker(ledger.hosts, dialects.elsewhere, settings.scheduler_names),
         bound_trackers=(turns, lives, learner, members, releaser, starts),
-        pending_trackers=(learner, members, pod_condition_writer, placer, preemption, pod_warner),
+        pending_trackers=(
+            learner,
+            members,
+            pod_condition_writer,
+            placer,
+            preemption,
+            pod_warner,
+            refused_by_scheduler,
+        ),
         reader=store,
         read_request=placement.request,
         dialects=dialects,
@@ -272,7 +282,7 @@ def connect(
             observer=observer,
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
-            why_waiting=WhyWaiting(ledger, chooser, waiting),
+            why_waiting=WhyWaiting(ledger, chooser, waiting, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
             room_has_changed=asyncio.Event(),
         )

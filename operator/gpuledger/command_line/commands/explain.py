@@ -24,7 +24,7 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.model.errors import NotFound
-from gpuledger.reports.tables import Column, Terminal, table
+from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]
 
@@ -125,7 +125,8 @@ def alike(nodes: Iterable[Json]) -> list[Alike]:
     """
     groups: dict[object, Alike] = {}
     for node in nodes:
-        key = (node["fits"], node["offered"], node["reason"], node["text"], bool(node["remedy"]))
+        why = node.get("kubeScheduler") or {}
+        key = (node["fits"], node["offered"], node["reason"], node["text"], bool(node["remedy"]), why.get("reason"))
         groups.setdefault(key, Alike(node)).names.append(node["node"])
     return list(groups.values())
 
@@ -152,10 +153,18 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
 def _since(found: Json, now: datetime) -> str:
     if not found["since"]:
         return ""
-    tried = "never tried" if not found["lastTried"] else f"last tried {age(found['lastTried'], now)} ago"
     if is_placed(found):
         return f"{age(found['since'], now)} ago"
-    return f"for {age(found['since'], now)}, {tried}"
+    return f"for {age(found['since'], now)}, {_tried(found, now)}"
+
+
+def _tried(found: Json, now: datetime) -> str:
+    """Return when kube-scheduler tried the pod last, as far as the operator can know: it is not always asked."""
+    if found.get("schedulerRefusedAll"):
+        return "tried, and refused without a look at cards"
+    if found["lastTried"]:
+        return f"last tried {age(found['lastTried'], now)} ago"
+    return "tried before this operator started" if found["schedulerSays"] else "not tried yet"
 
 
 def _asked(container: Json) -> str:
@@ -175,15 +184,17 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
         Column("KUBE-SCHEDULER", spare=2),
         Column("REASON", spare=3),
         Column("MISSING", fold=True),
+        Column("KUBE-SCHEDULER'S REASON", fold=True),
         Column("WHAT WOULD HELP", fold=True),
         Column("WOULD HAVE TO LEAVE", spare=1),
     ]
     rows = [
         (
             group.title,
-            "offers" if group.first["offered"] else (("refuses", "yellow"),),
+            _offered(group.first),
             (("fits", "green"),) if group.first["fits"] else ((group.first["reason"] or "", "yellow"),),
             group.first["text"],
+            _why_refused(group),
             _help(group),
             _named(group.first["wouldHaveToLeave"]),
         )
@@ -193,9 +204,22 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
     return table(terminal, [columns[p] for p in kept], [[row[p] for p in kept] for row in rows])
 
 
+def _offered(node: Json) -> Cell:
+    """Return whether kube-scheduler lets the pod go to a node; nothing if it has not said."""
+    return {True: "offers", False: (("refuses", "yellow"),), None: ""}[node["offered"]]
+
+
+def _why_refused(group: Alike) -> str:
+    return _on_first(group, (group.first.get("kubeScheduler") or {}).get("text") or "")
+
+
 def _help(group: Alike) -> str:
-    remedy = group.first["remedy"] or ""
-    return f"on {group.names[0]}: {remedy}" if remedy and len(group.names) > 1 else remedy
+    return _on_first(group, group.first["remedy"] or "")
+
+
+def _on_first(group: Alike, text: str) -> str:
+    """Return what is said of the first node of several: its numbers are not those of the others."""
+    return f"on {group.names[0]}: {text}" if text and len(group.names) > 1 else text
 
 
 def _cards(node: Json, terminal: Terminal) -> list[str]:

@@ -15,6 +15,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_of,
     scheduler_says,
 )
+from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
@@ -30,8 +31,17 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.work import Work
-from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
+from gpuledger.reports.explanation import (
+    CardReason,
+    Explanation,
+    NodeReason,
+    PodState,
+    in_short,
+    nearness,
+    refused_by_scheduler,
+)
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.preemption.pod_lives import PodLives
@@ -55,6 +65,11 @@ container would be refused alone, the pod counts as one whose containers do not 
 LEAVER_STEPS = 2 * EVICTION_WORK_LIMIT
 """The same to find out who would have to leave for such a pod."""
 
+
+NO_NODES: frozenset[str] = frozenset()
+"""What kube-scheduler offers where it refuses all nodes by itself."""
+
+GATES_NAMED = 4
 
 REUSED_S = 10.0
 """How long what was found for one pod counts for others that ask alike, where it need not be of this moment: pods wait
@@ -120,10 +135,12 @@ class PodExplainer:
         return await self._explain_waiting(pod, identity, request, of_now)
 
     async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
-        waiting = self._waiting.find(identity.uid)
-        offered = waiting.node_names if waiting else None
+        waiting, words = self._waiting.find(identity.uid), scheduler_words(pod)
+        offered = NO_NODES if words.refused_all else waiting.node_names if waiting else None
         nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
-        state, text = self._state(identity.uid, nodes)
+        if of_now:
+            nodes = await self._with_scheduler_reasons(pod, words, nodes)
+        state, text = self._state(identity.uid, words, nodes)
         return Explanation(
             pod=identity,
             state=state,
@@ -132,11 +149,20 @@ class PodExplainer:
             tried=moment(waiting.tried_s) if waiting else None,
             request=request,
             scheduler_says=scheduler_says(pod),
+            refused_by_scheduler=words.refused_all,
             nodes=nodes,
             holders=self._ledger.holders_of(identity.uid),
         )
 
-    def _state(self, uid: str, nodes: Sequence[NodeReason]) -> tuple[PodState, str]:
+    async def _with_scheduler_reasons(
+        self, pod: Json, words: SchedulerWords, nodes: Sequence[NodeReason]
+    ) -> list[NodeReason]:
+        """Return the nodes, with the reasons of kube-scheduler's own for the nearest of those that it refuses."""
+        refused = [node.name for node in nodes if node.refused_by_scheduler]
+        reasons = await why_refused(self._store, pod, words, refused)
+        return [replace(node, scheduler=reasons.get(node.name)) for node in nodes]
+
+    def _state(self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason]) -> tuple[PodState, str]:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
             card, claim = claims[0]
@@ -147,9 +173,14 @@ class PodExplainer:
             return PodState.BEING_FREED, text
         if hold:
             return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is placing it"
+        if words.gates:
+            gates = ", ".join(words.gates[:GATES_NAMED]) + (", ..." if len(words.gates) > GATES_NAMED else "")
+            return PodState.WAITING, f"kube-scheduler does not look at it before its scheduling gates are gone: {gates}"
+        if words.refused_all:
+            return PodState.WAITING, refused_by_scheduler(words.in_short, nodes)
         if gang := self._why_gang_waits(uid):
             return PodState.WAITING, gang
-        fitting = next((node for node in nodes if node.reason is None and node.offered), None)
+        fitting = next((node for node in nodes if node.reason is None and not node.refused_by_scheduler), None)
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
         return PodState.WAITING, in_short(nodes)
@@ -171,7 +202,7 @@ class PodExplainer:
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
             verdict = self._verdict(uid, shape, name, searching)
-            found.append(self._reason(verdict, offered is None or name in offered))
+            found.append(self._reason(verdict, None if offered is None else name in offered))
         found.sort(key=nearness)
         near = []
         leaving = Work(LEAVER_STEPS)
@@ -197,7 +228,7 @@ class PodExplainer:
         ledger = self._ledger
         return bool(ledger.hold_of(uid) or ledger.holders_of(uid) or ledger.promises.claims_of(uid))
 
-    def _reason(self, verdict: NodeVerdict, offered: bool) -> NodeReason:
+    def _reason(self, verdict: NodeVerdict, offered: bool | None) -> NodeReason:
         refusal = verdict.refusal
         cards = tuple(
             CardReason(each.card, each.reason, each.text, each.short, tuple(map(self._name, each.by)))
@@ -218,7 +249,7 @@ class PodExplainer:
         if question.is_hard:
             leaving.spend(EVICTION_WORK_LIMIT - work.left)
         leavers = tuple(str(pods[uid]) for uid in eviction.victims) if eviction else ()
-        return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy, node.cards, leavers)
+        return replace(node, would_have_to_leave=leavers)
 
     def _name(self, uid: str) -> str:
         """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
@@ -249,4 +280,4 @@ def _of_bound(
 
 
 def _without_cards(node: NodeReason) -> NodeReason:
-    return NodeReason(node.name, node.offered, node.reason, node.text, node.remedy)
+    return replace(node, cards=())

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_card, a_holder, a_share, cards_of, whole_share
 from fakes.api_server import ApiServer, Json
-from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object, with_conditions
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.formats.objects.pod import pod_identity
@@ -76,6 +76,66 @@ async def test_kube_schedulers_own_words_are_shown_beside_ours(parts: OperatorPa
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     parts.api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})
     assert (await explained(parts, "late"))["schedulerSays"] == words
+
+
+def refuse_by_scheduler(parts: OperatorParts, name: str, message: str, **spec: object) -> None:
+    """Write what kube-scheduler writes of a pod for which it has no node; the watch shows it."""
+    pod = parts.api.pods["default", name]
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    pod = with_conditions({**pod, "spec": {**pod["spec"], **spec}}, [condition])
+    parts.observer.pending_pod(parts.api.put_pod(pod), gone=False)
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+async def test_where_kube_scheduler_refuses_every_node_its_reason_is_the_headline(
+    parts: OperatorParts, asked_before: bool
+) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "9k", "cpu": "500"})
+    if asked_before:
+        parts.filter("late", "node-b")
+    for name in ("node-a", "node-b"):
+        parts.api.put_node({**a_node_object(name), "status": {"allocatable": {"cpu": "64", "memory": "64Gi"}}})
+    refuse_by_scheduler(parts, "late", "0/2 nodes are available: 2 Insufficient cpu. preemption: not helpful")
+    found = await explained(parts, "late")
+    assert (found["state"], found["schedulerRefused"], found["schedulerRefusedAll"]) == ("waiting", 2, True)
+    for words in ("kube-scheduler refuses every node", "Insufficient cpu (2)", "500 CPUs", "64 of 64", "1 of 2 GPU"):
+        assert words in found["summary"]
+    assert [(node["offered"], node["kubeScheduler"]["reason"]) for node in found["nodes"]] == [(False, "host-cpu")] * 2
+    text = "\n".join(explain_lines(found, Terminal(), datetime(2030, 1, 1, tzinfo=UTC)))
+    assert "not tried" not in text
+    assert "asks for 500 CPUs" in text
+
+
+async def test_a_node_with_the_cards_that_kube_scheduler_does_not_offer_is_named(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "9k"})
+    parts.filter("late", "node-b")
+    parts.api.put_node({**a_node_object("node-a"), "spec": {"unschedulable": True}})
+    refuse_by_scheduler(parts, "late", "0/2 nodes are available: 1 node(s) were unschedulable, 1 no card as large.")
+    found = await explained(parts, "late")
+    assert found["state"] == "waiting"
+    assert "node-a has the cards" in found["summary"]
+    assert "cordoned" in found["summary"]
+
+
+async def test_what_kube_scheduler_alone_refuses_is_among_those_that_wait(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "9k"})
+    before = parts.why_waiting.edition
+    refuse_by_scheduler(parts, "late", "0/2 nodes are available: 2 Insufficient cpu.")
+    [report] = parts.why_waiting.reports()
+    assert report.json()["reasons"] == [{"reason": "kube-scheduler", "text": "Insufficient cpu", "nodes": 2}]
+    assert parts.why_waiting.edition != before
+    refuse_by_scheduler(parts, "late", "0/2 nodes are available: 2 no card with 9000 MiB free.")
+    assert not list(parts.why_waiting.reports())
+
+
+async def test_a_pod_behind_a_scheduling_gate_is_not_said_to_be_tried_soon(parts: OperatorParts) -> None:
+    put(parts, "late", {GPU: "1", MEMORY: "9k"})
+    pod = parts.api.pods["default", "late"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
+    spec = {**pod["spec"], "schedulingGates": [{"name": "example.com/queue"}]}
+    parts.api.put_pod(with_conditions({**pod, "spec": spec}, [gated]))
+    found = await explained(parts, "late")
+    assert (found["state"], "example.com/queue" in found["summary"]) == ("waiting", True)
 
 
 async def test_a_node_that_takes_the_pod_now_comes_first(parts: OperatorParts) -> None:

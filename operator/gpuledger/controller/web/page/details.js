@@ -95,9 +95,10 @@ function asked({ gpus: cards, memoryMiB, memoryPercent, cores, exclusive }) {
 function grouped(nodes) {
   const groups = new Map();
   for (const node of nodes) {
-    const text = node.fits ? (node.offered ? "would take it" : "has room, but kube-scheduler does not offer it") : node.text;
-    const key = `${node.reason ?? ""} ${node.offered} ${text}`;
-    if (!groups.has(key)) groups.set(key, { text, offered: node.offered, fits: node.fits, nodes: [] });
+    const refused = node.offered === false;
+    const text = node.fits ? (refused ? "has room, but kube-scheduler does not offer it" : "would take it") : node.text;
+    const key = `${node.reason ?? ""} ${refused} ${text}`;
+    if (!groups.has(key)) groups.set(key, { text, offered: !refused, fits: node.fits, nodes: [] });
     groups.get(key).nodes.push(node);
   }
   return [...groups.values()].sort((a, b) => b.nodes.length - a.nodes.length);
@@ -116,6 +117,7 @@ function groupDetails({ text, offered, fits, nodes }, count) {
 
 function nodeDetails(node) {
   return el("li", {}, el("strong", { text: node.node }),
+    node.kubeScheduler && el("p", { text: `kube-scheduler does not offer it: ${node.kubeScheduler.text}` }),
     node.remedy && el("p", { text: node.remedy }),
     node.wouldHaveToLeave?.length ? el("p", {}, "Would have to leave: ", listed(node.wouldHaveToLeave.map((pod) => podLink(pod, node.node)))) : null,
     node.cards?.length ? el("ul", { class: "cards" }, alike(node.cards).map((cards) => cardsDetails(cards))) : null);

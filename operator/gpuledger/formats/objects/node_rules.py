@@ -28,6 +28,10 @@ class Taint(BaseModel):
     value: str | None = None
     effect: str
 
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        return f"{self.key}{value}:{self.effect}"
+
 
 class Toleration(BaseModel):
     """What a pod tolerates."""
@@ -164,15 +168,20 @@ def node_rules(node: Json) -> NodeRules:
 
 
 def refused_by_rules(pod: PodRules, node: NodeRules) -> tuple[str, str] | None:
-    """Return a code and a sentence on why kube-scheduler would not take the node, or None."""
+    """Return a code and a sentence on why kube-scheduler would not take the node, or None.
+
+    The sentence is the same for all nodes of which the same is true.
+    """
     for taint in node.taints:
         if not any(toleration.covers(taint) for toleration in pod.tolerations):
             if taint.key == UNSCHEDULABLE:
-                return "unschedulable", "the node is unschedulable"
-            return "taint", f"the pod does not tolerate the taint {taint.key}"
-    selected = all(node.labels.get(key) == value for key, value in pod.selector.items())
-    if not selected or (pod.terms is not None and not any(term.holds(node.name, node.labels) for term in pod.terms)):
-        return "node-selector", "the node lacks labels that the pod requires"
+                return "unschedulable", "the node is cordoned"
+            return "taint", f"the pod does not tolerate the taint {taint}"
+    for key, value in pod.selector.items():
+        if node.labels.get(key) != value:
+            return "node-selector", f"the node lacks the label {key}={value} of the pod's nodeSelector"
+    if pod.terms is not None and not any(term.holds(node.name, node.labels) for term in pod.terms):
+        return "node-affinity", "the node does not meet the pod's required node affinity"
     return None
 
 

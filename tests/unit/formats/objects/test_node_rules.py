@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from gpuledger.formats.objects.node_rules import node_rules, pod_rules, refused_by_host, refused_by_rules
 from gpuledger.model.errors import BadInput
 from gpuledger.model.host import HostAmounts
-from gpuledger.simulation.node_rules import node_rules, pod_rules, refused_by_host, refused_by_rules
 
 Json = dict[str, Any]
 
@@ -76,7 +76,7 @@ def test_an_unschedulable_node() -> None:
     ],
 )
 def test_labels(spec: Json, fits: bool) -> None:
-    assert refused(spec) == (None if fits else "node-selector")
+    assert refused(spec) == (None if fits else "node-affinity" if spec.get("affinity") else "node-selector")
 
 
 def test_cpu_and_memory() -> None:

@@ -1,0 +1,42 @@
+"""Finds out why kube-scheduler itself refuses nodes: for one pod, when a person asks. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from gpuledger.formats.objects.node_refusal import against_rules, lacking
+from gpuledger.formats.scheduler.scheduler_words import SchedulerWords
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.errors import ApiError
+from gpuledger.reports.explanation import SchedulerReason
+
+Json = dict[str, Any]
+
+NODES_READ = 24
+"""Nodes, the nearest ones, that are looked up for one pod; each is a request to the API server."""
+
+NODES_SUMMED = 8
+"""Of these, nodes whose pods are read as well: a node can have some hundred, of 10 kB each."""
+
+
+async def why_refused(
+    store: KubeStore, pod: Json, words: SchedulerWords, node_names: Sequence[str]
+) -> dict[str, SchedulerReason]:
+    """Return node name -> why kube-scheduler does not take it, where that can be told from the objects.
+
+    Nodes that can't be read are left out: what kube-scheduler has written stands beside it.
+    """
+    found: dict[str, SchedulerReason] = {}
+    sums_left = NODES_SUMMED
+    for name in node_names[:NODES_READ]:
+        with suppress(ApiError):
+            node = await store.node(name)
+            why = against_rules(pod, node)
+            if why is None and sums_left:
+                sums_left -= 1
+                why = lacking(pod, node, await store.pods_of_node(name), words.short_of)
+            if why is not None:
+                found[name] = SchedulerReason(*why)
+    return found
