@@ -206,7 +206,9 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
 
 def _offered(node: Json) -> Cell:
     """Return whether kube-scheduler lets the pod go to a node; nothing if it has not said."""
-    return {True: "offers", False: (("refuses", "yellow"),), None: ""}[node["offered"]]
+    if node["offered"] is None:
+        return ""
+    return "offers" if node["offered"] else (("refuses", "yellow"),)
 
 
 def _why_refused(group: Alike) -> str:

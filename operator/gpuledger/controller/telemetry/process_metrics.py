@@ -89,7 +89,10 @@ class ProcessMetrics(Collector):
 
     def _who_waits(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
-        text = "Pods that wait for room, by the reason that applies to most nodes"
+        text = (
+            "Pods that wait, by the reason that applies to most nodes; "
+            "kube-scheduler: it has no node for them by itself"
+        )
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
         if self._state.pending_by_reason is not None:
             pods = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
