@@ -55,6 +55,7 @@ LOG_TAIL_LINES = 20
 AUDIT_LOG_SIZE_MB = 100_000  # never rotate: a test that counts needs every line
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "deployment-controller",
     "disruption-controller",
     "garbage-collector-controller",

@@ -64,12 +64,13 @@ class Installation:
         self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
         self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)
         settings = yaml.safe_load((MANIFESTS / "settings.yaml").read_text())
-        names = ("listen_port", "health_port", "view_port")
+        names = ("listen_port", "health_port", "view_port", "explain_port")
         ports = {name: free_port() for name in names} | {"health_host": "127.0.0.1"}
         self.settings_file.write_text(yaml.safe_dump({**settings, **ports, **self._settings}))
         self.health_url = f"http://127.0.0.1:{ports['health_port']}"
         chosen = yaml.safe_load(self.settings_file.read_text())
         self.view_url = f"http://127.0.0.1:{chosen['view_port']}" if chosen.get("view_port") else ""
+        self.explain_url = f"http://127.0.0.1:{ports['explain_port']}"
         self.extender_url = f"http://127.0.0.1:{ports['listen_port']}"
 
     def start_operator(self, kubeconfig: Path | None = None, wait: bool = True) -> ManagedProcess:

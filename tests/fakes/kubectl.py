@@ -52,7 +52,7 @@ def serve(path):
             else:
                 self.answer(404, {{"reason": "NotFound", "message": "there is no " + path}})
 
-        do_GET = do_PATCH = do
+        do_GET = do_PATCH = do_POST = do
 
         def answer(self, status, content):
             text = content if isinstance(content, str) else json.dumps(content)

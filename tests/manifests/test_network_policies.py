@@ -15,7 +15,7 @@ from manifests.helm import BEFORE_POLICIES, KUBERNETES, PRESETS, Helm, Json, pre
 Objects = dict[tuple[str, str], Json]
 OPERATOR, AGENT = ("Deployment", "gpuledger"), ("DaemonSet", "gpuledger-agent")
 WORKLOADS = (OPERATOR, AGENT)
-OPENED = {OPERATOR: ("health_port", "webhook_port"), AGENT: ("agent_health_port",)}
+OPENED = {OPERATOR: ("explain_port", "health_port", "webhook_port"), AGENT: ("agent_health_port",)}
 """Settings with the ports on which others have to reach a workload's pods."""
 
 LOOPBACK = {"listen_port": "listen_host", "view_port": "view_host"}
@@ -80,7 +80,7 @@ def test_each_port_of_a_pod_is_opened_or_only_probed(helm: Helm, values: Json) -
 
 
 def test_the_ports_are_those_of_the_settings(helm: Helm) -> None:
-    changed = {"health_port": 9001, "agent_health_port": 9002, "webhook_port": 9003}
+    changed = {"health_port": 9001, "agent_health_port": 9002, "webhook_port": 9003, "explain_port": 9004}
     objects = helm.objects(settings=changed, **WITH_WEBHOOK)
     for workload in WORKLOADS:
         assert opened(objects, workload).keys() == {changed[name] for name in OPENED[workload]}
@@ -97,12 +97,12 @@ def test_our_pods_are_in_the_pod_network_where_policies_apply(helm: Helm) -> Non
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("version", [KUBERNETES, BEFORE_POLICIES])
-def test_by_default_metrics_are_for_prometheus_and_the_webhook_is_for_everybody(
+def test_by_default_metrics_are_for_prometheus_and_what_asks_for_proof_is_for_everybody(
     helm: Helm, name: str, version: str
 ) -> None:
     objects = helm.objects(preset(name), kubernetes=version)
     webhook = {9443: None} if version == BEFORE_POLICIES else {}
-    assert opened(objects, OPERATOR) == {8889: [*SCRAPERS, HELM_TEST], **webhook}
+    assert opened(objects, OPERATOR) == {8889: [*SCRAPERS, HELM_TEST], 8892: None, **webhook}
     if AGENT in objects:
         assert opened(objects, AGENT) == {8890: SCRAPERS}
     found = sum(kind == "NetworkPolicy" for kind, _ in objects)
@@ -128,13 +128,13 @@ def test_others_may_be_let_in_to_the_metrics(helm: Helm) -> None:
         {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
     ]
     objects = helm.objects(networkPolicy={"scrapers": scrapers})
-    assert opened(objects, OPERATOR) == {8889: [*scrapers, HELM_TEST]}
+    assert opened(objects, OPERATOR) == {8889: [*scrapers, HELM_TEST], 8892: None}
     assert opened(objects, AGENT) == {8890: scrapers}
 
 
 def test_no_scrapers_are_nobody_and_not_everybody(helm: Helm) -> None:
     objects = helm.objects(networkPolicy={"scrapers": []})
-    assert opened(objects, OPERATOR) == {8889: [HELM_TEST]}
+    assert opened(objects, OPERATOR) == {8889: [HELM_TEST], 8892: None}
     assert opened(objects, AGENT) == {}
     assert len(policies_of(objects, AGENT)) == 1
 
@@ -143,6 +143,12 @@ def test_they_can_be_left_out(helm: Helm) -> None:
     """All of them: pods that one policy selects are closed but for what it opens."""
     kinds = {kind for kind, _ in helm.objects(networkPolicy={"enabled": False}, **WITH_WEBHOOK)}
     assert "NetworkPolicy" not in kinds
+
+
+def test_developers_port_can_be_closed(helm: Helm) -> None:
+    objects = helm.objects(settings={"explain_port": 0})
+    assert 8892 not in opened(objects, OPERATOR)
+    assert not {("Service", "gpuledger-explain"), ("Role", "gpuledger-developer")} & objects.keys()
 
 
 # With kustomize.

@@ -390,8 +390,10 @@ def test_each_service_monitor_finds_one_service_and_its_port(helm: Helm) -> None
     for name in ("gpuledger", "gpuledger-agent"):
         monitor = objects["ServiceMonitor", name]["spec"]
         wanted = monitor["selector"]["matchLabels"].items()
-        (service,) = (each for each in services if wanted <= each["metadata"].get("labels", {}).items())
-        assert [each["port"] for each in monitor["endpoints"]] == [each["name"] for each in service["spec"]["ports"]]
+        found = [each for each in services if wanted <= each["metadata"].get("labels", {}).items()]
+        asked = [each["port"] for each in monitor["endpoints"]]
+        (service,) = (each for each in found if {port["name"] for port in each["spec"]["ports"]} & {*asked})
+        assert asked == [each["name"] for each in service["spec"]["ports"]]
         assert service["spec"]["selector"] == {"app.kubernetes.io/name": name}
 
 

@@ -27,7 +27,7 @@ from node.helm_release import HelmRelease
 from node.hits import HITS
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster, previous_release, require_pods
 from node.pod_stream import Stream, a_pod, all_placed_soon_and_once, check
-from node.view import check_view, let_ask
+from node.view import check_view, let_ask, let_develop
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -116,6 +116,26 @@ def test_as_installed_the_view_answers_through_the_api_server_and_nobody_else(cl
     asks = let_ask(cluster, "asks")
     assert "seen: placed" in plugin(cluster, "explain", "pod/seen", "--namespace=default", kubeconfig=asks)
     assert "assigned" in plugin(cluster, "history", "pod/seen", "--namespace=default", kubeconfig=asks)
+
+
+def test_a_developer_learns_of_each_card_through_the_service_and_reaches_nothing_else(cluster: PodCluster) -> None:
+    developer = let_develop(cluster, "team-a")
+    waiting = a_pod("waits", 90_000)
+    waiting["metadata"]["namespace"] = "team-a"
+    cluster.request("POST", "/api/v1/namespaces/team-a/pods", waiting)
+
+    def told() -> Json:
+        words = ("explain", "pod/waits", "--namespace=team-a", "-o", "json")
+        return dict(json.loads(plugin(cluster, *words, kubeconfig=developer)))
+
+    cluster.wait(lambda: told()["state"] == "waiting" and bool(told()["nodes"]), "the pod waits")
+    short = [card["short"] for node in told()["nodes"] for card in node["cards"]]
+    assert short == [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/gpuledger-explain"
+    for path in (f"{service}:explain/proxy/v1/explain?pod=team-a/waits", f"{service}:8889/proxy/metrics"):
+        with pytest.raises(ControlPlaneError):  # without a token, and by another port
+            cluster.plane.kubectl("get", "--raw", path, kubeconfig=developer)
+    cluster.plane.kubectl("delete", "namespace", "team-a", "--wait=false")
 
 
 def deleted(cluster: PodCluster, pod: str) -> None:

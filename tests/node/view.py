@@ -71,6 +71,18 @@ def let_ask(cluster: PodCluster, account: str) -> Path:
     return cluster.plane.kubeconfig_of_service_account("default", account)
 
 
+def let_develop(cluster: PodCluster, namespace: str) -> Path:
+    """Create a namespace with an account that has `edit` there and the Role for developers; return its kubeconfig."""
+    kubectl = cluster.plane.kubectl
+    kubectl("create", "namespace", namespace)
+    kubectl("create", "serviceaccount", "developer", "--namespace", namespace)
+    account = f"--serviceaccount={namespace}:developer"
+    kubectl("create", "rolebinding", "edit", "--namespace", namespace, "--clusterrole=edit", account)
+    role = "--role=gpuledger-developer"
+    kubectl("create", "rolebinding", namespace, "--namespace", NAMESPACE, role, account)
+    return cluster.plane.kubeconfig_of_service_account(namespace, "developer")
+
+
 def _by_the_pod_network(cluster: PodCluster, pod: str, path: str) -> str:
     """Return what a pod's address answers, to the API server."""
     return cluster.plane.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{path}")

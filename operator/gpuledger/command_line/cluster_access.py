@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 START_TIMEOUT_S = 20.0
@@ -193,14 +194,26 @@ class ClusterAccess:
 
     def merge(self, path: str, change: Json) -> Json:
         """Merge a change into the object at a path, and return it."""
-        return self._request("PATCH", path, change)
+        return self._request("PATCH", path, change, MERGE_PATCH)
 
-    def _request(self, method: str, path: str, body: Json | None = None) -> Json:
+    def create(self, path: str, body: Json) -> Json:
+        """Send an object to be created, and return what comes of it."""
+        return self._request("POST", path, body)
+
+    def ask_service(self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> Json:
+        """Return what a Service answers through the API server. Raises BadInput without kubectl."""
         if self.kubectl is None:
-            return self._directly(method, path, body=body)
+            raise BadInput("kubectl is not on the PATH, and the command needs it to reach the operator")
         proxy, client = self._plain(self.kubectl)
         proxy.wait()
-        return client.request(method, path, body, content_type=MERGE_PATCH)
+        return client.request("GET", path, parameters=parameters, headers=headers)
+
+    def _request(self, method: str, path: str, body: Json | None = None, content_type: str = JSON) -> Json:
+        if self.kubectl is None:
+            return self._directly(method, path, body=body, content_type=content_type)
+        proxy, client = self._plain(self.kubectl)
+        proxy.wait()
+        return client.request(method, path, body, content_type=content_type)
 
     def namespace(self) -> str:
         """Return the namespace of the context; without a kubeconfig, that of the pod. Raises BadInput."""
@@ -247,7 +260,12 @@ class ClusterAccess:
         return await KubeClient.connect(persons_files(kubeconfig), context)
 
     def _directly(
-        self, method: str, path: str, parameters: Mapping[str, str] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = JSON,
     ) -> Json:
         """Send one request without kubectl, over a connection of its own."""
         import asyncio
@@ -256,7 +274,7 @@ class ClusterAccess:
             client = await self._connected()
             try:
                 return await client.request(
-                    method, path, body, content_type=MERGE_PATCH, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
+                    method, path, body, content_type=content_type, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
                 )
             finally:
                 await client.close()

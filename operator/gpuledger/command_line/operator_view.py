@@ -16,7 +16,7 @@ import orjson
 
 from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
-from gpuledger.model.errors import ApiError, BadInput, NotFound
+from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 
 Json = dict[str, Any]
 
@@ -90,6 +90,18 @@ def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str 
         return View(address, token).ask(path, parameters)
 
 
+def explanation_of(namespace: str, pod: str, url: str | None, kubeconfig: str | None, context: str | None) -> Json:
+    """Return why a pod waits, by whichever way the account has to the operator. Raises as `View.ask`, and ApiError."""
+    question = {"pod": f"{namespace}/{pod}"}
+    try:
+        return ask("/v1/explain", question, url, kubeconfig, context)
+    except Denied:
+        from gpuledger.command_line.own_namespace import ask_as_developer  # seldom needed, and slow to import
+
+        with cluster_access(kubeconfig, context) as cluster:
+            return ask_as_developer(cluster, namespace, pod)
+
+
 @contextlib.contextmanager
 def forwarded(cluster: ClusterAccess) -> Iterator[str]:
     """Yield an address of this machine that leads to the leading operator's view server, until the `with` ends.
@@ -136,7 +148,10 @@ def _port_of(forward: Helper, pod: str) -> int:
     except (BadInput, ApiError) as error:
         complaint, hint = str(error), ""
     if "portforward" in complaint or "Forbidden" in complaint:
-        hint = f"; your account needs `create` on pods/portforward in namespace {LEASE_NAMESPACE}"
-    elif "NotFound" in complaint:
+        raise Denied(
+            f"kubectl port-forward to pod {LEASE_NAMESPACE}/{pod} failed: {complaint}; "
+            f"your account needs `create` on pods/portforward in namespace {LEASE_NAMESPACE}. Or {BY_HAND}"
+        )
+    if "NotFound" in complaint:
         hint = "; it is no longer the leader, and another replica takes over: retry in a moment"
     raise BadInput(f"kubectl port-forward to pod {LEASE_NAMESPACE}/{pod} failed: {complaint}{hint}. Or {BY_HAND}")

@@ -200,6 +200,9 @@ class Settings:
     )
     view_host: str = option("127.0.0.1", "Where the page listens; on any other address it requires tokens.")
     view_port: int = option(8891, "Port of the page, which also answers `explain` and `history`; 0: neither.")
+    explain_port: int = option(
+        8892, "Port on health_host where developers ask why their own pods wait, with a token; 0: none."
+    )
     webhook_host: str = option("0.0.0.0", "Where the admission webhook listens.")  # noqa: S104 - it only judges
     webhook_port: int = option(0, "Port of the admission webhook; 0: no webhook.")
     webhook_cert_file: str = option("/webhook/tls.crt", "The webhook's certificate, PEM; read again when it changes.")

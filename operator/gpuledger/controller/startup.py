@@ -18,6 +18,7 @@ from gpuledger.controller.lists_read import PODS as LISTED_PODS
 from gpuledger.controller.run_options import RunOptions
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.trail_file import trail_written
+from gpuledger.controller.web.developer_server import DeveloperServer
 from gpuledger.controller.web.view_access import access_for
 from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.controller.wiring import Operator
@@ -61,6 +62,9 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         view = ViewServer(operator.view_source, access)
         await _serve(started, view.application(), settings.view_host, settings.view_port)
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
+    if settings.explain_port:
+        developers = DeveloperServer(operator.view_source, KubeReviews(operator.client))
+        await _serve(started, developers.application(), settings.health_host, settings.explain_port)
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.gangs.stop)
     started.push_async_callback(operator.workflows.preemption.stop)

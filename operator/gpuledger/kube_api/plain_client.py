@@ -48,9 +48,10 @@ class PlainClient:
         *,
         content_type: str = "application/json",
         parameters: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Json:
         """Send one request, return the object in its answer. Raises a subclass of ApiError, in kubectl's words."""
-        with self._answer(method, path, body, content_type, parameters) as response:
+        with self._answer(method, path, body, content_type, parameters, headers) as response:
             found: Json = orjson.loads(response.read())
             return found
 
@@ -61,7 +62,13 @@ class PlainClient:
 
     @contextlib.contextmanager
     def _answer(
-        self, method: str, path: str, body: object, content_type: str, parameters: Mapping[str, str] | None
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        parameters: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         connection = _Connection(self._path)
         try:
@@ -71,6 +78,8 @@ class PlainClient:
             )
             connection.putheader("Accept", "application/json")
             connection.putheader("User-Agent", f"gpuledger/{__version__}")  # the name in metadata.managedFields, too
+            for name, value in (headers or {}).items():
+                connection.putheader(name, value)
             content = None if body is None else orjson.dumps(body)
             if content is not None:
                 connection.putheader("Content-Type", content_type)

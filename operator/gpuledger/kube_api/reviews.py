@@ -14,11 +14,16 @@ class KubeReviews:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    async def user_of(self, token: str) -> Json | None:
-        """Return whose token it is: username, uid, groups, extra. None: unknown, or expired. Raises ApiError."""
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    async def user_of(self, token: str, audience: str = "") -> Json | None:
+        """Return whose token it is: username, uid, groups, extra. Raises ApiError.
+
+        None: unknown, expired, or for another audience; without one, the API server's own is meant.
+        """
+        spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = (await self._client.request("POST", TOKEN_REVIEWS, review)).get("status") or {}
-        user: Json | None = status.get("user") if status.get("authenticated") is True else None
+        is_meant = not audience or audience in (status.get("audiences") or ())
+        user: Json | None = status.get("user") if status.get("authenticated") is True and is_meant else None
         return user
 
     async def may_list(self, user: Json, group: str, resource: str) -> bool:

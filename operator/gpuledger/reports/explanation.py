@@ -134,6 +134,8 @@ class Explanation:
     nodes: Sequence[NodeReason] = ()
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
+    waits_for: Sequence[str] = ()
+    """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
     warnings: Sequence[str] = ()
     """What the pod says that has no effect, a sentence each."""
 
@@ -158,6 +160,7 @@ class Explanation:
             "since": self.since,
             "lastTried": self.tried,
             "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
+            "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
             "schedulerSays": self.scheduler_says,
             "schedulerRefused": sum(node.refused_by_scheduler for node in self.nodes),

@@ -123,7 +123,6 @@ def test_the_port_forward_ends_when_the_operator_refuses(kubectl: FakeKubectl, v
         (None, "", "no operator leads"),
         ({"spec": {"holderIdentity": ""}}, "", "no operator leads"),
         (LEADER, "error: unable to forward port because pod is not running", "pod is not running"),
-        (LEADER, 'Error from server (Forbidden): pods "x" is forbidden: create pods/portforward', "needs `create` on"),
         (LEADER, 'Error from server (NotFound): pods "x" not found', "retry in a moment"),
     ],
 )
@@ -142,3 +141,46 @@ def test_without_kubectl_the_address_has_to_be_given(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("GPULEDGER_URL", raising=False)
     result = run("history")
     assert (result.exit_code, "GPULEDGER_URL" in result.stderr) == (2, True)
+
+
+# Developers: docs/kubectl-gpuledger.md says how an account without pods/portforward reaches the operator.
+
+FORBIDDEN = 'Error from server (Forbidden): pods "x" is forbidden: create pods/portforward'
+TOKEN = "/api/v1/namespaces/lab/serviceaccounts/default/token"
+ASK = "/api/v1/namespaces/gpuledger-system/services/gpuledger-explain:explain/proxy/v1/explain"
+POD = {
+    "metadata": {"namespace": "lab", "name": "big", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {},
+    "status": {"conditions": [{"type": "GPUAllocated", "status": "False", "message": "no card has room"}]},
+}
+
+
+def denied(what: str) -> tuple[int, Json]:
+    return (403, {"reason": "Forbidden", "message": f"you may not {what}"})
+
+
+@pytest.mark.parametrize("lease", [LEADER, None], ids=["no port-forward", "no Lease"])
+def test_who_may_not_reach_the_operators_pods_asks_through_its_service(
+    kubectl: FakeKubectl, lease: Json | None
+) -> None:
+    answers = {TOKEN: {"status": {"token": "t"}}, ASK: an_explanation(a_node("n"), namespace="lab")}
+    refusals = {} if lease else {LEASE: denied("read Leases")}
+    kubectl.tell(answers | ({LEASE: lease} if lease else {}), refusals=refusals, forward=FORBIDDEN)
+    result = run("explain", "pod/big", "-n", "lab")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "lab/big: waiting"), result.stderr
+    assert [path.partition("?")[0] for _, path, _ in kubectl.requests][-2:] == [TOKEN, ASK]
+
+
+def test_who_may_not_ask_at_all_is_told_what_the_pod_says_and_what_is_missing(kubectl: FakeKubectl) -> None:
+    refusals = {TOKEN: denied("create tokens")}
+    kubectl.tell({LEASE: LEADER, "/api/v1/namespaces/lab/pods/big": POD}, refusals=refusals, forward=FORBIDDEN)
+    result = run("explain", "pod/big", "-n", "lab")
+    assert (result.exit_code, result.stdout.splitlines()[:2]) == (1, ["lab/big: waiting", "no card has room"])
+    assert "gpuledger-developer" in result.stdout
+
+
+def test_where_every_answer_comes_from_a_replica_on_standby_that_is_said(kubectl: FakeKubectl) -> None:
+    refusals = {ASK: (421, {"error": "this replica is on standby"})}
+    kubectl.tell({LEASE: LEADER, TOKEN: {"status": {"token": "t"}}}, refusals=refusals, forward=FORBIDDEN)
+    result = run("explain", "pod/big", "-n", "lab")
+    assert (result.exit_code, "no replica of the operator is active" in result.stderr) == (2, True)

@@ -14,7 +14,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
 from gpuledger.command_line.names import KIND_OF, one_object
-from gpuledger.command_line.operator_view import ask, is_volcano_job
+from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
     access_options,
     completed_names,
@@ -58,7 +58,7 @@ def explain(
         pod = pod_named(names)
         namespace = namespace or namespace_of(kubeconfig, context)
         try:
-            found = ask("/v1/explain", {"pod": f"{namespace}/{pod}"}, operator_url, kubeconfig, context)
+            found = explanation_of(namespace, pod, operator_url, kubeconfig, context)
         except NotFound as error:
             if is_volcano_job(namespace, pod, kubeconfig, context):
                 from gpuledger.formats.inspection import VOLCANO_JOB

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -38,6 +38,8 @@ REVIEWS_WAITING = 100
 """How many others; the rest has to retry later."""
 
 TOKEN_LIMIT_BYTES = 16 * 1024
+
+Verdict = TypeVar("Verdict")
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -97,40 +99,21 @@ class LocalAccess:
             raise refusal(web.HTTPForbidden, "this address only accepts requests to localhost")
 
 
-class TokenAccess:
-    """Admits accounts that may list GPUAllocations, as the API server decides."""
+class TokenVerdicts(Generic[Verdict]):
+    """What the API server says of tokens; of each it is asked once for a while. None: the token is unknown."""
 
-    asks_for_token = True
-
-    def __init__(self, reviews: Reviews) -> None:
-        self._reviews = reviews
-        self._known: Latest[bytes, tuple[float, bool | None]] = Latest(TOKENS_KNOWN)
-        """Hash of a token -> until when (loop time, s) the verdict counts, and it: allowed, or None if unknown."""
+    def __init__(self, judge: Callable[[str], Awaitable[Verdict | None]]) -> None:
+        """Take who asks the API server about a token; what it returns is true where the token is good for something."""
+        self._judge = judge
+        self._known: Latest[bytes, tuple[float, Verdict | None]] = Latest(TOKENS_KNOWN)
+        """Hash of a token -> until when (loop time, s) the verdict counts, and it."""
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
-        self._asking: dict[bytes, asyncio.Task[bool | None]] = {}
+        self._asking: dict[bytes, asyncio.Task[Verdict | None]] = {}
         """Hash of a token -> the question about it that is under way."""
 
-    async def check(self, request: web.Request) -> None:
-        """Ask the API server about the request's token, unless it has answered a moment ago."""
-        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token or len(token) > TOKEN_LIMIT_BYTES:
-            raise refusal(web.HTTPUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
+    async def of(self, token: str) -> Verdict | None:
+        """Return what is said of a token. Raises ApiError, or a web.HTTPException where too many are asked about."""
         key = hashlib.sha256(token.encode(errors="replace")).digest()
-        try:
-            allowed = await self._verdict(key, token)
-        except Denied as error:
-            raise refusal(
-                web.HTTPServiceUnavailable, f"the operator is not allowed to verify your token: {error}"
-            ) from error
-        except ApiError as error:
-            raise refusal(web.HTTPServiceUnavailable, "the API server could not verify your token") from error
-        if allowed is None:
-            raise refusal(web.HTTPUnauthorized, "this token is unknown or has expired")
-        if not allowed:
-            raise refusal(web.HTTPForbidden, f"this account may not list {PLURAL}.{GROUP}")
-
-    async def _verdict(self, key: bytes, token: str) -> bool | None:
         known = self._recall(key)
         if known is not None:
             return known[1]
@@ -142,19 +125,56 @@ class TokenAccess:
             asking.add_done_callback(lambda _: self._asking.pop(key))
         return await asyncio.shield(asking)  # others wait for the same answer when this request is given up
 
-    async def _ask(self, key: bytes, token: str) -> bool | None:
+    async def _ask(self, key: bytes, token: str) -> Verdict | None:
         async with self._turns:
-            user = await self._reviews.user_of(token)
-            allowed = None if user is None else await self._reviews.may_list(user, GROUP, PLURAL)
-        self._known.note(key, (_now_s() + (ALLOWED_S if allowed else REFUSED_S), allowed))
-        return allowed
+            verdict = await self._judge(token)
+        self._known.note(key, (_now_s() + (ALLOWED_S if verdict else REFUSED_S), verdict))
+        return verdict
 
-    def _recall(self, key: bytes) -> tuple[float, bool | None] | None:
+    def _recall(self, key: bytes) -> tuple[float, Verdict | None] | None:
         known = self._known.get(key)
         if known is not None and known[0] <= _now_s():
             self._known.drop(key)
             return None
         return known
+
+
+async def judged(verdicts: TokenVerdicts[Verdict], token: str, where: str) -> Verdict:
+    """Return what the API server says of the token that a request brings, `where` it does. Raises as clients get it."""
+    if not token or len(token) > TOKEN_LIMIT_BYTES:
+        raise refusal(web.HTTPUnauthorized, f"a token is needed: {where}")
+    try:
+        verdict = await verdicts.of(token)
+    except Denied as error:
+        raise refusal(
+            web.HTTPServiceUnavailable, f"the operator is not allowed to verify your token: {error}"
+        ) from error
+    except ApiError as error:
+        raise refusal(web.HTTPServiceUnavailable, "the API server could not verify your token") from error
+    if verdict is None:
+        raise refusal(web.HTTPUnauthorized, "this token is unknown or has expired")
+    return verdict
+
+
+class TokenAccess:
+    """Admits accounts that may list GPUAllocations, as the API server decides."""
+
+    asks_for_token = True
+
+    def __init__(self, reviews: Reviews) -> None:
+        self._reviews = reviews
+        self._verdicts = TokenVerdicts(self._may_list)
+
+    async def check(self, request: web.Request) -> None:
+        """Ask the API server about the request's token, unless it has answered a moment ago."""
+        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        if not await judged(self._verdicts, bearer, "Authorization: Bearer TOKEN"):
+            raise refusal(web.HTTPForbidden, f"this account may not list {PLURAL}.{GROUP}")
+
+    async def _may_list(self, token: str) -> bool | None:
+        user = await self._reviews.user_of(token)
+        return None if user is None else await self._reviews.may_list(user, GROUP, PLURAL)
 
 
 def guard(access: Access, is_public: Callable[[str], bool]) -> Middleware:

@@ -161,18 +161,9 @@ class ViewServer:
                 checked_s = clock()
 
     async def _explain(self, request: web.Request) -> web.Response:
-        namespace, _, name = request.query.get("pod", "").partition("/")
-        if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
-            raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
-        self._check_active()
-        try:
-            return await _explanation(await self._source.explain(namespace, name))
-        except NotFound as error:
-            raise refusal(web.HTTPNotFound, str(error)) from error
-        except BadInput as error:
-            raise refusal(web.HTTPBadRequest, str(error)) from error
-        except GpuledgerError as error:
-            raise refusal(web.HTTPServiceUnavailable, str(error)) from error
+        namespace, name = named_pod(request)
+        check_active(self._source)
+        return await explanation_response(await explained(self._source, namespace, name))
 
     async def _history(self, request: web.Request) -> web.Response:
         words = {field.name: request.query.get(field.name, "") for field in fields(HistoryQuery)}
@@ -180,16 +171,37 @@ class ViewServer:
         if any(len(word) > WORD_LENGTH for word in words.values()):
             raise refusal(web.HTTPBadRequest, f"a name has {WORD_LENGTH} characters at most")
         limit = _number(request, "limit", default=HISTORY_DEFAULT) or 0
-        self._check_active()
+        check_active(self._source)
         return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
 
-    def _check_active(self) -> None:
-        """Refuse to answer for the active replica: this one knows neither the waiting pods nor what happened."""
-        active = self._source.active_elsewhere()
-        if active is not None:
-            where = f"the active one is {active}" if active else "none is active at the moment"
-            text = f"this replica is on standby, and {where}: only that one knows waiting pods and history"
-            raise refusal(web.HTTPServiceUnavailable, text, {hdrs.RETRY_AFTER: "5"})
+
+def named_pod(request: web.Request) -> tuple[str, str]:
+    """Return namespace and name of the pod that a request is about."""
+    namespace, _, name = request.query.get("pod", "").partition("/")
+    if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
+        raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
+    return namespace, name
+
+
+def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPServiceUnavailable) -> None:
+    """Refuse to answer for the active replica: this one knows neither the waiting pods nor what happened."""
+    active = source.active_elsewhere()
+    if active is not None:
+        where = f"the active one is {active}" if active else "none is active at the moment"
+        text = f"this replica is on standby, and {where}: only that one knows waiting pods and history"
+        raise refusal(kind, text, {hdrs.RETRY_AFTER: "5"})
+
+
+async def explained(source: ViewSource, namespace: str, name: str) -> Json:
+    """Return why a pod waits. Raises what the client is to get in place of an answer."""
+    try:
+        return await source.explain(namespace, name)
+    except NotFound as error:
+        raise refusal(web.HTTPNotFound, str(error)) from error
+    except BadInput as error:
+        raise refusal(web.HTTPBadRequest, str(error)) from error
+    except GpuledgerError as error:
+        raise refusal(web.HTTPServiceUnavailable, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +237,7 @@ def _answer(content: Json) -> web.Response:
     return web.Response(body=orjson.dumps(content), content_type="application/json")
 
 
-async def _explanation(content: Json) -> web.Response:
+async def explanation_response(content: Json) -> web.Response:
     """Return an answer that can have thousands of nodes: encoded in slices, and zipped in a thread."""
     nodes, pace = [], Pace()
     for node in content.get("nodes", ()):

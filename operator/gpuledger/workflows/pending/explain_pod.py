@@ -152,7 +152,13 @@ class PodExplainer:
             refused_by_scheduler=words.refused_all,
             nodes=nodes,
             holders=self._ledger.holders_of(identity.uid),
+            waits_for=self._leaving(identity.uid),
         )
+
+    def _leaving(self, uid: str) -> list[str]:
+        """Return the names of the pods that leave cards for a pod."""
+        claims = self._ledger.promises.claims_of(uid)
+        return [self._name(victim) for victim in sorted({victim for _, each in claims for victim in each.victims})]
 
     async def _with_scheduler_reasons(
         self, pod: Json, words: SchedulerWords, nodes: Sequence[NodeReason]
@@ -166,8 +172,7 @@ class PodExplainer:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
             card, claim = claims[0]
-            victims = sorted({victim for _, each in claims for victim in each.victims})
-            pods = ", ".join(map(self._name, victims)) or "pods that kube-scheduler evicts"
+            pods = ", ".join(self._leaving(uid)) or "pods that kube-scheduler evicts"
             cards = "1 card" if len(claims) == 1 else f"{len(claims)} cards"
             text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
             return PodState.BEING_FREED, text

@@ -1,0 +1,84 @@
+"""`explain` for somebody who may work in one namespace, and may not reach the operator's pods.
+
+First the operator is asked through its Service, with a token of the namespace (docs/kubectl-gpuledger.md, Developers).
+Where the account may not do that, either, the pod itself tells what was written into it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.formats.objects.condition import ALLOCATED, condition_of
+from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
+from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
+from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
+from gpuledger.reports.explanation import PodState
+
+Json = dict[str, Any]
+
+TRIES = 16
+"""Each reaches one of the replicas at random, and only the active one answers."""
+
+ON_STANDBY = 421
+
+ROLE = "gpuledger-developer"
+TO_ALLOW = (
+    f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
+    "and `create` on serviceaccounts/token in its own, as `edit` has it"
+)
+
+
+def ask_as_developer(cluster: ClusterAccess, namespace: str, name: str) -> Json:
+    """Return what the operator tells of a pod to its namespace; what the pod tells where the account may not ask.
+
+    Raises NotFound if there is no such pod, ApiError and BadInput.
+    """
+    try:
+        return _ask(cluster, namespace, name)
+    except (Denied, NotFound) as error:  # NotFound: the Service is not there, or the pod, which is found out then
+        return _own_words(cluster, namespace, name, error)
+
+
+def _ask(cluster: ClusterAccess, namespace: str, name: str) -> Json:
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    token = cluster.create(account, token_request())["status"]["token"]
+    path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/services/{SERVICE}:{PORT_NAME}/proxy/v1/explain"
+    for _ in range(TRIES):
+        try:
+            return cluster.ask_service(path, {"pod": f"{namespace}/{name}"}, {TOKEN_HEADER: token})
+        except ApiError as error:
+            if error.status != ON_STANDBY:
+                raise
+    raise BadInput(f"no replica of the operator is active: look at `kubectl get pods -n {LEASE_NAMESPACE}`")
+
+
+def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
+    """Return what stands in a pod's status, in the form of an explanation."""
+    pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    identity, node = pod_identity(pod), bound_node(pod)
+    said, words = condition_of(pod, ALLOCATED), scheduler_says(pod)
+    state = PodState.ENDED if is_finished(pod) else PodState.PLACED if node else PodState.WAITING
+    if state is PodState.WAITING:
+        summary = (said or {}).get("message") or words or "kube-scheduler has not said anything of it yet"
+    else:
+        summary = "has ended" if state is PodState.ENDED else f"is bound to {node}"
+    return {
+        "namespace": namespace,
+        "pod": name,
+        "podUID": identity.uid,
+        "priority": identity.priority,
+        "state": state.value,
+        "summary": summary,
+        "since": created_at(pod),
+        "lastTried": None,
+        "containers": [],
+        "waitsFor": [],
+        "warnings": [f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"],
+        "schedulerSays": words,
+        "schedulerRefused": 0,
+        "schedulerRefusedAll": False,
+        "nodes": [],
+        "holds": [],
+    }

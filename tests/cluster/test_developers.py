@@ -1,0 +1,91 @@
+"""Somebody who has `edit` in one namespace, on the real API server: what they may ask, and what they learn."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, Cluster, pod
+from cluster.test_kubectl_gpuledger import Plugin
+from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def developer(cluster: Cluster, namespace: str) -> Iterator[Path]:
+    """Return the kubeconfig of an account with `edit` in a namespace of its own, where a pod waits."""
+    kubectl = cluster.plane.kubectl
+    kubectl("create", "serviceaccount", "developer", "-n", namespace)
+    kubectl(
+        "create",
+        "rolebinding",
+        "edit",
+        "-n",
+        namespace,
+        "--clusterrole=edit",
+        f"--serviceaccount={namespace}:developer",
+    )
+    cluster.add_nodes(1, gpus=1)
+    cluster.create(pod("secret", {COUNT: 1, MEMORY: 30_000}))
+    cluster.wait_bound("secret")
+    waiting = pod("web", {COUNT: 1, MEMORY: 20_000})
+    waiting["metadata"]["namespace"] = namespace
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", waiting)
+    yield cluster.plane.kubeconfig_of_service_account(namespace, "developer")
+    kubectl("delete", "pod", "web", "-n", namespace, "--force", "--grace-period=0")
+
+
+def asked(cluster: Cluster, pod_name: str, token: str) -> tuple[int, Json]:
+    request = urllib.request.Request(f"{cluster.installation.explain_url}/v1/explain?pod={pod_name}")  # noqa: S310
+    request.add_header(TOKEN_HEADER, token)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own process
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, {}
+
+
+def test_a_developer_asks_with_a_token_of_the_namespace_and_reads_no_other_names(
+    cluster: Cluster, namespace: str, developer: Path
+) -> None:
+    def token(*more: str) -> str:
+        words = ("create", "token", "default", "-n", namespace, *more)
+        return cluster.plane.kubectl(*words, kubeconfig=developer).strip()
+
+    cluster.wait(
+        lambda: asked(cluster, f"{namespace}/web", token(f"--audience={AUDIENCE}"))[1].get("state") == "waiting",
+        "the pod waits",
+    )
+    own = token(f"--audience={AUDIENCE}")
+    _, found = asked(cluster, f"{namespace}/web", own)
+    [node] = found["nodes"]
+    assert node["cards"][0]["short"] == {"memoryMiB": 20_000 - 10_960}
+    assert "secret" not in json.dumps(found)
+    assert asked(cluster, "default/secret", own)[0] == 403
+    assert asked(cluster, f"{namespace}/web", token())[0] == 401, "a token for the API server is none for this"
+    others = cluster.plane.kubectl("create", "token", "default", "-n", "default", f"--audience={AUDIENCE}").strip()
+    assert asked(cluster, f"{namespace}/web", others)[0] == 403
+
+
+def test_without_the_role_explain_says_what_the_pod_says_and_what_is_missing(
+    cluster: Cluster, namespace: str, developer: Path, tmp_path: Path
+) -> None:
+    plugin = Plugin(cluster, tmp_path)
+    command = ("explain", "pod/web", "-n", namespace, "--kubeconfig", str(developer), "-o", "json")
+
+    def told() -> Json:
+        process = plugin.start(*command)
+        output, complaint = process.communicate(timeout=60)
+        assert process.returncode == 1, (output, complaint)
+        return dict(json.loads(output))
+
+    cluster.wait(lambda: "no card with 20000 MiB free" in told()["summary"], "the pod's own words are shown")
+    [warning] = told()["warnings"]
+    assert "gpuledger-developer" in warning
+    none = plugin.run("explain", "pod/nobody", "-n", namespace, "--kubeconfig", str(developer), status=2)
+    assert "not found" in none
