@@ -134,6 +134,8 @@ class Explanation:
     nodes: Sequence[NodeReason] = ()
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
+    advice: str = ""
+    """What the pod could ask for instead, in its own words; part of the summary."""
     waits_for: Sequence[str] = ()
     """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
     warnings: Sequence[str] = ()
@@ -160,6 +162,7 @@ class Explanation:
             "since": self.since,
             "lastTried": self.tried,
             "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
+            "advice": self.advice or None,
             "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
             "schedulerSays": self.scheduler_says,
@@ -170,8 +173,8 @@ class Explanation:
         }
 
 
-def in_short(nodes: Sequence[NodeReason]) -> str:
-    """Return why no node takes a pod, in a sentence: how many for each reason, and what the nearest one lacks."""
+def in_short(nodes: Sequence[NodeReason], advice: str = "") -> str:
+    """Return why no node takes a pod: how many for each reason, what it could ask for, what the nearest one lacks."""
     if not nodes:
         return "no node of the cluster has a GPU in the ledger"
     asked = [node for node in nodes if not node.refused_by_scheduler]
@@ -185,7 +188,7 @@ def in_short(nodes: Sequence[NodeReason]) -> str:
     if not_offered := next((node for node in nodes if node.refused_by_scheduler and node.reason is None), None):
         why = not_offered.scheduler.text if not_offered.scheduler else "see its message"
         hints.append(f"{not_offered.name} has the cards, and kube-scheduler does not offer it: {why}")
-    return ". ".join([text, *hints])
+    return ". ".join([text, *([advice] if advice else []), *hints])
 
 
 def refused_by_scheduler(own_words: str, nodes: Sequence[NodeReason]) -> str:

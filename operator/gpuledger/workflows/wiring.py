@@ -212,6 +212,7 @@ def connect(
         store=store,
         read_request=placement.request,
         read_warnings=placement.warnings,
+        read_words=placement.words,
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         why_gang_waits=gangs.why_waiting,

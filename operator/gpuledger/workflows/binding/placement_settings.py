@@ -9,6 +9,7 @@ from typing import Any
 from gpuledger.formats.dialects.foreign_words import PodWarning, pod_warnings
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.written_words import WrittenWords, written_words
 from gpuledger.formats.objects.pod import pod_facts, stranger
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.request import PodRequest
@@ -36,6 +37,10 @@ class PlacementSettings:
     def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
         """Return what a pod says that has no effect."""
         return pod_warnings(pod, self.dialects)
+
+    def words(self, pod: Mapping[str, Any], container_name: str) -> WrittenWords:
+        """Return the names of resources that a pod's container has."""
+        return written_words(pod, container_name, self.dialects)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""

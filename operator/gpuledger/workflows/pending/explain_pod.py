@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.dialects.foreign_words import PodWarning
+from gpuledger.formats.dialects.written_words import WrittenWords
 from gpuledger.formats.objects.pod import (
     bound_node,
     created_at,
@@ -31,6 +32,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.work import Work
+from gpuledger.reports.advice import advice
 from gpuledger.reports.explanation import (
     CardReason,
     Explanation,
@@ -88,6 +90,7 @@ class PodExplainer:
         store: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
         read_warnings: Callable[[Json], Sequence[PodWarning]],
+        read_words: Callable[[Json, str], WrittenWords],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         why_gang_waits: Callable[[str], str],
@@ -101,6 +104,7 @@ class PodExplainer:
         self._store = store
         self._read_request = read_request
         self._read_warnings = read_warnings
+        self._read_words = read_words
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         self._why_gang_waits = why_gang_waits
@@ -140,7 +144,9 @@ class PodExplainer:
         nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
-        state, text = self._state(identity.uid, words, nodes)
+        written = self._read_words(pod, request.names[0])
+        advised = advice(request, nodes, lambda kind: str(getattr(written, kind)))
+        state, text = self._state(identity.uid, words, nodes, advised)
         return Explanation(
             pod=identity,
             state=state,
@@ -153,6 +159,7 @@ class PodExplainer:
             nodes=nodes,
             holders=self._ledger.holders_of(identity.uid),
             waits_for=self._leaving(identity.uid),
+            advice=advised if state is PodState.WAITING else "",
         )
 
     def _leaving(self, uid: str) -> list[str]:
@@ -168,7 +175,9 @@ class PodExplainer:
         reasons = await why_refused(self._store, pod, words, refused)
         return [replace(node, scheduler=reasons.get(node.name)) for node in nodes]
 
-    def _state(self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason]) -> tuple[PodState, str]:
+    def _state(
+        self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason], advised: str
+    ) -> tuple[PodState, str]:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
             card, claim = claims[0]
@@ -188,7 +197,7 @@ class PodExplainer:
         fitting = next((node for node in nodes if node.reason is None and not node.refused_by_scheduler), None)
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
-        return PodState.WAITING, in_short(nodes)
+        return PodState.WAITING, in_short(nodes, advised)
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
         key = (shape, id(offered))

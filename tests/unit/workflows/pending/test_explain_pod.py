@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -19,7 +20,7 @@ from gpuledger.reports.tables import Terminal
 from gpuledger.workflows.pending.explain_pod import NODES_IN_DETAIL, REUSED_S
 
 CARDS = cards_of("node-a", 2)
-SMALL = a_card(0, "node-b", memory_mib=8_000)
+SMALL = replace(a_card(0, "node-b", memory_mib=8_000), model="Tesla-T4")
 TEN = {GPU: "1", MEMORY: "10k"}
 
 
@@ -76,6 +77,30 @@ async def test_kube_schedulers_own_words_are_shown_beside_ours(parts: OperatorPa
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     parts.api.put_pod({**pod, "status": {**pod["status"], "conditions": [condition]}})
     assert (await explained(parts, "late"))["schedulerSays"] == words
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "advice"),
+    [
+        ({GPU: "1", MEMORY: "60k"}, {}, "ask for at most 16,000 MiB (nvidia.com/gpumem)"),
+        ({GPU: "2", MEMORY: "60k"}, {}, "ask for at most 16,000 MiB of each card (nvidia.com/gpumem)"),
+        ({GPU: "1", MEMORY: "9500"}, {}, "ask for at most 9,000 MiB (nvidia.com/gpumem), which would fit now"),
+        ({GPU: "3"}, {}, "No node has more than 2 such cards: ask for at most 2 (nvidia.com/gpu)"),
+        ({GPU: "1"}, {"nvidia.com/use-gputype": "V100"}, "No node has model V100: there are Tesla-T4"),
+        ({GPU: "2"}, {}, None),
+    ],
+)
+async def test_who_waits_is_told_what_to_ask_for_instead_in_the_words_of_the_pod(
+    parts: OperatorParts, limits: Json, annotations: dict[str, str], advice: str | None
+) -> None:
+    pod = a_pod_object("late", limits)
+    parts.api.put_pod({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
+    parts.filter("late", "node-a", "node-b")
+    found = await explained(parts, "late")
+    assert found["state"] == "waiting"
+    assert (advice or "") in (found["advice"] or "")
+    assert bool(found["advice"]) == (advice is not None)
+    assert (found["advice"] or "") in found["summary"]
 
 
 def refuse_by_scheduler(parts: OperatorParts, name: str, message: str, **spec: object) -> None:

@@ -1,0 +1,35 @@
+"""The names of resources as a container has written them, so that it is answered in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.dialects.vocabulary import Dialects
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWords:
+    """Names that a container has in its resources; empty where it has none for that."""
+
+    count: str = ""
+    memory: str = ""
+    memory_percentage: str = ""
+    cores: str = ""
+
+
+def written_words(pod: Json, container_name: str, dialects: Dialects) -> WrittenWords:
+    """Return the names that a pod's container has; none of them if there is no such container."""
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    found: Json | None = next((each for each in containers if each.get("name") == container_name), None)
+    resources = (found or {}).get("resources") or {}
+    names = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+    def first(kind: str) -> str:
+        return next((name for each in dialects.vocabularies if (name := getattr(each, kind)) in names), "")
+
+    return WrittenWords(*(first(kind) for kind in ("count", "memory", "memory_percentage", "cores")))
