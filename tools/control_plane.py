@@ -66,6 +66,7 @@ CONTROLLERS = (
 )
 CONTROLLERS_OF_REAL_NODES = (
     "daemonset-controller",
+    "endpoints-controller",
     "endpointslice-controller",
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",

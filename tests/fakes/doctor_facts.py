@@ -55,13 +55,13 @@ def an_agent(*, ready: bool = True, **status: Any) -> Json:
     return our_pod("agent-0", "gpuledger-agent", ready=ready, **status)
 
 
-def a_deployment(scheduler: str = "v1.36.3") -> Json:
+def a_deployment(scheduler: str = "v1.36.3", replicas: int = 1) -> Json:
     """Return the Deployment of the operator."""
     image = f"registry.example:5000/kube-scheduler:{scheduler}"
     containers = [{"name": "operator", "image": f"gpuledger:{__version__}"}, {"name": "kube-scheduler", "image": image}]
     return {
         "metadata": {"name": "gpuledger"},
-        "spec": {"replicas": 1, "template": {"spec": {"containers": containers}}},
+        "spec": {"replicas": replicas, "template": {"spec": {"containers": containers}}},
     }
 
 

@@ -128,7 +128,8 @@ def test_a_developer_learns_of_each_card_through_the_service_and_reaches_nothing
         words = ("explain", "pod/waits", "--namespace=team-a", "-o", "json")
         return dict(json.loads(plugin(cluster, *words, kubeconfig=developer)))
 
-    cluster.wait(lambda: told()["state"] == "waiting" and bool(told()["nodes"]), "the pod waits")
+    cluster.wait(lambda: bool(told()["schedulerSays"]), "the pod waits")
+    assert not told()["warnings"]
     short = [card["short"] for node in told()["nodes"] for card in node["cards"]]
     assert short == [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE
     service = f"/api/v1/namespaces/{NAMESPACE}/services/gpuledger-explain"

@@ -23,6 +23,11 @@ FROM_MEMORY = {"resourceVersion": "0"}
 
 NO_CRD = "there are no GPUAllocations on this cluster: is gpuledger installed? kubectl apply -k manifests/"
 
+NO_CARDS = (
+    "No cards in the ledger. Have the agent run where they are (kubectl label node NAME gpuledger.dev/agent=true); "
+    "`gpuledger doctor` says what is missing."
+)
+
 
 def begin_cards(cluster: ClusterAccess, node: str | None = None) -> Iterable[Json]:
     """Start to read the GPUAllocations, all or those of one node.

@@ -95,6 +95,8 @@ class Facts:
     """The schedulers' Lease."""
     deployment: Json | Unread | None = _NOT_ASKED
     """Of operator and kube-scheduler."""
+    operator_elsewhere: str = ""
+    """Address of an operator that answers there and is no pod of the Deployment; empty if none is known."""
     daemon_set: Json | Unread | None = _NOT_ASKED
     """Of the node agents."""
     scheduler_configs: Mapping[str, Json] | Unread = field(default_factory=dict)

@@ -61,16 +61,21 @@ GIVEN = "the settings given with --settings"
 
 
 class Reading:
-    """One look at a cluster. `settings` and `scheduler_configs` are files that the caller has named."""
+    """One look at a cluster. `settings` and `scheduler_configs` are files that the caller has named.
+
+    `operator_elsewhere` is the address of an operator that has answered there; empty if the caller has named none.
+    """
 
     def __init__(
         self,
         client: KubeClient,
         settings: Settings | None = None,
         scheduler_configs: Mapping[str, Json] | None = None,
+        operator_elsewhere: str = "",
     ) -> None:
         self._client, self._reads = client, KubeReads(client)
         self._given, self._scheduler_configs = settings, dict(scheduler_configs or {})
+        self._operator_elsewhere = operator_elsewhere
         self._reviewing = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def all(self) -> Facts:
@@ -104,6 +109,7 @@ class Reading:
             agent_access=agent_access,
             lease=lease,
             deployment=deployment,
+            operator_elsewhere=self._operator_elsewhere,
             daemon_set=daemon_set,
             scheduler_configs=configs,
             our_pods=our_pods,

@@ -198,27 +198,35 @@ def _node(node: Json, dialects: Dialects) -> Json:
         return {**_node_head(facts.name, None), "gpus": [], "problems": [str(error)]}
     dialect = facts.registers[0][0].dialect.value if facts.registers else None
     cards = sorted(inventory.cards, key=lambda card: card.place)
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {
         **_node_head(facts.name, dialect),
         "serves": sorted(facts.offer.resources) if facts.offer else [],
+        "offers": {name: allocatable[name] for name in sorted(facts.offered & {*allocatable})},
         "gpus": [_gpu(card) for card in cards],
         "notes": [
             *([NO_LINKS] if _lacks_links(cards) else []),
-            *_offers_without_cards(facts),
+            *offers_without_cards(facts),
             *([] if has_label(node, dialects.node_label) else _not_ours(facts, dialects)),
         ],
         "problems": list(inventory.problems),
     }
 
 
-def _offers_without_cards(facts: NodeFacts) -> list[str]:
+WAYS_TO_THE_LEDGER = (
+    "to share them, let gpuledger's agent run there in place of that device plugin; to let pods have them whole beside "
+    "nodes of ours, set node_label"
+)
+
+
+def offers_without_cards(facts: NodeFacts) -> list[str]:
     """Return a sentence for each count that the node offers, where nothing tells of the cards behind it."""
     listed = {register.count for register, _ in facts.registers}
     if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
         return []
     return [
-        f"it offers {name}, and neither an annotation nor its capacity lists the cards behind it, so pods of "
-        "gpuledger's get none of these"
+        f"it offers {name}, and neither an annotation nor its capacity lists the cards behind it, so the ledger does "
+        f"not have them: {WAYS_TO_THE_LEDGER}"
         for name in sorted(facts.offered - listed)
     ]
 

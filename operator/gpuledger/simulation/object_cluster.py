@@ -9,6 +9,7 @@ from enum import StrEnum
 from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.inspection import offers_without_cards
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.node_rules import (
@@ -80,10 +81,14 @@ class ObjectCluster:
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Problem] = []
         self._taken_as_served: list[str] = []  # nodes that do not say what their device plugins serve
+        self._without_cards: list[str] = []  # why pods get nothing of what a node offers
 
     @property
     def notes(self) -> list[str]:
-        """Return what was assumed."""
+        """Return what was assumed, and what of the nodes counts for nothing."""
+        return [*self._assumed(), *self._without_cards]
+
+    def _assumed(self) -> list[str]:
         if not self._taken_as_served:
             return []
         first, *others = self._taken_as_served
@@ -114,6 +119,8 @@ class ObjectCluster:
             self.problems.append(Problem(given.file, given.name, "there is a node of this name already"))
             return
         self.problems += [Problem(given.file, given.name, problem) for problem in inventory.problems]
+        if not (facts.host and facts.host.cards):
+            self._without_cards += [f"{given.file}: {facts.name}: {note}" for note in offers_without_cards(facts)]
         cards = [card for card in inventory.cards if stored is not None or self._is_new(card, given)]
         self._nodes[facts.name] = _Node(rules, tuple(cards), facts, given)
         self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards] if stored is None else stored)

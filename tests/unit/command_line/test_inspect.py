@@ -59,6 +59,7 @@ def test_a_node_shows_what_it_serves_and_its_cards() -> None:
         "name": "node-a",
         "dialect": "volcano",
         "serves": [VOLCANO_COUNT],
+        "offers": {VOLCANO_COUNT: 10},
         "gpus": [
             {
                 "uuid": "GPU-f571c8f8",
@@ -434,3 +435,11 @@ def test_a_volcano_job_is_told_that_its_pods_need_volcanos_scheduler(api: str, n
     result = run({"apiVersion": api, "kind": "Job", "metadata": {"name": "train"}, "spec": spec})
     assert ("let its PodGroup in (phase Inqueue)" in result.output) is noted
     assert "train" in result.output
+
+
+def test_a_node_of_nvidias_own_plugin_is_said_to_offer_its_cards_and_how_they_come_into_the_ledger() -> None:
+    node = {"kind": "Node", "metadata": {"name": "dgx"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    result = run(node, table=True)
+    title, note = result.stdout.splitlines()[:2]
+    assert "8 nvidia.com/gpu" in title
+    assert all(words in note for words in ("gpuledger's agent", "node_label"))

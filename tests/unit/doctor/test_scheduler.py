@@ -41,6 +41,13 @@ def test_no_pod_of_the_operator_is_an_error(found: Found) -> None:
     assert ("operator-absent", DEPLOYMENT) in found(our_pods=[finished, *agents()])
 
 
+def test_an_operator_that_answers_elsewhere_needs_no_pod_and_no_lease(found: Found) -> None:
+    here = found(our_pods=agents(), lease=None, deployment=a_deployment(replicas=0))
+    assert [kind for kind, _ in here] == ["operator-absent", "lease-not-held"]
+    where = "http://127.0.0.1:8891"
+    assert not found(our_pods=agents(), lease=None, deployment=a_deployment(replicas=0), operator_elsewhere=where)
+
+
 @pytest.mark.parametrize(
     ("kind", "state", "words"),
     [

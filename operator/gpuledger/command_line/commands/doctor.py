@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import (
     access_options,
     errors_shown,
+    operator_option,
     output_option,
     settings_option,
 )
@@ -50,12 +52,14 @@ STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
     help="Configuration of a kube-scheduler that you run yourself, to compare with the settings.",
 )
 @click.option("--as-init", is_flag=True, help="Check only what the operator needs before it starts; log the findings.")
+@operator_option
 @output_option("table", "json", "yaml")
 @access_options
 def doctor(
     settings_file: Path | None,
     scheduler_configs: tuple[Path, ...],
     as_init: bool,
+    operator_url: str | None,
     output: str,
     kubeconfig: str | None,
     context: str | None,
@@ -64,13 +68,14 @@ def doctor(
     """Check that a cluster has what gpuledger needs, and print how to fix what is wrong. Changes nothing.
 
     Reads with your account; what it may not read is a finding, too. Without --settings, the Deployment's settings
-    count. Exit status: 1 if an error was found, else 2 if something could not be checked, else 0: warnings alone are
-    no failure.
+    count. An operator that runs outside the cluster is named by --operator-url. Exit status: 1 if an error was found,
+    else 2 if something could not be checked, else 0: warnings alone are no failure.
     """
     with errors_shown():
         settings = _settings_of(settings_file, kubeconfig, context)
         configs = {str(file): _yaml_of(file) for file in scheduler_configs}
-        found = _examined(settings, configs, kubeconfig, context, as_init)
+        elsewhere = _answering(operator_url) if operator_url and not as_init else ""
+        found = _examined(settings, configs, elsewhere, kubeconfig, context, as_init)
         if as_init:
             _log(found)
         else:
@@ -86,6 +91,7 @@ def doctor(
 def _examined(
     settings: Settings | None,
     configs: dict[str, dict[str, Any]],
+    elsewhere: str,
     kubeconfig: str | None,
     context: str | None,
     as_init: bool,
@@ -97,7 +103,7 @@ def _examined(
         from gpuledger.doctor.reading import Reading
 
         async with access.client() as client:
-            reading = Reading(client, settings, configs)
+            reading = Reading(client, settings, configs, elsewhere)
             if as_init:
                 return examine(await reading.before_the_operator(), BEFORE_THE_OPERATOR)
             return examine(await reading.all(), tuple(CHECKS))
@@ -106,6 +112,18 @@ def _examined(
         access.open()
         with where_asked():
             return asyncio.run(look(access))
+
+
+def _answering(url: str) -> str:
+    """Return the address if an operator answers there, else nothing: it is then looked for in the cluster alone."""
+    from gpuledger.command_line.operator_view import View
+
+    try:
+        View(url, os.environ.get("GPULEDGER_TOKEN")).ask("/v1/history", {"limit": "0"})
+    except BadInput as error:
+        logger.warning("%s", error)
+        return ""
+    return url
 
 
 def _settings_of(file: Path | None, kubeconfig: str | None, context: str | None) -> Settings | None:

@@ -9,7 +9,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.bars import bar
-from gpuledger.command_line.cards import all_cards, begin_cards, card_named, cordon_of
+from gpuledger.command_line.cards import NO_CARDS, all_cards, begin_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.formatting import amounts_of, share_text
 from gpuledger.command_line.names import Named, named_objects, no_such
@@ -61,7 +61,7 @@ def get(
         found = [item for each in wanted for item in _found(cluster, each, in_namespace)]
         if not found and output == "table":
             nobody = f"No pod of namespace {in_namespace} holds or claims a card."
-            click.echo(nobody if in_namespace else "No cards in the ledger.", err=True)
+            click.echo(nobody if in_namespace else NO_CARDS, err=True)
         one = wanted[0].name is not None and len(wanted) == 1
         out.show(found[0] if one else {"items": found}, output, lambda terminal: all_lines(found, terminal), no_color)
 
@@ -166,7 +166,7 @@ def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
         ]
         lines += ["", "In the ledger:", *table(terminal, columns, rows)]
     else:
-        lines += ["", "The ledger has no share of it. `gpuledger explain` says why a pod waits."]
+        lines += ["", _why_no_share(pod)]
     if pod["told"]:
         titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
         annotated = [
@@ -176,6 +176,18 @@ def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
     if pod["toldProblem"]:
         lines += ["", terminal.paint(pod["toldProblem"], "yellow")]
     return lines
+
+
+def _why_no_share(pod: Json) -> str:
+    """Return why the ledger has nothing of a pod, as far as the pod tells, and the command that tells more."""
+    name = f"{pod['pod']} -n {pod['namespace']}"
+    if pod["phase"] in ("Succeeded", "Failed"):
+        return "The ledger has no share of it any more: it has ended."
+    if not pod["node"]:
+        return f"The ledger has no share of it yet: `kubectl gpuledger explain pod/{name}` says why it waits."
+    if pod["told"]:
+        return "The ledger has no share of it, and its annotation names cards: `gpuledger audit` says what that means."
+    return "The ledger has no share of it: it asks for no card of ours, or `gpuledger audit` names it."
 
 
 def _annotated(pod: Json) -> Json:

@@ -167,13 +167,20 @@ def _title(found: Json) -> str:
     name = "/".join(part for part in (found.get("namespace"), found.get("name")) if part)
     title = f"{found['kind'] or 'object'} {name}".strip()
     if found["kind"] == "Node":
-        serves = ", ".join(found.get("serves", ())) or "nothing"
-        source = f"words of {found['dialect']}, " if found["dialect"] else "no register of GPUs, "
-        title += f": {source}its device plugin serves {serves}"
+        title += f": {_cards_of_node(found)}"
     if "of" in found:
         copies = f", {found['copies']} of them" if found["copies"] != 1 else ""
         title += f" ({found['template']} of {found['of']}{copies})"
     return title
+
+
+def _cards_of_node(found: Json) -> str:
+    """Return where a node's cards are listed, and by which names pods get them there."""
+    source = f"words of {found['dialect']}" if found["dialect"] else "no register of GPUs"
+    if serves := found.get("serves"):
+        return f"{source}, its device plugin serves {', '.join(serves)}"
+    offers = ", ".join(f"{amount} {name}" for name, amount in found.get("offers", {}).items())
+    return f"{source}, allocatable {offers}" if offers else f"{source}, and nothing of them is allocatable"
 
 
 def _line(text: str, terminal: Terminal, style: str = "") -> Iterator[str]:

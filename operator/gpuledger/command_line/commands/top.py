@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpuledger.command_line.cards import begin_cards, uncollected
+from gpuledger.command_line.cards import NO_CARDS, begin_cards, uncollected
 from gpuledger.command_line.cluster_access import cluster_access
 from gpuledger.command_line.options import access_options, completed_names, errors_shown, output_option
 from gpuledger.command_line.top.views import SORTS, VIEWS
@@ -74,7 +74,7 @@ def top(
         if output in ("json", "yaml"):
             click.echo(out.data(top_json(view, reports, others), output), nl=False)
         elif not reports and not others:
-            click.echo("No cards in the ledger" + (" of these nodes." if node or selector else "."), err=True)
+            click.echo("No cards in the ledger of these nodes." if node or selector else NO_CARDS, err=True)
         else:
             lines = lines_of(view, reports, sort, others)
             out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))

@@ -55,18 +55,30 @@ def check_operator(facts: Facts) -> Iterator[Finding]:
         text = f"pod {name_of(waiting)}: {why_not_ready(waiting, facts.last_words)}"
         kind = FindingKind.OPERATOR_DEGRADED if ready else FindingKind.OPERATOR_NOT_READY
         yield Finding.of(kind, DEPLOYMENT, f"{len(ready)} of {len(pods)} pods are Ready; {text}", POD=name_of(waiting))
-    elif not pods:
-        text = "it has no pods" if wanted is None else f"it has 0 of {wanted} pods"
-        yield Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, text)
+    elif not pods and not facts.operator_elsewhere:
+        yield _absent(wanted)
     elif wanted is not None and len(pods) < wanted:
         remedy = "kubectl describe replicaset -n gpuledger-system -l app.kubernetes.io/name=gpuledger says why."
         yield Finding.of(FindingKind.OPERATOR_DEGRADED, DEPLOYMENT, f"it has {len(pods)} of {wanted} pods", remedy)
+
+
+def _absent(wanted: int | None) -> Finding:
+    if wanted == 0:
+        remedy = (
+            "kubectl scale deployment/gpuledger -n gpuledger-system --replicas=2; or, if the operator runs elsewhere, "
+            "name it by --operator-url"
+        )
+        return Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, "it is scaled to 0 replicas", remedy)
+    text = "it has no pods" if wanted is None else f"it has 0 of {wanted} pods"
+    return Finding.of(FindingKind.OPERATOR_ABSENT, DEPLOYMENT, text)
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
     """Yield whether a kube-scheduler of ours leads, and the operator beside it can answer."""
     lease = known(facts.lease)
     host_name = holder_host_name(lease) if lease is not None else ""
+    if lease is None and facts.operator_elsewhere:
+        return  # a kube-scheduler without leader election is beside it
     if lease is None or not host_name:
         problem = "there is none" if lease is None else "it has no holder"
         yield Finding.of(FindingKind.LEASE_NOT_HELD, LEASE, f"{problem}: no kube-scheduler places our pods")

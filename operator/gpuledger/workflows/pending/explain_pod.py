@@ -73,6 +73,8 @@ NO_NODES: frozenset[str] = frozenset()
 
 GATES_NAMED = 4
 
+TO_BE_OURS = "Create it anew with the name; the admission policies fill it in where they are installed"
+
 REUSED_S = 10.0
 """How long what was found for one pod counts for others that ask alike, where it need not be of this moment: pods wait
 in hundreds, and they come from few templates."""
@@ -131,7 +133,7 @@ class PodExplainer:
         if scheduler_of(pod) not in self._scheduler_names:
             names = " or ".join(self._scheduler_names)
             text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
-            return Explanation(identity, PodState.NOT_OURS, text, since, request=request)
+            return Explanation(identity, PodState.NOT_OURS, f"{text}. {TO_BE_OURS}", since, request=request)
         holders = self._ledger.holders_of(identity.uid)
         if is_finished(pod) or bound_node(pod):
             state, text = _of_bound(pod, request, holders, self._ledger.only_counts(bound_node(pod)))

@@ -21,6 +21,10 @@ from gpuledger.workflows.tasks.together import all_of
 logger = logging.getLogger(__name__)
 
 
+CARDS_NAMED = 2
+"""In the Event of a victim, by their UUIDs."""
+
+
 class Evictor:
     """Remembers which pods were evicted, and for which."""
 
@@ -90,7 +94,7 @@ class Evictor:
         node_name = lost[0][0].node_name if lost else ""
         why = f"for pod {pod} of priority {pod.priority}"
         self._trail.note(RecordKind.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
-        cards = ", ".join(uuids)
-        sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on cards {cards}"
+        cards = f"cards {', '.join(uuids)}" if len(uuids) <= CARDS_NAMED else f"{len(uuids)} cards of node {node_name}"
+        sentence = f"evicted: pod {pod} of priority {pod.priority} needs its place on {cards}"
         self._event_recorder.post_pod_event(victim, True, EventReason.PREEMPTED, sentence)
         return True
