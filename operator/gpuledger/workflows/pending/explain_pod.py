@@ -30,6 +30,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.work import Work
+from gpuledger.reports.alike import pods_named
 from gpuledger.reports.explanation import CardReason, Explanation, NodeReason, PodState, in_short, nearness
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -141,7 +142,7 @@ class PodExplainer:
         if claims:
             card, claim = claims[0]
             victims = sorted({victim for _, each in claims for victim in each.victims})
-            pods = ", ".join(map(self._name, victims)) or "pods that kube-scheduler evicts"
+            pods = pods_named(map(self._name, victims)) or "pods that kube-scheduler evicts"
             cards = "1 card" if len(claims) == 1 else f"{len(claims)} cards"
             text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
             return PodState.BEING_FREED, text
