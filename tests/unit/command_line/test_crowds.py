@@ -184,7 +184,9 @@ def crowd(kubectl: FakeKubectl) -> FakeKubectl:
     ]
     pods = [a_running_pod(name, first if place < 3 else second) for place, name in enumerate(REPLICAS[:4])]
     pods.append(a_running_pod(REPLICAS[4], second, told_mib=1))
-    kubectl.tell({ALLOCATIONS: a_list(*cards), "/api/v1/namespaces/team/pods": {"items": pods}})
+    in_team = "/api/v1/namespaces/team/pods"
+    each = {f"{in_team}/{pod['metadata']['name']}": pod for pod in pods}
+    kubectl.tell({ALLOCATIONS: a_list(*cards), in_team: {"items": pods}, **each})
     return kubectl
 
 
@@ -196,6 +198,26 @@ def test_get_pods_shows_one_of_those_that_have_the_same_and_where_all_are(crowd:
     wide = run("get", "pods", "-n", "team", "-o", "wide").stdout
     assert (wide.count("In the ledger"), "like" in wide) == (5, False)
     assert len(json.loads(run("get", "pods", "-n", "team", "-o", "json").stdout)["items"]) == 5
+
+
+def test_pods_that_are_named_are_all_shown(crowd: FakeKubectl) -> None:
+    assert run("get", "pod", *REPLICAS[:3], "-n", "team").stdout.count("In the ledger:") == 3
+
+
+def test_who_holds_a_card_is_named_until_it_is_a_crowd(kubectl: FakeKubectl) -> None:
+    def rows_of(count: int, *arguments: str) -> list[str]:
+        holders = [a_holder(f"web-{number}", a_share(a_card(), 100)) for number in range(count)]
+        kubectl.tell({ALLOCATIONS: a_list(an_allocation(a_card(), *holders))})
+        return rows(run("get", "card/GPU-", *arguments).stdout, "web-")
+
+    assert len(rows_of(10)) == 10
+    [row] = rows_of(30)
+    assert row.startswith("30 pods like default/web-0 ")
+    assert len(rows_of(30, "-o", "wide")) == 30
+
+
+def test_top_counts_replicas_that_hold_a_card(crowd: FakeKubectl) -> None:
+    assert f"3 pods like default/{REPLICAS[0]}" in run("top", "cards", "-o", "wide").stdout
 
 
 @pytest.mark.parametrize(

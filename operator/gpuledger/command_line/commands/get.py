@@ -31,6 +31,9 @@ from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
 
+CROWD = 10
+"""Who holds a card is named, as long as that is no screenful."""
+
 
 @click.command(short_help="A pod's cards, or a card's holders.")
 @click.argument(
@@ -64,9 +67,9 @@ def get(
             nobody = f"No pod of namespace {in_namespace} holds or claims a card."
             click.echo(nobody if in_namespace else "No cards in the ledger.", err=True)
         one = wanted[0].name is not None and len(wanted) == 1
-        each = output == "wide" or any(named.name for named in wanted)
+        wide, by_name = output == "wide", any(each.name for each in wanted)
         data = found[0] if one else {"items": found}
-        out.show(data, output, lambda terminal: all_lines(found, terminal, each), no_color)
+        out.show(data, output, lambda terminal: all_lines(found, terminal, by_name, wide), no_color)
 
 
 def _found(cluster: ClusterAccess, wanted: Named, namespace: str) -> Iterator[Json]:
@@ -125,12 +128,15 @@ def _pod_json(pod: Json, namespace: str, cards: Iterable[StoredCard]) -> Json:
     }
 
 
-def all_lines(found: Sequence[Json], terminal: Terminal, each: bool = True) -> Iterator[str]:
-    """Yield what was found, for people, with an empty line between two; each, or one of pods that are alike."""
-    groups = [[one] for one in found] if each else gathered(found, _name, _shown)
+def all_lines(found: Sequence[Json], terminal: Terminal, by_name: bool, wide: bool) -> Iterator[str]:
+    """Yield what was found, for people, with an empty line between two.
+
+    Of pods that are alike one is shown, unless they were named or each is wanted.
+    """
+    groups = [[one] for one in found] if by_name or wide else gathered(found, _name, _shown)
     for position, alike in enumerate(groups):
         yield from [""] * bool(position)
-        yield from card_lines(alike[0], terminal) if "holders" in alike[0] else pod_lines(alike, terminal)
+        yield from card_lines(alike[0], terminal, wide) if "holders" in alike[0] else pod_lines(alike, terminal)
 
 
 def _name(found: Json) -> str:
@@ -146,8 +152,8 @@ def _shown(found: Json) -> Hashable:
     return str(found["phase"]), bool(found["node"]), shares, told, str(found["toldProblem"])
 
 
-def card_lines(card: Json, terminal: Terminal) -> list[str]:
-    """Return what is known of a card, for people."""
+def card_lines(card: Json, terminal: Terminal, wide: bool) -> list[str]:
+    """Return what is known of a card, for people; a crowd of holders that are alike is one row, unless wide."""
     state = "green" if card["phase"] == "Ready" else "yellow"
     lines = [
         f"{terminal.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
@@ -158,9 +164,9 @@ def card_lines(card: Json, terminal: Terminal) -> list[str]:
         *_amount_lines(card, terminal),
         *_facts(card, terminal),
     ]
-    lines += _pods_table("held by", card["holders"], terminal)
-    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], terminal)
-    lines += _pods_table("found on it, without room", card["conflictsWith"], terminal)
+    lines += _pods_table("held by", card["holders"], terminal, wide)
+    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], terminal, wide)
+    lines += _pods_table("found on it, without room", card["conflictsWith"], terminal, wide)
     if not card["holders"]:
         lines += ["", "No pod holds it."]
     return lines
@@ -255,22 +261,23 @@ def _facts(card: Json, terminal: Terminal) -> Iterable[str]:
                 yield f"  {'' if position else 'links':<8} {line}"
 
 
-def _pods_table(title: str, pods: Sequence[Json], terminal: Terminal) -> list[str]:
+def _pods_table(title: str, pods: Sequence[Json], terminal: Terminal, wide: bool) -> list[str]:
     if not pods:
         return []
+    cells = [
+        (each.get("state") or each.get("why", ""), str(each.get("priority", "")), _share_of(each)) for each in pods
+    ]
+    named = list(zip(map(_name, pods), cells, strict=True))
+    groups = [[row] for row in named] if wide else gathered(named, lambda row: row[0], lambda row: row[1], CROWD)
+    rows = [(title_of([name for name, _ in alike]), *alike[0][1]) for alike in groups]
     columns = [
         Column("POD"),
         Column("STATE", spare=3),
         Column("PRIORITY", right=True, spare=2),
         Column("SHARE", fold=True),
     ]
-    rows = [
-        (
-            f"{each['namespace']}/{each['pod']}",
-            each.get("state") or each.get("why", ""),
-            str(each.get("priority", "")),
-            share_text(amounts_of(each), each.get("exclusive", False)),
-        )
-        for each in pods
-    ]
     return ["", f"{title[0].upper()}{title[1:]}:", *table(terminal, columns, rows)]
+
+
+def _share_of(found: Json) -> str:
+    return share_text(amounts_of(found), found.get("exclusive", False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -110,21 +111,31 @@ def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
     return table(terminal, columns, rows)
 
 
+@dataclass(slots=True)
+class Burst:
+    """Records that say the same of pods of one maker, within a short time."""
+
+    places: list[int] = field(default_factory=list)
+    """Where they are among all records."""
+    pods: set[str] = field(default_factory=set)
+
+
 def _bursts(records: Sequence[Json]) -> list[list[Json]]:
-    """Return together what is the same of pods of one maker within a short time, where its last record stands."""
-    open_bursts: dict[tuple[str, ...], list[int]] = {}  # what is shown but names and time -> places of the records
-    bursts: list[list[int]] = []
+    """Return the records, those of a burst together where the last of them stands."""
+    latest: dict[tuple[str, str, str], Burst] = {}  # all that is shown, but names, nodes and time
+    bursts: list[Burst] = []
     for place, record in enumerate(records):
-        key = (family(_pod(record)), record["kind"], record["text"])
-        burst = open_bursts.get(key, [])
-        pods = {_pod(records[each]) for each in burst}
-        if burst and _pod(record) not in pods and _seconds(records[burst[0]], record) <= BURST_S:
-            burst.append(place)
-        else:
-            open_bursts[key] = [place]
-            bursts.append(open_bursts[key])
-    kept = [part for burst in bursts for part in ([burst] if len(burst) > FEW else [[place] for place in burst])]
-    return [[records[place] for place in part] for part in sorted(kept, key=lambda part: part[-1])]
+        pod = _pod(record)
+        key = (family(pod), record["kind"], record["text"])
+        burst = latest.get(key)
+        if burst is None or pod in burst.pods or _seconds(records[burst.places[0]], record) > BURST_S:
+            burst = latest[key] = Burst()
+            bursts.append(burst)
+        burst.places.append(place)
+        burst.pods.add(pod)
+    many = [burst.places for burst in bursts if len(burst.pods) > FEW]
+    alone = [[place] for burst in bursts if len(burst.pods) <= FEW for place in burst.places]
+    return [[records[place] for place in places] for places in sorted(many + alone, key=lambda places: places[-1])]
 
 
 def _seconds(first: Json, last: Json) -> float:
