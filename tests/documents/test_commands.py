@@ -58,10 +58,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (node,) = fake_nodes("gpu-node", count=1, gpus=8, model="A100-40GB")
     (directory / "nodes.yaml").write_text(yaml.safe_dump(a_node_object(node.name, node.cards)))
     (directory / "pods.yaml").symlink_to(ROOT / "examples" / "01-share.yaml")
+    (directory / "deployment.yaml").write_text(yaml.safe_dump(thirty_like(directory / "pods.yaml")))
     (directory / "nodes.csv").write_text(NODES_CSV)
     for name in ("pods.csv", "pods_default.csv"):
         (directory / name).write_text(PODS_CSV)
     return directory
+
+
+def thirty_like(pods: Path) -> dict[str, object]:
+    """Return a Deployment of 30 pods like the first one of a file."""
+    pod = next(yaml.safe_load_all(pods.read_text()))
+    spec = {"replicas": 30, "template": {"spec": pod["spec"]}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
 
 
 @pytest.mark.parametrize("run", runs("here"), ids=lambda run: run.command[:60])

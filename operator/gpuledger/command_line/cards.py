@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.reports.alike import listed
 
 if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
+
+CARDS_NAMED = 4
+"""Of more cards than one that a name could mean."""
 
 FROM_MEMORY = {"resourceVersion": "0"}
 """The API server answers from its memory, in one piece, and does not ask etcd."""
@@ -75,8 +79,8 @@ def card_named(objects: Iterable[Json], name: str) -> Json:
     if not found:
         raise BadInput(f"no card has a UUID that begins with {name!r}; `gpuledger top cards` shows all of them")
     if len(found) > 1 and not exact:
-        some = ", ".join(sorted(item["spec"]["uuid"] for item in found)[:4])
-        raise BadInput(f"{len(found)} cards have a UUID that begins with {name!r}: {some}, ...; name more of it")
+        some = listed(sorted(item["spec"]["uuid"] for item in found), CARDS_NAMED)
+        raise BadInput(f"{len(found)} cards have a UUID that begins with {name!r}: {some}; name more of it")
     return (exact or found)[0]
 
 

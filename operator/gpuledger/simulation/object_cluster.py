@@ -34,7 +34,10 @@ from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.objects import Given, Problem
+from gpuledger.reports.alike import listed
+from gpuledger.simulation.objects import Given, Remark
+
+NODES_NAMED = 5
 
 HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
@@ -79,25 +82,31 @@ class ObjectCluster:
         self._chooser = Chooser(self._ledger, policy)
         self._nodes: dict[str, _Node] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
-        self.problems: list[Problem] = []
-        self._taken_as_served: list[str] = []  # nodes that do not say what their device plugins serve
-        self._without_cards: list[str] = []  # why pods get nothing of what a node offers
+        self.problems: list[Remark] = []
+        self._taken_as_served: list[Given] = []  # nodes that do not say what their device plugins serve
+        self._without_cards: list[Remark] = []  # why pods get nothing of what a node offers
 
     @property
-    def notes(self) -> list[str]:
+    def has_nodes(self) -> bool:
+        """Tell whether there is a node at all."""
+        return bool(self._nodes)
+
+    @property
+    def notes(self) -> list[Remark]:
         """Return what was assumed, and what of the nodes counts for nothing."""
         return [*self._assumed(), *self._without_cards]
 
-    def _assumed(self) -> list[str]:
+    def _assumed(self) -> list[Remark]:
+        """Return what was assumed: of all nodes of which it was, once."""
         if not self._taken_as_served:
             return []
         first, *others = self._taken_as_served
         if not others:
-            return [f"{first}: its status does not say what its device plugin serves; taken as if that answered"]
+            text = "its status does not say what its device plugin serves; taken as if that answered"
+            return [Remark(first.file, first.name, text)]
         more = f"{len(others)} more node{'s' * (len(others) != 1)}"
-        return [
-            f"{first}, and {more}: their status does not say what a device plugin serves; taken as if that answered"
-        ]
+        text = "their status does not say what a device plugin serves; taken as if that answered"
+        return [Remark(first.file, f"{first.name}, and {more}", text)]
 
     def index_of(self, uuid: str) -> int:
         """Return a card's place on its node."""
@@ -113,14 +122,14 @@ class ObjectCluster:
             facts = self._facts(given)
             inventory = read_registers(facts)
         except BadInput as error:
-            self.problems.append(Problem(given.file, given.name, str(error)))
+            self.problems.append(Remark(given.file, given.name, str(error)))
             return
         if facts.name in self._nodes:
-            self.problems.append(Problem(given.file, given.name, "there is a node of this name already"))
+            self.problems.append(Remark(given.file, given.name, "there is a node of this name already"))
             return
-        self.problems += [Problem(given.file, given.name, problem) for problem in inventory.problems]
+        self.problems += [Remark(given.file, given.name, problem) for problem in inventory.problems]
         if not (facts.host and facts.host.cards):
-            self._without_cards += [f"{given.file}: {facts.name}: {note}" for note in offers_without_cards(facts)]
+            self._without_cards += [Remark(given.file, given.name, note) for note in offers_without_cards(facts)]
         cards = [card for card in inventory.cards if stored is not None or self._is_new(card, given)]
         self._nodes[facts.name] = _Node(rules, tuple(cards), facts, given)
         self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards] if stored is None else stored)
@@ -131,8 +140,7 @@ class ObjectCluster:
         """Add idle nodes with the cards of another one, and UUIDs of their own; return their names. Raises BadInput."""
         model = self._nodes.get(name)
         if model is None:
-            known = ", ".join(sorted(self._nodes)[:5])
-            raise BadInput(f"there is no node {name!r} to copy; nodes are {known}{', ...' * (len(self._nodes) > 5)}")
+            raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
         down = model.facts.offer is None  # its device plugin does not answer; those of new nodes will
         like = self._as_if_served(model.given, model.facts) if down else model.facts
         added = []
@@ -171,7 +179,7 @@ class ObjectCluster:
         try:
             return self._take(given)
         except BadInput as error:
-            self.problems.append(Problem(given.file, given.name, str(error)))
+            self.problems.append(Remark(given.file, given.name, str(error)))
             return None
 
     def _take(self, given: Given) -> PodOutcome | None:
@@ -240,7 +248,7 @@ class ObjectCluster:
         counts = {*self._dialects.counts(), *(register.served for register, _ in facts.registers)}
         if facts.offer is not None or not facts.registers or counts & {*allocatable}:
             return facts
-        self._taken_as_served.append(f"{given.file}: {given.name}")
+        self._taken_as_served.append(given)
         return self._as_if_served(given, facts)
 
     def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
@@ -263,7 +271,7 @@ class ObjectCluster:
         entry = self._ledger.entry(card.uuid)
         if entry is not None:
             text = f"card {card.uuid} is on node {entry.card.node_name} already; that one counts"
-            self.problems.append(Problem(given.file, given.name, text))
+            self.problems.append(Remark(given.file, given.name, text))
         return entry is None
 
 

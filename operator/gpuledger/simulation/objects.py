@@ -13,18 +13,21 @@ from gpuledger.formats.documents import read_documents
 from gpuledger.formats.inspection import shape_problems
 from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_templates
 from gpuledger.model.errors import BadInput
+from gpuledger.reports.alike import listed
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files that are read in a folder."""
 
 STANDARD_INPUT = "-"
 
+SKIPPED = "skipped: neither a Node nor a Pod, nor anything that creates pods"
+
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An object that can't be used, or not as it stands: where it is, which it is, and what is wrong."""
+class Remark:
+    """What there is to say of an object: where it is, which it is, and what was assumed or is wrong."""
 
     file: str
     object: str
@@ -55,8 +58,16 @@ class InputObjects:
 
     nodes: list[Given] = field(default_factory=list)
     pods: list[Given] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
+    problems: list[Remark] = field(default_factory=list)
+
+
+def in_few_lines(remarks: Iterable[Remark]) -> Iterator[str]:
+    """Yield remarks as sentences; what is to be said of many objects of a file, once, with the first of them."""
+    objects: dict[tuple[str, str], list[str]] = {}  # (file, text) -> the objects of which it holds
+    for each in remarks:
+        objects.setdefault((each.file, each.text), []).append(each.object)
+    yield from (str(Remark(file, listed(named), text)) for (file, text), named in objects.items())
 
 
 def read_objects(paths: Iterable[str]) -> InputObjects:
@@ -67,7 +78,7 @@ def read_objects(paths: Iterable[str]) -> InputObjects:
             try:
                 documents = read_documents(text, "it")
             except BadInput as error:
-                found.problems.append(Problem(file, "", str(error)))
+                found.problems.append(Remark(file, "", str(error)))
                 continue
             for document in documents:
                 take_document(document, file, found)
@@ -82,14 +93,14 @@ def _texts(path: str, found: InputObjects) -> Iterator[tuple[str, str]]:
     if files[0].is_dir():
         files = sorted(file for file in files[0].rglob("*") if file.suffix in SUFFIXES and file.is_file())
         if not files:
-            found.problems.append(Problem(path, "", f"the folder has no file that ends with {', '.join(SUFFIXES)}"))
+            found.problems.append(Remark(path, "", f"the folder has no file that ends with {', '.join(SUFFIXES)}"))
     for file in files:
         try:
             yield str(file), file.read_text(encoding="utf-8")
         except OSError as error:
-            found.problems.append(Problem(str(file), "", f"it can't be read: {error.strerror}"))
+            found.problems.append(Remark(str(file), "", f"it can't be read: {error.strerror}"))
         except UnicodeDecodeError as error:
-            found.problems.append(Problem(str(file), "", f"it is no text: {error}"))
+            found.problems.append(Remark(str(file), "", f"it is no text: {error}"))
 
 
 def take_document(document: object, file: str, found: InputObjects) -> None:
@@ -99,7 +110,7 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
             take_document(_with_kind(each, document.get("kind")), file, found)
         return
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-        found.problems.append(Problem(file, "", "there is an object without a kind: this is no Kubernetes object"))
+        found.problems.append(Remark(file, "", "there is an object without a kind: this is no Kubernetes object"))
         return
     kind, name = document["kind"], _name_of(document) or _generated_name(document, found)
     if kind in ("Node", "Pod"):
@@ -108,16 +119,16 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     try:
         templates = pod_templates(document)
     except BadInput as error:
-        found.problems.append(Problem(file, f"{kind} {name}", str(error)))
+        found.problems.append(Remark(file, f"{kind} {name}", str(error)))
         return
     if not templates:
-        found.notes.append(f"{file}: {kind} {name} is skipped: it is neither a Node nor a Pod, and creates no pods")
+        found.notes.append(Remark(file, f"{kind} {name}".strip(), SKIPPED))
         return
     if not name:
-        found.problems.append(Problem(file, kind, "metadata.name: it is missing"))
+        found.problems.append(Remark(file, kind, "metadata.name: it is missing"))
         return
     if sum(template.copies for template in templates) > MOST_PODS:
-        found.problems.append(Problem(file, f"{kind} {name}", f"it makes more than {MOST_PODS} pods"))
+        found.problems.append(Remark(file, f"{kind} {name}", f"it makes more than {MOST_PODS} pods"))
         return
     space = (document.get("metadata") or {}).get("namespace")
     numbers = count()
@@ -139,7 +150,7 @@ def _take_one(document: Json, file: str, found: InputObjects) -> None:
     if not problems and not name:
         problems = ["metadata.name: it is missing"]
     if problems:
-        found.problems += [Problem(file, f"{document['kind']} {_name_of(document)}".strip(), text) for text in problems]
+        found.problems += [Remark(file, f"{document['kind']} {_name_of(document)}".strip(), text) for text in problems]
         return
     if document["kind"] == "Node":
         found.nodes.append(Given(file, document))

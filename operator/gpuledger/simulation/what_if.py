@@ -11,7 +11,7 @@ from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.object_cluster import ObjectCluster, PodOutcome, PodStatus
-from gpuledger.simulation.objects import Given, InputObjects, Problem
+from gpuledger.simulation.objects import Given, InputObjects, Remark
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class Scene:
     running: list[Given] = field(default_factory=list)
     """Bound pods whose cards the ledger has, if they have any: they count with CPU and memory."""
     pods: list[Given] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
+    problems: list[Remark] = field(default_factory=list)
 
     def add(self, objects: InputObjects) -> None:
         """Add what files hold. Pods that are bound already come first."""
@@ -53,8 +53,10 @@ class Answer:
     like: str
     fit_before: int | None
     """How many of the pods would be placed without these; None if no nodes were added."""
-    notes: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    notes: tuple[Remark, ...]
+    problems: tuple[Remark, ...]
+    has_nodes: bool = True
+    """Else there is no answer."""
 
     @property
     def fit(self) -> int:
@@ -70,10 +72,13 @@ class Answer:
 def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
     """Place the pods of a scene in turn, with more nodes if asked. Raises BadInput if there is no node to copy."""
     before = None
+    cluster = _stage(scene, dialects, policy)
+    if not cluster.has_nodes:
+        notes = (*scene.notes, *_warnings(scene.pods, dialects))
+        return Answer((), (), like, None, notes, (*scene.problems, *cluster.problems), has_nodes=False)
     if add_nodes:
         outcomes = _placed(_stage(scene, dialects, policy), scene.pods)
         before = sum(outcome.status is PodStatus.PLACED for outcome in outcomes)
-    cluster = _stage(scene, dialects, policy)
     added = cluster.add_like(like, add_nodes) if add_nodes else []
     outcomes = _placed(cluster, scene.pods)
     placed = tuple(
@@ -85,13 +90,13 @@ def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0,
     return Answer(placed, tuple(added), like, before, notes, problems)
 
 
-def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[str]:
+def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[Remark]:
     """Return what the pods of each file say that has no effect; what several say alike, once."""
     said: dict[tuple[str, str], str] = {}  # (file, sentence) -> the first pod of which it holds
     for pod in pods:
         for warning in pod_warnings(pod.content, dialects):
             said.setdefault((pod.file, warning.text), pod.name)
-    return [f"{file}: {name}: {text}" for (file, text), name in said.items()]
+    return [Remark(file, name, text) for (file, text), name in said.items()]
 
 
 def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:

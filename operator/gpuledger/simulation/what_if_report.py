@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpuledger.reports.alike import gathered, listed, nodes_named, spans, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 from gpuledger.simulation.object_cluster import PodOutcome, PodStatus
 from gpuledger.simulation.what_if import Answer, Placed
@@ -12,6 +13,10 @@ from gpuledger.simulation.what_if import Answer, Placed
 Json = dict[str, Any]
 
 NO_GPU = "asks for no GPU: kube-scheduler places it"
+NO_GPUS = "ask for no GPU: kube-scheduler places them"
+
+Alike = Sequence[Placed]
+"""Pods of one maker with the same outcome, wherever they are placed: at least one."""
 
 
 def as_json(answer: Answer) -> Json:
@@ -23,22 +28,48 @@ def as_json(answer: Answer) -> Json:
         "addedNodes": list(answer.added),
         **({} if answer.fit_before is None else {"fitWithoutAddedNodes": answer.fit_before}),
         "problems": [{"file": each.file, "object": each.object, "problem": each.text} for each in answer.problems],
-        "notes": list(answer.notes),
+        "notes": [str(note) for note in answer.notes],
     }
 
 
-def as_lines(answer: Answer, terminal: Terminal) -> Iterator[str]:
-    """Yield the table, the reasons of those that found no room, and a line that sums up."""
-    if answer.pods:
-        yield from _table(answer, terminal)
-    for placed in answer.pods:
-        if placed.outcome.status is PodStatus.NO_ROOM:
-            yield ""
-            yield from terminal.folded(f"{placed.outcome.pod} finds no room:")
-            for (reason, text), count in _ranked(placed.outcome.reasons):
-                yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
+def as_lines(answer: Answer, terminal: Terminal, wide: bool = False) -> Iterator[str]:
+    """Yield the table, the reasons of those that found no room, and a line that sums up.
+
+    Pods that are alike are one row; with `wide`, each has its own.
+    """
+    groups = [[placed] for placed in answer.pods] if wide else gathered(answer.pods, _name, _shown)
+    if groups:
+        yield from _table(groups, terminal)
+    waiting: dict[tuple[tuple[tuple[str, str], int], ...], list[Alike]] = {}  # reasons -> who has them
+    for alike in groups:
+        if alike[0].outcome.status is PodStatus.NO_ROOM:
+            waiting.setdefault(tuple(_ranked(alike[0].outcome.reasons)), []).append(alike)
+    for reasons, who in waiting.items():
+        finds = "finds" if sum(map(len, who)) == 1 else "find"
+        yield ""
+        yield from terminal.folded(f"{listed(list(map(_title, who)))} {finds} no room:")
+        for (reason, text), count in reasons:
+            yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
     yield ""
     yield from terminal.folded(_summary(answer))
+
+
+def _name(placed: Placed) -> str:
+    return placed.outcome.pod
+
+
+def _title(alike: Alike) -> str:
+    return title_of([each.outcome.pod for each in alike])
+
+
+def _shown(placed: Placed) -> Hashable:
+    """Return what has to be equal in one row: all but the node, and which of its cards these are."""
+    outcome = placed.outcome
+    amounts = tuple(
+        (name, tuple((memory_mib, cores) for _, memory_mib, cores in cards))
+        for name, cards in _devices(outcome).items()
+    )
+    return outcome.status, amounts, tuple(_ranked(outcome.reasons))
 
 
 def _pod(placed: Placed) -> Json:
@@ -74,32 +105,54 @@ def _ranked(reasons: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, str
     return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _table(answer: Answer, terminal: Terminal) -> list[str]:
+def _table(groups: Sequence[Alike], terminal: Terminal) -> list[str]:
     titles = ("POD", "NODE", "CONTAINER", "GPU", "UUID", "MIB", "CORES")
     columns = [Column(title, right=title in ("GPU", "MIB", "CORES"), fold=True) for title in titles]
     rows: list[tuple[Cell, ...]] = []
-    for placed in answer.pods:
-        first: tuple[Cell, ...] = (placed.outcome.pod, _node(placed))
-        for name, cards in _devices(placed.outcome).items():
-            for uuid, memory_mib, cores in cards:
-                row = (name, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else "")
-                rows.append((*first, *row))
-                first, name = ("", ""), ""
-        if not placed.outcome.shares:
-            there = placed.outcome.status in (PodStatus.PLACED, PodStatus.BOUND)
+    for alike in groups:
+        first: tuple[Cell, ...] = (_title(alike), _nodes(alike))
+        for row in _cards(alike[0]) if len(alike) == 1 else _cards_of_many(alike):
+            rows.append((*first, *row))
+            first = ("", "")
+        if first[0]:
+            there = alike[0].outcome.status in (PodStatus.PLACED, PodStatus.BOUND)
             rows.append((*first, "", "", "chosen by the node's own plugin" if there else "", "", ""))
     return table(terminal, columns, rows, gap=NARROW_GAP)
 
 
-def _node(placed: Placed) -> Cell:
-    match placed.outcome.status:
+def _cards(placed: Placed) -> Iterator[tuple[str, ...]]:
+    for name, cards in _devices(placed.outcome).items():
+        title = name
+        for uuid, memory_mib, cores in cards:
+            yield title, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else ""
+            title = ""
+
+
+def _cards_of_many(alike: Alike) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each container and amount: the cards of all of the pods together, and what each has of one."""
+    found: dict[tuple[str, int, int], list[tuple[Placed, str]]] = {}  # container and amounts -> pods and their cards
+    for placed in alike:
+        for name, cards in _devices(placed.outcome).items():
+            for uuid, memory_mib, cores in cards:
+                found.setdefault((name, memory_mib, cores), []).append((placed, uuid))
+    one_node = len({placed.outcome.node_name for placed in alike}) == 1
+    for (name, memory_mib, cores), cards_of in found.items():
+        uuids = dict.fromkeys(uuid for _, uuid in cards_of)
+        each = len(cards_of) // len(alike)
+        some = next(iter(uuids)) if len(uuids) == 1 else f"{len(uuids)} cards" + (f", {each} each" if each > 1 else "")
+        indexes = spans(placed.indexes[uuid] for placed, uuid in cards_of) if one_node else ""
+        yield name, indexes, some, str(memory_mib), str(cores) if cores else ""
+
+
+def _nodes(alike: Alike) -> Cell:
+    outcome = alike[0].outcome
+    match outcome.status:
         case PodStatus.NO_ROOM:
             return (("no room", "red"),)
         case PodStatus.NO_GPU:
-            return ((NO_GPU, "dim"),)
-        case PodStatus.BOUND:
-            return f"{placed.outcome.node_name} (bound)"
-    return ((placed.outcome.node_name, "green"),)
+            return ((NO_GPU if len(alike) == 1 else NO_GPUS, "dim"),)
+    named = nodes_named(each.outcome.node_name for each in alike)
+    return f"{named} (bound)" if outcome.status is PodStatus.BOUND else ((named, "green"),)
 
 
 def _summary(answer: Answer) -> str:

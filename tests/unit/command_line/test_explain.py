@@ -63,9 +63,14 @@ def test_cards_that_say_the_same_are_one_row() -> None:
 
 
 def test_whoever_would_have_to_leave_is_named_and_a_crowd_is_counted() -> None:
-    leaving = [f"default/pod-{number}" for number in range(5)]
-    text = "\n".join(explain_lines(an_explanation(a_node("a", wouldHaveToLeave=leaving)), Terminal(), NOW))
-    assert "default/pod-0, default/pod-1, default/pod-2 +2" in text
+    leaving = [f"default/{name}" for name in ("one", "two", "three", "four", "five")]
+    replicas = [f"default/web-{number}" for number in range(5)]
+    for pods, named in (
+        (leaving, "default/one, default/two, default/three +2"),
+        (replicas, "5 pods like default/web-0"),
+    ):
+        text = "\n".join(explain_lines(an_explanation(a_node("a", wouldHaveToLeave=pods)), Terminal(), NOW))
+        assert named in text
 
 
 def test_a_placed_pod_shows_its_cards() -> None:

@@ -127,13 +127,13 @@ def test_departures(tmp_path: Path) -> None:
 
 def test_a_load_that_the_rounds_cannot_reach_is_said_before_anything_runs(tmp_path: Path) -> None:
     result = simulate(tmp_path, "--departures", "--load", "99", "--rounds", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "give more --rounds" in result.stderr
 
 
 def test_a_bad_trace_is_named(tmp_path: Path) -> None:
     result = simulate(tmp_path, pods=PODS.replace("p3,1", "p3,x", 1))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"Error: {tmp_path / 'pods.csv'}, line 5, column cpu_milli: 'x' is no whole number" in result.stderr
     assert result.stdout == ""
 
@@ -156,14 +156,14 @@ def test_a_chart_is_drawn(tmp_path: Path, name: str, begins: bytes, mode: tuple[
 )
 def test_a_chart_that_cannot_be_drawn(tmp_path: Path, chart: str, said: str) -> None:
     result = simulate(tmp_path, "--chart", str(tmp_path / chart))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
 
 
 def test_a_chart_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = simulate(tmp_path, "--chart", str(tmp_path / "a.png"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "pip install 'gpuledger[simulate]'" in result.stderr
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.options import Failed, access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.reports.alike import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from gpuledger.workflows.repair.audit import AuditSettings, Report
 
 Json = dict[str, Any]
+Row = tuple[AuditFinding, bool]
+"""A finding, and whether it was repaired."""
 
 
 @click.command()
@@ -29,7 +32,7 @@ Json = dict[str, Any]
 @click.option(
     "--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, from their annotation."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
 @click.option(
     "--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between the two reads."
 )
@@ -50,8 +53,8 @@ def audit(
     """Compare the ledger with pods, annotations and nodes, and show every difference.
 
     It takes the settings from the operator's Deployment, unless --settings names a file. Shows only differences that
-    two reads, some seconds apart, have found. Exit status: 0 if nothing was found or all of it was repaired, 1 if
-    something is left, 2 after an error.
+    two reads, some seconds apart, have found. What is the same of many pods that are alike is one row; -o wide shows
+    each. Exit status: 0 if nothing was found or all of it was repaired, 1 if something is left, 2 after an error.
     """
     if adopt and not fix:
         raise click.UsageError("--adopt enters shares, so it needs --fix")
@@ -73,7 +76,8 @@ def audit(
     except Exception:
         logging.exception("the audit failed")
         command.exit(2)
-    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal), no_color, out.NARROWEST)
+    wide = output == "wide"
+    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal, wide), no_color, out.NARROWEST)
     command.exit(1 if report.left else 0)
 
 
@@ -101,13 +105,14 @@ def as_json(report: Report) -> list[Json]:
     return [_as_json(finding, repaired) for finding, repaired in _rows(report)]
 
 
-def as_lines(report: Report, terminal: Terminal) -> Iterator[str]:
-    """Yield one table for each kind of finding, and a line that sums up."""
+def as_lines(report: Report, terminal: Terminal, wide: bool = False) -> Iterator[str]:
+    """Yield one table for each kind of finding, and a line that sums up; with `wide`, a row for each finding."""
     by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in AuditFindingKind}
     for kind, rows in by_kind.items():
         if rows:
             yield f"{terminal.paint(kind.value, 'bold')}: {kind.remedy}"
-            yield from _table(rows, bool(report.repaired), terminal)
+            groups = [[row] for row in rows] if wide else gathered(rows, _pod, _shown)
+            yield from _table(groups, bool(report.repaired), terminal)
     yield _summary(report)
 
 
@@ -128,15 +133,35 @@ def _as_json(finding: AuditFinding, repaired: bool) -> Json:
     }
 
 
-def _table(rows: list[tuple[AuditFinding, bool]], show_repaired: bool, terminal: Terminal) -> list[str]:
+def _pod(row: Row) -> str:
+    return str(row[0].pod or "")
+
+
+def _shown(row: Row) -> Hashable:
+    finding, repaired = row
+    return (finding.detail, repaired) if finding.pod else finding.place
+
+
+def _table(groups: Sequence[Sequence[Row]], show_repaired: bool, terminal: Terminal) -> list[str]:
     columns = [Column("NODE"), Column("CARD"), Column("POD"), Column("DETAIL", fold=True)]
-    cells = [(finding.node, finding.card, str(finding.pod or ""), finding.detail) for finding, _ in rows]
+    cells = [_cells([finding for finding, _ in alike]) for alike in groups]
     used = [position for position in range(len(columns)) if any(row[position] for row in cells)]
     body: list[list[Cell]] = [[row[position] for position in used] for row in cells]
     if show_repaired:
-        for shown, (_, repaired) in zip(body, rows, strict=True):
+        for shown, [(_, repaired), *_] in zip(body, groups, strict=True):
             shown.append((("yes", "green") if repaired else ("no", "red"),))
     return ruled(terminal, [columns[p] for p in used] + [Column("FIXED")] * show_repaired, body)
+
+
+def _cells(alike: Sequence[AuditFinding]) -> tuple[str, str, str, str]:
+    first, cards = alike[0], dict.fromkeys(finding.card for finding in alike)
+    pods = list(dict.fromkeys(str(finding.pod or "") for finding in alike))
+    return (
+        nodes_named(each.node for each in alike),
+        first.card if len(cards) == 1 else f"{len(cards)} cards",
+        title_of(pods),
+        first.detail,
+    )
 
 
 def _summary(report: Report) -> str:

@@ -24,14 +24,13 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.model.errors import NotFound
+from gpuledger.reports.alike import family, pods_named, spans
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
-
-PODS_NAMED = 3
 
 
 @click.command(short_help="Why a pod waits, node by node.")
@@ -114,7 +113,7 @@ def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
     if nodes:
         lines += ["", *_nodes(nodes, terminal)]
         shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
-        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal))]
+        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
     return lines
 
 
@@ -196,7 +195,7 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
             group.first["text"],
             _why_refused(group),
             _help(group),
-            _named(group.first["wouldHaveToLeave"]),
+            pods_named(group.first["wouldHaveToLeave"]),
         )
         for group in alike(nodes)
     ]
@@ -224,7 +223,7 @@ def _on_first(group: Alike, text: str) -> str:
     return f"on {group.names[0]}: {text}" if text and len(group.names) > 1 else text
 
 
-def _cards(node: Json, terminal: Terminal) -> list[str]:
+def _cards(node: Json, terminal: Terminal, wide: bool) -> list[str]:
     columns = [
         Column("INDEX", right=True),
         Column("CARD", spare=1),
@@ -235,21 +234,25 @@ def _cards(node: Json, terminal: Terminal) -> list[str]:
     rows = [
         (
             str(cards[0]["index"]) if len(cards) == 1 else f"{len(cards)} cards",
-            cards[0]["uuid"] if len(cards) == 1 else "index " + ", ".join(str(card["index"]) for card in cards),
+            cards[0]["uuid"] if len(cards) == 1 else "index " + spans(card["index"] for card in cards),
             (("fits", "green"),) if cards[0]["fits"] else ((cards[0]["reason"] or "", "yellow"),),
             cards[0]["text"],
-            _named(cards[0]["by"]),
+            pods_named(dict.fromkeys(pod for card in cards for pod in card["by"])),
         )
-        for cards in _same(node["cards"])
+        for cards in _same(node["cards"], wide)
     ]
     return [f"Cards of {terminal.paint(node['node'], 'bold')}:", *table(terminal, columns, rows)]
 
 
-def _same(cards: Iterable[Json]) -> list[list[Json]]:
-    """Return the cards that say the same together, in the order of the first of each."""
+def _same(cards: Iterable[Json], wide: bool) -> list[list[Json]]:
+    """Return the cards that say the same together, in the order of the first of each.
+
+    That other replicas of the same makers hold them is no difference, unless all of it is wanted.
+    """
     groups: dict[object, list[Json]] = {}
     for card in cards:
-        groups.setdefault((card["fits"], card["reason"], card["text"], tuple(card["by"])), []).append(card)
+        by = tuple(card["by"]) if wide else frozenset(map(family, card["by"]))
+        groups.setdefault((card["fits"], card["reason"], card["text"], by), []).append(card)
     return list(groups.values())
 
 
@@ -260,8 +263,3 @@ def _holds(holds: Iterable[Json], terminal: Terminal) -> list[str]:
         for each in holds
     ]
     return table(terminal, columns, rows)
-
-
-def _named(pods: Sequence[str]) -> str:
-    rest = f" +{len(pods) - PODS_NAMED}" if len(pods) > PODS_NAMED else ""
-    return ", ".join(pods[:PODS_NAMED]) + rest

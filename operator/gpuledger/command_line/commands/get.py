@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -25,10 +25,14 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.reports.alike import gathered, nodes_named, title_of
 from gpuledger.reports.cards import amounts_json, report_of_stored
 from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
+
+CROWD = 10
+"""Who holds a card is named, as long as that is no screenful."""
 
 
 @click.command(short_help="A pod's cards, or a card's holders.")
@@ -40,7 +44,7 @@ Json = dict[str, Any]
     shell_complete=completed_names("pod", "card"),
 )
 @namespace_option
-@output_option("table", "json", "yaml")
+@output_option("table", "wide", "json", "yaml")
 @access_options
 def get(
     names: tuple[str, ...],
@@ -52,18 +56,20 @@ def get(
 ) -> None:
     """Show a pod's cards and each container's part of them, or the pods that hold a card.
 
-    A unique prefix of a UUID is enough; "pods" are those of the namespace that hold or wait for cards. Exit status: 0,
-    or 2 after an error or if there is no such pod or card.
+    A unique prefix of a UUID is enough; "pods" are those of the namespace that hold or wait for cards: of many that are
+    alike it shows one, with -o wide each. Exit status: 0, or 2 after an error or if there is no such pod or card.
     """
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         wanted = named_objects(names, ("pod", "card"), all_of=("pod", "card"))
         in_namespace = (namespace or cluster.namespace()) if any(each.kind == "pod" for each in wanted) else ""
         found = [item for each in wanted for item in _found(cluster, each, in_namespace)]
-        if not found and output == "table":
+        if not found and output in ("table", "wide"):
             nobody = f"No pod of namespace {in_namespace} holds or claims a card."
             click.echo(nobody if in_namespace else NO_CARDS, err=True)
         one = wanted[0].name is not None and len(wanted) == 1
-        out.show(found[0] if one else {"items": found}, output, lambda terminal: all_lines(found, terminal), no_color)
+        wide, by_name = output == "wide", any(each.name for each in wanted)
+        data = found[0] if one else {"items": found}
+        out.show(data, output, lambda terminal: all_lines(found, terminal, by_name, wide), no_color)
 
 
 def _found(cluster: ClusterAccess, wanted: Named, namespace: str) -> Iterator[Json]:
@@ -122,20 +128,32 @@ def _pod_json(pod: Json, namespace: str, cards: Iterable[StoredCard]) -> Json:
     }
 
 
-def all_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
-    """Yield what was found, for people, with an empty line between two."""
-    for position, each in enumerate(found):
+def all_lines(found: Sequence[Json], terminal: Terminal, by_name: bool, wide: bool) -> Iterator[str]:
+    """Yield what was found, for people, with an empty line between two.
+
+    Of pods that are alike one is shown, unless they were named or each is wanted.
+    """
+    groups = [[one] for one in found] if by_name or wide else gathered(found, _name, _shown)
+    for position, alike in enumerate(groups):
         yield from [""] * bool(position)
-        yield from lines(each, terminal)
+        yield from card_lines(alike[0], terminal, wide) if "holders" in alike[0] else pod_lines(alike, terminal)
 
 
-def lines(found: Json, terminal: Terminal) -> list[str]:
-    """Return what `card_json` or `pod_json` has found, for people."""
-    return card_lines(found, terminal) if "holders" in found else pod_lines(found, terminal)
+def _name(found: Json) -> str:
+    return f"{found['namespace']}/{found['pod']}" if "pod" in found else str(found["uuid"])
 
 
-def card_lines(card: Json, terminal: Terminal) -> list[str]:
-    """Return what is known of a card, for people."""
+def _shown(found: Json) -> Hashable:
+    """Return what pods that are shown as one have in common: all but the cards on which they have it."""
+    if "pod" not in found:
+        return str(found["uuid"])
+    shares = tuple((each["state"], amounts_of(each), each["exclusive"]) for each in found["shares"])
+    told = tuple((each["container"], each["memoryMiB"], each["cores"]) for each in found["told"])
+    return str(found["phase"]), bool(found["node"]), shares, told, str(found["toldProblem"])
+
+
+def card_lines(card: Json, terminal: Terminal, wide: bool) -> list[str]:
+    """Return what is known of a card, for people; a crowd of holders that are alike is one row, unless wide."""
     state = "green" if card["phase"] == "Ready" else "yellow"
     lines = [
         f"{terminal.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
@@ -146,25 +164,26 @@ def card_lines(card: Json, terminal: Terminal) -> list[str]:
         *_amount_lines(card, terminal),
         *_facts(card, terminal),
     ]
-    lines += _pods_table("held by", card["holders"], terminal)
-    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], terminal)
-    lines += _pods_table("found on it, without room", card["conflictsWith"], terminal)
+    lines += _pods_table("held by", card["holders"], terminal, wide)
+    lines += _pods_table("claimed by, once other pods have left", card["claimedBy"], terminal, wide)
+    lines += _pods_table("found on it, without room", card["conflictsWith"], terminal, wide)
     if not card["holders"]:
         lines += ["", "No pod holds it."]
     return lines
 
 
-def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
-    """Return what a pod has, for people."""
-    where = f"on node {pod['node']}" if pod["node"] else "without a node"
-    lines = [f"{terminal.paint(pod['namespace'] + '/' + pod['pod'], 'bold')}: {pod['phase'] or 'Pending'}, {where}"]
+def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
+    """Return what a pod has, for people; of several that are alike, where they are, and what the first of them has."""
+    pod, names = alike[0], list(map(_name, alike))
+    first, whose = ("", "the pod's") if len(alike) == 1 else (f", of {names[0]}", "its")
+    lines = [f"{terminal.paint(title_of(names), 'bold')}: {pod['phase'] or 'Pending'}, {_where(alike)}"]
     if pod["shares"]:
         columns = [Column("CARD"), Column("INDEX", right=True), Column("STATE"), Column("SHARE", fold=True)]
         rows = [
             (each["card"], str(each["index"]), each["state"], share_text(amounts_of(each), each["exclusive"]))
             for each in pod["shares"]
         ]
-        lines += ["", "In the ledger:", *table(terminal, columns, rows)]
+        lines += ["", f"In the ledger{first}:", *table(terminal, columns, rows)]
     else:
         lines += ["", _why_no_share(pod)]
     if pod["told"]:
@@ -172,7 +191,11 @@ def pod_lines(pod: Json, terminal: Terminal) -> list[str]:
         annotated = [
             (each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]
         ]
-        lines += ["", "In the pod's annotation, by container:", *table(terminal, titles, annotated)]
+        lines += [
+            "",
+            f"In {whose} annotation, by container:",
+            *table(terminal, titles, annotated),
+        ]
     if pod["toldProblem"]:
         lines += ["", terminal.paint(pod["toldProblem"], "yellow")]
     return lines
@@ -188,6 +211,12 @@ def _why_no_share(pod: Json) -> str:
     if pod["told"]:
         return "The ledger has no share of it, and its annotation names cards: `gpuledger audit` says what that means."
     return "The ledger has no share of it: it asks for no card of ours, or `gpuledger audit` names it."
+
+
+def _where(alike: Sequence[Json]) -> str:
+    nodes = [pod["node"] for pod in alike if pod["node"]]
+    one = len(set(nodes)) == 1
+    return f"on node {nodes[0]}" if one else nodes_named(nodes) if nodes else "without a node"
 
 
 def _annotated(pod: Json) -> Json:
@@ -244,22 +273,23 @@ def _facts(card: Json, terminal: Terminal) -> Iterable[str]:
                 yield f"  {'' if position else 'links':<8} {line}"
 
 
-def _pods_table(title: str, pods: Sequence[Json], terminal: Terminal) -> list[str]:
+def _pods_table(title: str, pods: Sequence[Json], terminal: Terminal, wide: bool) -> list[str]:
     if not pods:
         return []
+    cells = [
+        (each.get("state") or each.get("why", ""), str(each.get("priority", "")), _share_of(each)) for each in pods
+    ]
+    named = list(zip(map(_name, pods), cells, strict=True))
+    groups = [[row] for row in named] if wide else gathered(named, lambda row: row[0], lambda row: row[1], CROWD)
+    rows = [(title_of([name for name, _ in alike]), *alike[0][1]) for alike in groups]
     columns = [
         Column("POD"),
         Column("STATE", spare=3),
         Column("PRIORITY", right=True, spare=2),
         Column("SHARE", fold=True),
     ]
-    rows = [
-        (
-            f"{each['namespace']}/{each['pod']}",
-            each.get("state") or each.get("why", ""),
-            str(each.get("priority", "")),
-            share_text(amounts_of(each), each.get("exclusive", False)),
-        )
-        for each in pods
-    ]
     return ["", f"{title[0].upper()}{title[1:]}:", *table(terminal, columns, rows)]
+
+
+def _share_of(found: Json) -> str:
+    return share_text(amounts_of(found), found.get("exclusive", False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,10 +22,14 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
+from gpuledger.reports.alike import FEW, family, nodes_named, title_of
 from gpuledger.reports.record import RecordKind
 from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]
+
+BURST_S = 10.0
+"""What happens to pods of one maker within so long is one row, if it is the same."""
 
 STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": "yellow", "given-up": "yellow"}
 
@@ -55,7 +60,8 @@ def history(
 ) -> None:
     """Show what happened to a pod, a card, a node or all of them, newest last.
 
-    Asks the operator, which has records since it started. Exit status: 0, or 2 after an error.
+    Asks the operator, which has records since it started. What happens to many pods that are alike at one time is one
+    row; -o wide shows each. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
         asked = question(names, kind, limit)
@@ -79,7 +85,7 @@ def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, st
 
 
 def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
-    """Return the records, newest last; with `wide`, the cards and what else there was."""
+    """Return the records, newest last; with `wide`, each of them, the cards and what else there was."""
     records = found["records"]
     if not records:
         return [f"No record matches; the operator has kept {found['kept']} records since it started."]
@@ -93,16 +99,51 @@ def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
     ]
     rows = [
         (
-            clock(each["time"], now),
-            ((each["kind"], STYLES.get(each["kind"], "")),),
-            f"{each['namespace']}/{each['pod']}",
-            each["node"],
-            each["text"],
-            *((_cards(each), _alternatives(each)) if wide else ()),
+            clock(alike[-1]["time"], now),
+            ((alike[-1]["kind"], STYLES.get(alike[-1]["kind"], "")),),
+            title_of(list(map(_pod, alike))),
+            nodes_named(each["node"] for each in alike),
+            alike[-1]["text"],
+            *((_cards(alike[-1]), _alternatives(alike[-1])) if wide else ()),
         )
-        for each in records
+        for alike in ([[each] for each in records] if wide else _bursts(records))
     ]
     return table(terminal, columns, rows)
+
+
+@dataclass(slots=True)
+class Burst:
+    """Records that say the same of pods of one maker, within a short time."""
+
+    places: list[int] = field(default_factory=list)
+    """Where they are among all records."""
+    pods: set[str] = field(default_factory=set)
+
+
+def _bursts(records: Sequence[Json]) -> list[list[Json]]:
+    """Return the records, those of a burst together where the last of them stands."""
+    latest: dict[tuple[str, str, str], Burst] = {}  # all that is shown, but names, nodes and time
+    bursts: list[Burst] = []
+    for place, record in enumerate(records):
+        pod = _pod(record)
+        key = (family(pod), record["kind"], record["text"])
+        burst = latest.get(key)
+        if burst is None or pod in burst.pods or _seconds(records[burst.places[0]], record) > BURST_S:
+            burst = latest[key] = Burst()
+            bursts.append(burst)
+        burst.places.append(place)
+        burst.pods.add(pod)
+    many = [burst.places for burst in bursts if len(burst.pods) > FEW]
+    alone = [[place] for burst in bursts if len(burst.pods) <= FEW for place in burst.places]
+    return [[records[place] for place in places] for places in sorted(many + alone, key=lambda places: places[-1])]
+
+
+def _seconds(first: Json, last: Json) -> float:
+    return (datetime.fromisoformat(last["time"]) - datetime.fromisoformat(first["time"])).total_seconds()
+
+
+def _pod(record: Json) -> str:
+    return f"{record['namespace']}/{record['pod']}"
 
 
 def _cards(record: Json) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.reports.alike import family, gathered, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ MOST_NAMED = 8
 @click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME | nodes | pods]...")
 @click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON file to read; - for standard input.")
 @namespace_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
 @access_options
 @click.pass_context
 def inspect(
@@ -55,7 +56,8 @@ def inspect(
     """Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.
 
     Reads files, which needs no cluster, or objects of the cluster: by name, all Nodes, or all Pods of a namespace.
-    Exit status: 1 if there is a problem, 2 after an error.
+    Those that are read alike are shown once; -o wide shows each. Exit status: 1 if there is a problem, 2 after an
+    error.
     """
     if not names and not files:
         raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME, pod/NAME, nodes or pods")
@@ -73,8 +75,9 @@ def inspect(
 
     if wanted:
         found.extend(_inspected(in_cluster(kubeconfig, context, read), settings))
-    if found or output != "table":
-        out.show(as_json(found), output, lambda terminal: as_lines(found, terminal), no_color, out.NARROWEST)
+    if found or output == "json":
+        wide = output == "wide"
+        out.show(as_json(found), output, lambda terminal: as_lines(found, terminal, wide), no_color, out.NARROWEST)
     else:
         click.echo("Nothing found.", err=True)
     command.exit(1 if has_problems(found) else 0)
@@ -123,14 +126,16 @@ def as_json(found: list[Json]) -> Json:
     return found[0] if len(found) == 1 else {"kind": "List", "items": found}
 
 
-def as_lines(found: Iterable[Json], terminal: Terminal) -> Iterator[str]:
-    """Yield what was understood, object by object."""
-    skipped = []
+def as_lines(found: Iterable[Json], terminal: Terminal, wide: bool = False) -> Iterator[str]:
+    """Yield what was understood, object by object; those that are read alike once, unless each is wanted."""
+    skipped, shown = [], []
     for each in found:
         if each.get("skipped") and not each["problems"]:
             skipped.append(_title(each))
-            continue
-        yield from _shown(each, terminal)
+        else:
+            shown.append(each)
+    for alike in [[each] for each in shown] if wide else gathered(shown, _name, _reading):
+        yield from _shown(alike, terminal)
         yield ""
     if skipped:
         more = f", and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
@@ -142,8 +147,22 @@ def has_problems(found: Iterable[Json]) -> bool:
     return any(each["problems"] for each in found)
 
 
-def _shown(found: Json, terminal: Terminal) -> Iterator[str]:
-    yield from _line(_title(found), terminal, "bold")
+def _name(found: Json) -> str:
+    return "/".join(part for part in (found.get("namespace"), found.get("name")) if part)
+
+
+def _reading(found: Json) -> Hashable:
+    """Return what has to be equal for objects to be shown as one: all but names, and the identity of cards."""
+    import orjson
+
+    gpus = [{**gpu, "uuid": "", "links": sorted(gpu["links"].values())} for gpu in found.get("gpus", ())]
+    alike = {**found, "name": "", "of": family(found.get("of", "")), "gpus": gpus}
+    return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
+
+
+def _shown(alike: Sequence[Json], terminal: Terminal) -> Iterator[str]:
+    found = alike[0]
+    yield from _line(_title(found, list(map(_name, alike))), terminal, "bold")
     if found.get("gpus"):
         yield from _gpus(found["gpus"], terminal)
     if found.get("containers"):
@@ -163,13 +182,13 @@ def _shown(found: Json, terminal: Terminal) -> Iterator[str]:
         yield from _line(f"  problem: {problem}", terminal, "red")
 
 
-def _title(found: Json) -> str:
-    name = "/".join(part for part in (found.get("namespace"), found.get("name")) if part)
-    title = f"{found['kind'] or 'object'} {name}".strip()
+def _title(found: Json, names: Sequence[str] = ()) -> str:
+    kind = found["kind"] or "object"
+    title = title_of(names, f"{kind}s") if len(names) > 1 else f"{kind} {_name(found)}".strip()
     if found["kind"] == "Node":
         title += f": {_cards_of_node(found)}"
     if "of" in found:
-        copies = f", {found['copies']} of them" if found["copies"] != 1 else ""
+        copies = f", {found['copies']} of {'each' if len(names) > 1 else 'them'}" if found["copies"] != 1 else ""
         title += f" ({found['template']} of {found['of']}{copies})"
     return title
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.options import access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
+from gpuledger.reports.alike import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ NARROWEST = 140
 @click.command()
 @settings_option
 @click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
 @access_options
 @click.pass_context
 def migrate(
@@ -46,7 +47,8 @@ def migrate(
     """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
     It takes the settings from the operator's Deployment, unless --settings names a file. Users can write these
-    annotations, so check the output of --dry-run first. Exit status: 1 if a person has to act, 2 after an error.
+    annotations, so check the output of --dry-run first; -o wide has a row for each share, even of pods that are alike.
+    Exit status: 1 if a person has to act, 2 after an error.
     """
     named = named_settings(settings_file, kubeconfig, context)
 
@@ -62,7 +64,8 @@ def migrate(
         return await auditor.migrate(settings.scheduler_names, dry_run)
 
     steps = in_cluster(kubeconfig, context, move)
-    out.show(as_json(steps), output, lambda terminal: as_lines(steps, dry_run, terminal), no_color, NARROWEST)
+    wide = output == "wide"
+    out.show(as_json(steps), output, lambda terminal: as_lines(steps, dry_run, terminal, wide), no_color, NARROWEST)
     command.exit(1 if any(step.why for step in steps) else 0)
 
 
@@ -71,19 +74,29 @@ def as_json(steps: Iterable[Step]) -> list[Json]:
     return [_as_json(step) for step in steps]
 
 
-def as_lines(steps: Sequence[Step], dry_run: bool, terminal: Terminal) -> Iterator[str]:
-    """Yield a table of the steps, and a line that sums up."""
+def as_lines(steps: Sequence[Step], dry_run: bool, terminal: Terminal, wide: bool = False) -> Iterator[str]:
+    """Yield a table of the steps, and a line that sums up; with `wide`, a row even for each of many that are alike."""
     titles = ("POD", "NODE", "FROM", "CARD", "MIB", "CORES", "WHAT HAPPENS")
     done = "would be entered" if dry_run else "entered"
     rows = []
-    for step in steps:
-        share = step.share
-        amounts = (share.uuid, str(share.amounts.memory_mib), str(share.amounts.cores)) if share else ("", "", "")
+    for alike in [[step] for step in steps] if wide else gathered(steps, lambda step: str(step.pod), _shown):
+        step, share = alike[0], alike[0].share
+        amounts = (_cards(alike), str(share.amounts.memory_mib), str(share.amounts.cores)) if share else ("", "", "")
         outcome = ((step.why, "red") if step.why else (done, "green"),)
-        rows.append((str(step.pod), step.node_name, step.source, *amounts, outcome))
+        pods = list(dict.fromkeys(str(each.pod) for each in alike))
+        rows.append((title_of(pods), nodes_named(each.node_name for each in alike), step.source, *amounts, outcome))
     if rows:
         yield from ruled(terminal, [Column(title, fold=title == "WHAT HAPPENS") for title in titles], rows)
     yield _summary(steps, done)
+
+
+def _shown(step: Step) -> Hashable:
+    return step.source, step.why, step.share and (step.share.amounts, step.share.exclusive)
+
+
+def _cards(alike: Sequence[Step]) -> str:
+    uuids = list(dict.fromkeys(step.share.uuid for step in alike if step.share))
+    return uuids[0] if len(uuids) == 1 else f"{len(uuids)} cards"
 
 
 def _summary(steps: Sequence[Step], done: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import access_options, in_cluster, read_settings, settings_option
+from gpuledger.command_line.options import Failed, access_options, in_cluster, read_settings, settings_option
 from gpuledger.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Printing:
 @click.option("--from-cluster", is_flag=True, help="Start from the live cluster's nodes, ledger and waiting pods.")
 @click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Number of nodes to add.")
 @click.option("--like", metavar="NODE", help="Node that the added nodes copy.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json", "csv"]), default="table", show_default=True)
 @access_options
 @click.pass_context
 def simulate(
@@ -134,7 +134,8 @@ def simulate(
     --from-cluster, it starts from the cluster as it is: would this pod fit, and would it with four more nodes
     (--add-nodes 4 --like NODE)? It respects kube-scheduler's conditions on CPU, memory, taints, nodeSelector and
     required node affinity, but not preferences, affinity between pods, spread constraints, volumes, ports and the
-    number of pods. Exit status: 1 if an object can't be read.
+    number of pods. Pods that are alike are one line; -o wide shows each. Exit status: 1 if an object can't be read,
+    2 after an error or if there are no nodes.
     """
     settings = read_settings(settings_file, options["kubeconfig"], options["context"])
     is_trace = bool(options["nodes_file"] or options["pods_file"])
@@ -143,6 +144,8 @@ def simulate(
         raise click.UsageError("give a trace (--nodes FILE --pods FILE), or a scene (-f FILE, --from-cluster)")
     if is_scene and output == "csv":
         raise click.UsageError("-o csv is for traces")
+    if is_trace and output == "wide":
+        raise click.UsageError("-o wide is for Nodes and Pods")
     _check_options(command, is_trace)
     try:
         chosen = _policies(policies, settings)
@@ -153,7 +156,7 @@ def simulate(
         else:
             _place(command, output, settings, next(iter(chosen.values())), options)
     except BadInput as error:
-        raise click.ClickException(str(error)) from error
+        raise Failed(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -294,11 +297,22 @@ def _print(
 # Nodes and Pods.
 
 
+def _no_nodes(given: bool, from_cluster: bool) -> str:
+    if given:
+        return "no node can be used, so there is nowhere to place pods: see the errors above"
+    if from_cluster:
+        return "the cluster has no nodes, and no file has one, so there is nowhere to place pods"
+    return (
+        "no Node was given, so there is nowhere to place pods: add some with -f "
+        "(kubectl get nodes -o yaml > nodes.yaml), or take those of the cluster with --from-cluster"
+    )
+
+
 def _place(command: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.kube_api.reads import KubeReads
     from gpuledger.simulation.live import read_scene
-    from gpuledger.simulation.objects import read_objects
+    from gpuledger.simulation.objects import in_few_lines, read_objects
     from gpuledger.simulation.what_if import Scene, answer
     from gpuledger.simulation.what_if_report import as_json, as_lines
 
@@ -310,15 +324,18 @@ def _place(command: click.Context, output: str, settings: Settings, policy: Poli
     scene = in_cluster(options["kubeconfig"], options["context"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
     found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
-    out.show(
-        as_json(found) if output == "json" else found,
-        output,
-        lambda terminal: as_lines(found, terminal),
-        options["no_color"],
-        out.NARROWEST,
-    )
-    for note in found.notes:
+    if found.has_nodes:
+        out.show(
+            as_json(found) if output == "json" else found,
+            output,
+            lambda terminal: as_lines(found, terminal, output == "wide"),
+            options["no_color"],
+            out.NARROWEST,
+        )
+    for note in in_few_lines(found.notes):
         click.echo(f"note: {note}", err=True)
-    for problem in found.problems:
+    for problem in in_few_lines(found.problems):
         click.echo(f"error: {problem}", err=True)
+    if not found.has_nodes:
+        raise Failed(_no_nodes(bool(scene.nodes), bool(options["from_cluster"])))
     command.exit(1 if found.problems else 0)

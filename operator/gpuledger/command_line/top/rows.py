@@ -13,6 +13,7 @@ from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import CardPhase
+from gpuledger.reports.alike import pods_named
 from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
@@ -164,7 +165,7 @@ def _other_line(other: OtherNode) -> Line:
 def _card_line(report: CardReport) -> Line:
     card, holders = report.card, report.holders
     numa = "" if card.numa_node is None else str(card.numa_node)
-    held_by = ", ".join(str(holder.pod) for holder in holders[:2]) + (f" +{len(holders) - 2}" if holders[2:] else "")
+    held_by = pods_named([str(holder.pod) for holder in holders], most=2)
     extra = (card.model, card.mode, numa, str(report.claims), str(report.conflicts), held_by, report.reason)
     phase = report.phase or CardPhase.PENDING.value
     lead = (card.node_name, str(card.index))

@@ -33,6 +33,7 @@ from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_L
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.work import Work
 from gpuledger.reports.advice import advice
+from gpuledger.reports.alike import pods_named
 from gpuledger.reports.explanation import (
     CardReason,
     Explanation,
@@ -183,7 +184,7 @@ class PodExplainer:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
             card, claim = claims[0]
-            pods = ", ".join(self._leaving(uid)) or "pods that kube-scheduler evicts"
+            pods = pods_named(self._leaving(uid)) or "pods that kube-scheduler evicts"
             cards = "1 card" if len(claims) == 1 else f"{len(claims)} cards"
             text = f"waits for {pods} to leave {cards} of {card.node_name}, until {claim.holder.deadline} at the latest"
             return PodState.BEING_FREED, text

@@ -137,4 +137,4 @@ def test_inspect_and_simulate_say_the_same() -> None:
     other = {**wrong, "metadata": {**wrong["metadata"], "name": "q", "uid": "v"}}
     scene = Scene(pods=[Given("f.yaml", {"kind": "Pod", **each}) for each in (wrong, other)])
     found = answer(scene, DIALECTS, Policy(nodes=Preference.BINPACK, cards=Preference.BINPACK))
-    assert [note for note in found.notes if "f.yaml" in note] == [f"f.yaml: Pod n/p: {text}" for text in texts(wrong)]
+    assert [str(note) for note in found.notes] == [f"f.yaml: Pod n/p: {text}" for text in texts(wrong)]
