@@ -6,6 +6,7 @@ import { el, memoryOf, number, percent, plural } from "./dom.js";
 
 const SMALL_FROM = 40; // nodes: more than this are drawn small
 const NARROW_PX = 560;
+const TOUCH = matchMedia("(pointer: coarse)"); // cells for a finger: fewer tiles in a line, and higher ones
 const MARGIN_LINES = 2; // beyond the edges, so that a little scrolling shows no gaps
 const HIGHLIGHT_MS = 2000;
 
@@ -58,8 +59,9 @@ export class CardMap {
     const width = this.canvas.clientWidth;
     const small = this.view === "small" || (this.view === "auto" && this.names.length > SMALL_FROM);
     const narrow = width < NARROW_PX;
-    const columns = small ? Math.max(1, Math.floor(width / (narrow ? 160 : 184))) : 1;
-    const height = small ? 56 : narrow ? 76 : 54;
+    const finger = TOUCH.matches;
+    const columns = small ? Math.max(1, Math.floor(width / (finger ? 320 : narrow ? 160 : 184))) : 1;
+    const height = small ? (finger ? 66 : 56) : narrow ? 76 : 54;
     return { small, narrow, columns, height, width: width / columns };
   }
 
