@@ -33,20 +33,26 @@ export class CardMap {
   show(names, words) {
     this.names = names;
     this.places = new Map(names.map((name, place) => [name, place]));
+    if (words.join(" ") !== this.words.join(" ")) this.look += 1; // a change of a node is in its stamp
     this.words = words;
-    this.look += 1;
-    if (!this.active || !this.places.has(this.active.node)) this.active = names.length ? { node: names[0], position: 0 } : null;
+    if (!this.active || !this.places.has(this.active.node)) {
+      this.active = names.length ? { node: names[0], position: 0 } : null;
+      this.look += 1;
+    }
     this.later();
   }
 
   redraw() { this.look += 1; this.later(); }
 
+  /** Let a node's tile be drawn anew, if it is in sight. */
+  forget(name) { const known = this.tiles.get(name); if (known) known.drawn = ""; }
+
   highlight(uuids) {
     const until = Date.now() + HIGHLIGHT_MS;
     for (const uuid of uuids) this.changed.set(uuid, until);
     if (uuids.size) setTimeout(() => {
-      for (const [uuid, end] of this.changed) if (end <= Date.now()) this.changed.delete(uuid);
-      this.redraw();
+      for (const [uuid, end] of this.changed) if (end <= Date.now()) { this.changed.delete(uuid); this.forget(this.cluster.cards.get(uuid)?.node); }
+      this.later();
     }, HIGHLIGHT_MS + 50);
   }
 
