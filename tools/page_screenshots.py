@@ -27,6 +27,8 @@ from gpuledger.controller.web.view_server import ViewServer  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 NARROW = (360, 780)
 WIDE = (1280, 720)
+LOW = (1280, 620)
+"""As high as a card's details need: this picture is the first that readers of README.md see."""
 
 
 def chromium() -> str | None:
@@ -100,23 +102,25 @@ async def take_all(browser: Browser) -> None:
         await shoot(page, "unhealthy")
     async with opened(browser, large(), WIDE) as page:
         await shoot(page, "large")
-    async with opened(browser, demo(), NARROW) as page:
+    async with opened(browser, demo(), NARROW, has_touch=True, is_mobile=True) as page:
         await shoot(page, "narrow")
 
 
 async def take_live(browser: Browser, address: str) -> None:
     """Take the pictures of a real cluster."""
     for scheme in ("light", "dark"):
-        page = await browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme=scheme)
+        page = await browser.new_page(viewport={"width": LOW[0], "height": LOW[1]}, color_scheme=scheme)
         await page.goto(address)
         await page.wait_for_selector("#state[data-kind=live]")
         if scheme == "dark":
+            await page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
             await page.click("#tab-history")
             await page.wait_for_selector("#history li")
             await shoot(page, "dark")
             continue
         await page.click('.card[aria-label^="GPU 0 of gpu-node-1:"]')
         await shoot(page, "demo")
+        await page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
         await page.click("#tab-waiting")
         await page.click(".pod:first-child")
         await page.wait_for_selector("#details details")

@@ -11,6 +11,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -54,17 +55,22 @@ def shown(command: str, columns: int) -> str:
     return read.decode().replace("\r\n", "\n")
 
 
-def main() -> None:
-    """Draw the commands of the command line below each other."""
-    target, columns, *commands = sys.argv[1:]
+def draw(target: Path, columns: int, commands: Sequence[str]) -> None:
+    """Draw commands and what they print below each other."""
     with open(os.devnull, "w") as nowhere:
-        console = Console(record=True, width=int(columns), file=nowhere, force_terminal=True, color_system="truecolor")
+        console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor")
         for number, command in enumerate(commands):
             console.print(Text(("\n" if number else "") + f"$ {command}", style="bold"))
-            console.print(Text.from_ansi(shown(command, int(columns)).rstrip("\n")), soft_wrap=True)
-        picture = console.export_svg(title="kubectl gpuledger", theme=MONOKAI, unique_id=Path(target).stem)
+            console.print(Text.from_ansi(shown(command, columns).rstrip("\n")), soft_wrap=True)
+        picture = console.export_svg(title="kubectl gpuledger", theme=MONOKAI, unique_id=target.stem)
     picture = RUN.sub(_in_pieces, FONT.sub("", picture))
-    Path(target).write_text(picture.replace("Fira Code, monospace", "monospace"))
+    target.write_text(picture.replace("Fira Code, monospace", "monospace"))
+
+
+def main() -> None:
+    """Draw the commands of the command line."""
+    target, columns, *commands = sys.argv[1:]
+    draw(Path(target), int(columns), commands)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,17 @@ async def problems(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("width", [1280, 320])
 async def test_every_part_of_the_page_can_be_used_by_everybody(
     browser: Browser, scheme: Literal["light", "dark"], width: int
 ) -> None:
+    touch = width < 400
     page = await browser.new_page(
-        color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+        color_scheme=scheme,
+        viewport={"width": width, "height": 800},
+        reduced_motion="reduce",
+        has_touch=touch,
+        is_mobile=touch,
     )
     async with served(broken()) as address:
         await page.goto(address)

@@ -6,6 +6,7 @@ import { el, memoryOf, number, percent, plural } from "./dom.js";
 
 const SMALL_FROM = 40; // nodes: more than this are drawn small
 const NARROW_PX = 560;
+const TOUCH = matchMedia("(pointer: coarse)"); // cells for a finger: fewer tiles in a line, and higher ones
 const MARGIN_LINES = 2; // beyond the edges, so that a little scrolling shows no gaps
 const HIGHLIGHT_MS = 2000;
 
@@ -32,20 +33,26 @@ export class CardMap {
   show(names, words) {
     this.names = names;
     this.places = new Map(names.map((name, place) => [name, place]));
+    if (words.join(" ") !== this.words.join(" ")) this.look += 1; // a change of a node is in its stamp
     this.words = words;
-    this.look += 1;
-    if (!this.active || !this.places.has(this.active.node)) this.active = names.length ? { node: names[0], position: 0 } : null;
+    if (!this.active || !this.places.has(this.active.node)) {
+      this.active = names.length ? { node: names[0], position: 0 } : null;
+      this.look += 1;
+    }
     this.later();
   }
 
   redraw() { this.look += 1; this.later(); }
 
+  /** Let a node's tile be drawn anew, if it is in sight. */
+  forget(name) { const known = this.tiles.get(name); if (known) known.drawn = ""; }
+
   highlight(uuids) {
     const until = Date.now() + HIGHLIGHT_MS;
     for (const uuid of uuids) this.changed.set(uuid, until);
     if (uuids.size) setTimeout(() => {
-      for (const [uuid, end] of this.changed) if (end <= Date.now()) this.changed.delete(uuid);
-      this.redraw();
+      for (const [uuid, end] of this.changed) if (end <= Date.now()) { this.changed.delete(uuid); this.forget(this.cluster.cards.get(uuid)?.node); }
+      this.later();
     }, HIGHLIGHT_MS + 50);
   }
 
@@ -58,8 +65,9 @@ export class CardMap {
     const width = this.canvas.clientWidth;
     const small = this.view === "small" || (this.view === "auto" && this.names.length > SMALL_FROM);
     const narrow = width < NARROW_PX;
-    const columns = small ? Math.max(1, Math.floor(width / (narrow ? 160 : 184))) : 1;
-    const height = small ? 56 : narrow ? 76 : 54;
+    const finger = TOUCH.matches;
+    const columns = small ? Math.max(1, Math.floor(width / (finger ? 320 : narrow ? 160 : 184))) : 1;
+    const height = small ? (finger ? 66 : 56) : narrow ? 76 : 54;
     return { small, narrow, columns, height, width: width / columns };
   }
 

@@ -104,16 +104,15 @@ function filterBy(text) {
 function drawTotals() {
   const { used, capacity, phases, cards } = cluster.totals;
   const counts = Object.values(PHASES).map(({ word, mark }) => [word, mark, phases.get(word) ?? 0]).filter(([, , many]) => many);
-  const lost = cluster.waiting.length;
   const content = [
     total("Memory", memoryOf(used.memoryMiB, capacity.memoryMiB), used.memoryMiB, capacity.memoryMiB),
     total("Cores", percent(used.cores, capacity.cores), used.cores, capacity.cores),
     total("Slots", `${number(used.number)} of ${number(capacity.number)}`, used.number, capacity.number),
-    el("div", {}, el("dt", { text: plural(cluster.nodes.size, "node") }), el("dd", { text: plural(cards, "card") }),
+    el("div", {}, el("dt", { text: "Waiting" }), el("dd", {}, el("button", { type: "button", class: "link", "data-key": "waiting", text: plural(cluster.waiting.length, "pod"), on: { click: () => panel.showWaiting() } }))),
+    el("div", { class: "phases" }, el("dt", { text: plural(cluster.nodes.size, "node") }), el("dd", { text: plural(cards, "card") }),
       el("dd", { class: "small" }, counts.map(([word, mark, many]) => el("span", { class: `is-${word}` }, mark ? el("span", { class: "mark", "aria-hidden": "true", text: mark }) : null, `${number(many)} ${word}`)))),
-    el("div", {}, el("dt", { text: "Waiting" }), el("dd", { text: plural(lost, "pod") })),
   ];
-  byId("totals").replaceChildren(...content);
+  refill(byId("totals"), content);
 }
 
 function total(label, text, used, capacity) {
@@ -135,7 +134,7 @@ function drawLegend() {
   }
   const { phases, alone } = cluster.totals; // only letters that are on the map
   const marks = Object.values(PHASES).filter(({ mark, word }) => mark && phases.has(word)).map(({ mark, word }) => [mark, word]);
-  refill(byId("legend"), entries, el("span", { class: "marks" }, marks.map(([mark, word]) => el("span", { class: "entry" }, el("span", { class: "mark", text: mark }), word)),
+  refill(byId("legend"), entries, el("span", { class: "marks" }, marks.map(([mark, word]) => el("span", { class: "entry phase" }, el("span", { class: "mark", text: mark }), word)),
     alone ? el("span", { class: "entry" }, el("span", { class: "swatch alone", "aria-hidden": "true" }), "one pod alone (A)") : null));
 }
 
@@ -200,7 +199,14 @@ byId("colour").addEventListener("change", () => { map.colour = byId("colour").va
 byId("sort").addEventListener("change", () => { byId("map").scrollTop = 0; arrange(); });
 byId("view").addEventListener("change", () => { map.view = byId("view").value; byId("map").scrollTop = 0; arrange(); });
 byId("retry").addEventListener("click", () => feed.retryNow());
-document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); (document.querySelector(".card[tabindex='0']") ?? byId("map")).focus(); });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); toMap(); });
+byId("to-map").addEventListener("click", toMap);
+
+function toMap() {
+  const place = document.querySelector(".card[tabindex='0']") ?? byId("map");
+  place.scrollIntoView({ block: "center" });
+  place.focus({ preventScroll: true });
+}
 
 const THEMES = ["auto", "light", "dark"];
 function setTheme(theme) {

@@ -29,7 +29,7 @@ export class Panel {
       byId(each).hidden = each !== name;
     }
     this.tab = name;
-    if (focus) byId(`tab-${name}`).focus();
+    if (focus) byId(`tab-${name}`).focus({ preventScroll: true });
     if (name === "history") this.loadHistory();
   }
 
@@ -81,6 +81,12 @@ export class Panel {
     }
   }
 
+  showWaiting() {
+    this.open("waiting", true);
+    this.arrive(false);
+  }
+
+  /** Bring the panel into sight: on a narrow screen it is below the map. */
   arrive(focus) {
     const panel = byId("details");
     if (focus) panel.querySelector(".title")?.focus({ preventScroll: true });

@@ -28,12 +28,12 @@ export class CardTable {
     const pages = Math.max(1, Math.ceil(cards.length / PAGE));
     this.page = Math.min(this.page, pages - 1);
     const shown = cards.slice(this.page * PAGE, (this.page + 1) * PAGE);
-    const heads = ["Node", "GPU", "Model", "Phase", "Memory used, MiB", "of", "Cores, %", "Slots", "Pods"];
+    const heads = ["Node", "GPU", "Phase", "Memory used, MiB", "of", "Cores, %", "Slots", "Model", "Pods"];
     refill(this.place,
       el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cards as a table" },
         el("table", {},
           el("caption", { class: "hidden", text: "Cards, in the order and with the filter chosen above" }),
-          el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place >= 4 && place < 8 ? "figure" : null, text: head })))),
+          el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place >= 3 && place < 7 ? "figure" : null, text: head })))),
           el("tbody", {}, shown.map((card) => this.row(card))))),
       pages > 1 && el("p", { class: "pages" },
         this.turn("Previous", -1, this.page === 0), el("span", { text: `Page ${this.page + 1} of ${pages}` }), this.turn("Next", 1, this.page === pages - 1)));
@@ -44,12 +44,12 @@ export class CardTable {
     return el("tr", { class: `is-${phase.word.replaceAll(" ", "-")}` },
       el("th", { scope: "row", text: card.node }),
       el("td", {}, el("button", { type: "button", class: "link", "data-key": card.uuid, "aria-label": `GPU ${card.index} of ${card.node}: details`, text: String(card.index), on: { click: () => this.choose(card, true) } })),
-      el("td", { text: card.model }),
       el("td", {}, phase.mark ? el("span", { class: "mark", "aria-hidden": "true", text: phase.mark }) : null, phase.word),
       el("td", { class: "figure", text: number(card.used.memoryMiB) }),
       el("td", { class: "figure", text: number(card.capacity.memoryMiB) }),
       el("td", { class: "figure", text: String(card.used.cores) }),
       el("td", { class: "figure", text: `${card.used.number} of ${card.capacity.number}` }),
+      el("td", { text: card.model }),
       el("td", { text: card.holders.map(podOf).join(", ") + (isAlone(card) ? " (alone)" : "") }));
   }
 
