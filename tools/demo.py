@@ -156,8 +156,8 @@ class Demo:
         """Tell how to look around, and stay until interrupted."""
         self._screen.section(
             "All of it runs until Ctrl-C.",
-            "The control plane is real, with all its controllers. Nodes, GPUs and containers are simulated: README.md lists",
-            "what that means. In another terminal:",
+            "The control plane is real, with all controllers. Nodes, GPUs and containers are simulated (README.md).",
+            "In another terminal:",
         )
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",

@@ -1,4 +1,4 @@
-"""The control plane of the demo behaves like a cluster: all controllers run, and pods live as their containers would."""
+"""The demo's control plane behaves like a cluster: all controllers run, and pods live as their containers would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 NODES = ("gpu-node-1", "gpu-node-2", "gpu-node-3")
 SIDECAR = {"name": "proxy", "image": "none", "restartPolicy": "Always"}
-IGNORES_EVICTIONS = {
+IGNORES_EVICTIONS: Json = {
     "podFailurePolicy": {
         "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     },
@@ -83,7 +83,9 @@ def wait_for_end(demo: Cluster, name: str) -> str:
 
 def test_the_pods_of_a_stateful_set_become_ready_one_after_the_other(demo: Cluster) -> None:
     first = {"name": "first", "image": "none", "command": ["sleep", "1"]}
-    pods = template("db", schedulerName="gpuledger", initContainers=[first, SIDECAR], containers=[container({MEMORY: 1})])
+    pods = template(
+        "db", schedulerName="gpuledger", initContainers=[first, SIDECAR], containers=[container({MEMORY: 1})]
+    )
     apply(demo, workload("StatefulSet", "db", pods, replicas=2, serviceName="db"))
     demo.plane.kubectl("rollout", "status", "statefulset/db", f"--timeout={DEADLINE_S:g}s")
     zero, one = pods_of(demo, "db")["db-0"], pods_of(demo, "db")["db-1"]
@@ -94,3 +96,69 @@ def test_the_pods_of_a_stateful_set_become_ready_one_after_the_other(demo: Clust
     ]
     (became_ready,) = (c["lastTransitionTime"] for c in zero["status"]["conditions"] if c["type"] == "Ready")
     assert zero["metadata"]["creationTimestamp"] < became_ready <= one["metadata"]["creationTimestamp"]
+
+
+def test_a_daemon_set_and_a_deployment_get_their_pods_without_our_scheduler(demo: Cluster) -> None:
+    web = workload("Deployment", "web", template("web"), replicas=2)
+    apply(demo, workload("DaemonSet", "exporter", template("exporter")), web)
+    for name in ("daemonset/exporter", "deployment/web"):
+        demo.plane.kubectl("rollout", "status", name, f"--timeout={DEADLINE_S:g}s")
+    assert sorted(each["spec"]["nodeName"] for each in pods_of(demo, "exporter").values()) == sorted(NODES)
+    assert len(pods_of(demo, "web")) == 2
+
+
+def test_a_cron_job_makes_jobs(demo: Cluster) -> None:
+    nightly = job("nightly", "true")
+    spec = {"schedule": "* * * * *", "jobTemplate": {"spec": nightly["spec"]}}
+    apply(demo, {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}, "spec": spec})
+    long_ago = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    missed = json.dumps({"status": {"lastScheduleTime": long_ago}})  # need not wait for the next full minute
+    demo.plane.kubectl("patch", "cronjob", "nightly", "--subresource=status", "--type=merge", "-p", missed)
+    demo.wait(
+        lambda: bool(status(demo, "cronjob", "nightly").get("lastSuccessfulTime")), "a Job of nightly has ended well"
+    )
+
+
+def test_a_job_ends_when_its_command_would_and_its_sidecar_with_it(demo: Cluster) -> None:
+    apply(demo, job("short", "sleep", "1", init=(SIDECAR,)))
+    assert wait_for_end(demo, "short") == "Complete"
+    assert status(demo, "job", "short")["succeeded"] == 1
+
+
+def test_a_job_whose_command_fails_has_failed(demo: Cluster) -> None:
+    apply(demo, job("broken", "false", backoffLimit=0))
+    assert wait_for_end(demo, "broken") == "Failed"
+    assert status(demo, "job", "broken")["failed"] == 1
+
+
+def test_a_job_whose_pod_is_deleted_or_evicted_tries_again(demo: Cluster) -> None:
+    """A deletion counts as a failure; an eviction need not, as the API server's reason for it stays with the pod."""
+    apply(demo, job("deleted", "sleep", "infinity"), job("evicted", "sleep", "infinity", **IGNORES_EVICTIONS))
+    for name in ("deleted", "evicted"):
+        demo.plane.kubectl("wait", "job", name, "--for=jsonpath={.status.ready}=1", f"--timeout={DEADLINE_S:g}s")
+    before = pods_of(demo, "deleted").keys() | pods_of(demo, "evicted").keys()
+    (victim,), (other_victim,) = pods_of(demo, "deleted"), pods_of(demo, "evicted")
+    demo.plane.kubectl("delete", "pod", victim, "--wait=false")
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": other_victim, "namespace": "default"},
+    }
+    demo.request("POST", f"/api/v1/namespaces/default/pods/{other_victim}/eviction", eviction)
+    demo.wait(
+        lambda: all(
+            [p["status"]["phase"] for name, p in pods_of(demo, app).items() if name not in before] == ["Running"]
+            for app in ("deleted", "evicted")
+        ),
+        "another pod of each Job runs",
+    )
+    assert status(demo, "job", "deleted")["failed"] == 1
+    assert not status(demo, "job", "evicted").get("failed")
+
+
+def test_who_asks_for_logs_is_told_that_the_node_is_simulated(demo: Cluster) -> None:
+    demo.plane.kubectl("run", "talks", "--image=none", "--labels=app=talks", "--", "echo", "hello")
+    demo.wait(lambda: bool(pods_of(demo, "talks")["talks"]["status"].get("startTime")), "the pod was taken up")
+    node = pods_of(demo, "talks")["talks"]["spec"]["nodeName"]
+    with pytest.raises(ControlPlaneError, match=f"{node}-is-simulated"):
+        demo.plane.kubectl("logs", "talks")
