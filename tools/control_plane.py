@@ -11,7 +11,7 @@ Nothing stays behind. Every program is killed by the kernel as soon as the threa
 whatever ended it (see child_process.py); so start from a thread that lives as long as the control plane should. After a
 SIGKILL, the temporary directory stays until the next start removes it.
 
-`python tools/control_plane.py` runs one until Ctrl-C.
+`python tools/control_plane.py` runs one until Ctrl-C, with every usual controller.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ CONTROLLERS_OF_REAL_NODES = (
     "root-ca-certificate-publisher-controller",
     "taint-eviction-controller",
 )
+EVERY_CONTROLLER = ("*", "-node-lifecycle-controller")
+"""All that run by default, but the one that takes nodes without heartbeats for dead: simulated nodes have none."""
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -195,6 +197,7 @@ class ControlPlane:
         json_storage: bool = False,
         nodes: Sequence[str] = (),
         pod_network: bool = False,
+        every_controller: bool = False,
     ) -> None:
         """Make one that is not started.
 
@@ -203,8 +206,13 @@ class ControlPlane:
         local_node.py). With them, pods get service accounts and reach the API server under the usual variables, as
         long as they use the node's network; DaemonSets are followed, and nodes that fall silent become not ready. With
         `pod_network`, pods have networks of their own; this thread must be in one of pod_network.own_network().
+
+        With `every_controller`, kube-controller-manager runs what it runs in any cluster, as far as simulated nodes
+        allow. Without, it runs what most tests need.
         """
         self._durable, self._json_storage = durable, json_storage
+        controllers = EVERY_CONTROLLER if every_controller else CONTROLLERS
+        self._controllers = (*controllers, *(CONTROLLERS_OF_REAL_NODES if nodes else ()))
         self._node_tokens = {name: secrets.token_hex(16) for name in nodes}
         # The first address of the range of services is where pods look for the API server. Any address that begins
         # with 127 is on the loopback interface, so there it can listen itself, and needs no kube-proxy.
@@ -222,9 +230,15 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def run(cls, durable: bool = False, nodes: Sequence[str] = (), pod_network: bool = False) -> Iterator[ControlPlane]:
+    def run(
+        cls,
+        durable: bool = False,
+        nodes: Sequence[str] = (),
+        pod_network: bool = False,
+        every_controller: bool = False,
+    ) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
-        plane = cls(durable, nodes=nodes, pod_network=pod_network)
+        plane = cls(durable, nodes=nodes, pod_network=pod_network, every_controller=every_controller)
         plane.start()
         try:
             yield plane
@@ -613,13 +627,12 @@ class ControlPlane:
     def _start_controller_manager(self) -> None:
         kubeconfig = self.directory / "kube-controller-manager.kubeconfig"
         self._write_kubeconfig(kubeconfig, self._controller_manager_token)
-        controllers = CONTROLLERS + (CONTROLLERS_OF_REAL_NODES if self._node_tokens else ())
         manager = self._spawn(
             "kube-controller-manager",
             [
                 str(self._binaries / "kube-controller-manager"),
                 f"--kubeconfig={kubeconfig}",
-                f"--controllers={','.join(controllers)}",
+                f"--controllers={','.join(self._controllers)}",
                 f"--root-ca-file={self._serving_certificate}",
                 "--leader-elect=false",
                 "--secure-port=0",
@@ -741,7 +754,7 @@ def _locked_directory(path: Path, operation: int) -> Iterator[int]:
 
 
 def _run_until_interrupted() -> None:
-    with ControlPlane.run() as plane:
+    with ControlPlane.run(every_controller=True) as plane:
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
         print(f"# logs: {plane.directory / 'logs'}; Ctrl-C stops everything", file=sys.stderr, flush=True)
         while True:

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from control_plane import ControlPlane, ControlPlaneError, free_port
+from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port
 from installation import REPOSITORY, USER, Installation
 
 EXAMPLES = REPOSITORY / "examples"
@@ -35,6 +35,8 @@ WIDTH = 156
 NARROW_PODS = "custom-columns=NAME:.metadata.name,STATUS:.status.phase,NODE:.spec.nodeName"
 NARROW_CARDS = "custom-columns=CARD:.spec.index,MIB:.status.used.memoryMiB,CORES:.status.used.cores,PODS:.status.pods"
 """kubectl's own columns of the ledger need 156; on a narrower terminal these are shown instead."""
+
+JOB_COLUMNS = "JOB:.metadata.name,ACTIVE:.status.active,FAILED:.status.failed"
 
 PROGRAMS = str(Path(sys.executable).parent)
 """Where gpuledger is, and its plugin for kubectl."""
@@ -101,8 +103,9 @@ class Screen:
 class Demo:
     """The story, in the order in which it is told."""
 
-    def __init__(self, plane: ControlPlane, screen: Screen) -> None:
+    def __init__(self, plane: ControlPlane, screen: Screen, default_scheduler: ManagedProcess) -> None:
         self._plane = plane
+        self._default_scheduler = default_scheduler
         self._screen = screen
         self._product = Installation(plane, {"view_port": free_port()})
         self._audit_begin = 0
@@ -113,7 +116,7 @@ class Demo:
             self._product.install()
         with self._screen.step("the operator has read the ledger"):
             self._product.start_operator()
-        with self._screen.step("kube-scheduler, with the operator as its extender"):
+        with self._screen.step("kube-scheduler for GPU pods, with the operator as its extender"):
             self._product.start_scheduler()
         with self._screen.step(f"{NODES} simulated nodes: {NODES * CARDS_PER_NODE} cards in the ledger"):
             arguments = ("--count", NODES, "--gpus", CARDS_PER_NODE, "--model", MODEL)
@@ -151,7 +154,11 @@ class Demo:
 
     def stay(self) -> None:
         """Tell how to look around, and stay until interrupted."""
-        self._screen.section("All of it runs until Ctrl-C. In another terminal:")
+        self._screen.section(
+            "All of it runs until Ctrl-C.",
+            "The control plane is real, with all controllers. Nodes, GPUs and containers are simulated (README.md).",
+            "In another terminal:",
+        )
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
             f'export PATH={shlex.quote(str(ensure_binaries()))}:{shlex.quote(PROGRAMS)}:"$PATH"',
@@ -161,7 +168,8 @@ class Demo:
             "kubectl explain gpua.status.holders                  # what its fields mean",
             "kubectl describe pod too-large                       # why a pod waits",
             "kubectl delete pod render                            # its two cards are free at once",
-            "kubectl get gpua -l gpuledger.dev/node=gpu-node-2    # free again once the training has ended",
+            "kubectl get pods -l job-name=train                   # another one comes for the one that was killed",
+            "kubectl get gpua -l gpuledger.dev/node=gpu-node-3    # free again once the training has ended",
         ):
             self._screen.line(f"  {line}", "cyan")
         self._screen.line(f"Logs are in {self._plane.directory / 'logs'}")
@@ -210,14 +218,21 @@ class Demo:
         self._run("kubectl get pod urgent -o wide")
         path = "{range .items[*]}{.involvedObject.name}: {.message}{end}"
         self._run(f"kubectl get events --field-selector reason=Preempted -o jsonpath='{path}'")
+        self._screen.section(
+            "It was killed: its Job counts a failure, and makes another pod after ten seconds, which waits."
+        )
+        self._run(f"kubectl get job train -o custom-columns={JOB_COLUMNS}")
 
     def _urgent_pod_waits(self) -> list[str]:
-        """Return what is missing until the pod runs and its victim was told why."""
+        """Return what is missing until the pod runs, its victim was told why, and the victim's Job knows."""
         found = json.loads(self._plane.kubectl("get", "pod", "urgent", "-o", "json"))
         told = self._plane.kubectl("get", "events", "--field-selector", "reason=Preempted", "-o", "name")
         if found["status"]["phase"] != "Running":
             return ["pod urgent does not run"]
-        return [] if told else ["nobody was told to leave"]
+        if not told:
+            return ["nobody was told to leave"]
+        failed = self._plane.kubectl("get", "job", "train", "-o", "jsonpath={.status.failed}")
+        return [] if failed else ["Job train has not noticed that a pod of it was killed"]
 
     def _show_views(self) -> None:
         """Show the ledger as people look at it every day."""
@@ -270,7 +285,7 @@ class Demo:
 
     def _ensure_alive(self) -> None:
         self._plane.ensure_alive()
-        for process in (self._product.operator, self._product.scheduler):
+        for process in (self._default_scheduler, self._product.operator, self._product.scheduler):
             if process and not process.alive:
                 words = "\n".join(self._last_words())
                 raise DemoError(f"{process.name} has ended with status {process.returncode}.\n{words}")
@@ -306,12 +321,13 @@ def main() -> int:
     screen, settled = Screen(), False
     try:
         ensure_binaries()  # its progress is its own
-        plane = ControlPlane()
+        plane = ControlPlane(every_controller=True)
         with contextlib.ExitStack() as stack:
-            with screen.step("etcd, kube-apiserver, kube-controller-manager on this machine"):
+            with screen.step("a control plane: etcd, API server, controllers, kube-scheduler"):
                 plane.start()
                 stack.callback(plane.stop)
-            demo = Demo(plane, screen)
+                scheduler = plane.start_default_scheduler()
+            demo = Demo(plane, screen, scheduler)
             demo.set_up()
             demo.apply_examples()
             demo.show()

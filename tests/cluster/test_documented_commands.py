@@ -52,7 +52,8 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Yield a shell beside a control plane of its own, with the examples' pods on the demo's nodes."""
-    with ControlPlane.run() as plane:
+    with ControlPlane.run(every_controller=True) as plane:
+        plane.start_default_scheduler()
         installation = Installation(plane, {"view_port": free_port()})
         installation.start()
         installation.fake_nodes("--count", "3", "--gpus", "8", stay=True)

@@ -22,7 +22,7 @@ from effort import times
 from faults.kinds import Hold, HoldEvents
 from faults.proxy import Proxy
 from faults.requests import FOLLOWED, Match, watching
-from gpuledger.agent.fake_nodes import FakeKubelet
+from gpuledger.agent.fake_kubelet import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
 from installation import NO_KUBELET, USER, Installation
 
@@ -74,7 +74,7 @@ class Kubelet(FakeKubelet):
                     for pod in page:
                         leaving = pod["metadata"].get("deletionTimestamp")
                         if not (leaving and pod["metadata"]["name"] in self.stubborn):
-                            await self._play(pod)
+                            await self.play(pod)
                 await asyncio.sleep(0.1)
         finally:
             await client.close()

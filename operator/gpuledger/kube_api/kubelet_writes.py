@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.reads import NODES, pods_in
-from gpuledger.kube_api.writes import MERGE_PATCH
+from gpuledger.kube_api.writes import MERGE_PATCH, STRATEGIC_PATCH
 from gpuledger.model.errors import Conflict
 
 
@@ -26,12 +26,14 @@ class KubeletWrites:
             await self._client.request("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)
 
     async def set_pod_status(self, pod: Json, status: Json) -> None:
-        """Change a pod's status. Raises NotFound, Conflict."""
-        await self._client.request("PATCH", f"{_path(pod)}/status", {"status": status}, content_type=MERGE_PATCH)
+        """Change a pod's status; other conditions stay. Raises NotFound, Conflict: it is another pod now."""
+        change = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        await self._client.request("PATCH", f"{_path(pod)}/status", change, content_type=STRATEGIC_PATCH)
 
     async def remove_pod(self, pod: Json) -> None:
-        """Have a pod go at once: it has ended. Raises NotFound, Conflict."""
-        await self._client.request("DELETE", _path(pod), {"gracePeriodSeconds": 0})
+        """Have a pod go at once: it has ended. Raises NotFound, Conflict: it is another pod now."""
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        await self._client.request("DELETE", _path(pod), options)
 
 
 def _path(pod: Json) -> str:

@@ -24,7 +24,9 @@ from gpuledger.model.errors import BadInput
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
 @click.option("--slots", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
 @click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
-@click.option("--run-pods", is_flag=True, help="Keep running, and act as the kubelet for the pods on these nodes.")
+@click.option(
+    "--run-pods", is_flag=True, help="Keep running, and report on the pods there as a kubelet would. No container runs."
+)
 @click.option("--list-models", is_flag=True, help="List the models and exit.")
 def fake_nodes(
     settings_file: Path | None,
