@@ -16,6 +16,7 @@ GROUPS = {  # file -> group
     # An API server without gpuledger.
     "cluster/test_crd_invariants.py": "cluster/cards",
     "cluster/test_fake_rules.py": "cluster/cards",
+    "cluster/test_kubectl_habits.py": "cluster/cards",
 }
 BEGIN = (  # the longest first: whoever comes last has nobody to share the work with
     "node/test_as_pods.py",

@@ -87,7 +87,8 @@ def fields() -> str:
         _plain(schema["description"]),
         "",
         f"`{definition['spec']['group']}/{version['name']}`, one object per card and not in a namespace;",
-        f"`kubectl get {names['plural']}`, in short `kubectl get {names['shortNames'][0]}`.",
+        f"`kubectl get {names['plural']}`, in short `kubectl get {names['shortNames'][0]}`; its category is",
+        f"`{names['categories'][0]}`, so `kubectl get {names['categories'][0]}` lists the cards, too.",
     ]
     for part in ("spec", "status"):
         branch = schema["properties"][part]

@@ -3,6 +3,7 @@
 It is a failure, not a skip, when it can't be built or started: a green run means that these tests ran.
 """
 
+import itertools
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
-from cluster.cluster import Cluster
+from cluster.cluster import Cluster, Connection
+from cluster.written_cards import Card
 from control_plane import ControlPlane, ControlPlaneError
 from installation import NO_KUBELET, Installation
 
@@ -20,6 +22,9 @@ CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
 BUILD_PROBLEM = pytest.StashKey[str]()
 RELEASE_DELAY_S = 8
 """Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
+
+NUMBERS = itertools.count(1)
+"""Of the cards that tests write themselves."""
 
 UNDISTURBED_S = 3600
 """No comparison with full lists comes while a test counts what is looked at."""
@@ -68,6 +73,19 @@ def ledger() -> Iterator[ControlPlane]:
         plane.kubectl("apply", "-f", str(CRD))
         plane.wait_established("gpuallocations.gpuledger.dev")
         yield plane
+
+
+@pytest.fixture(scope="module")
+def connection(ledger: ControlPlane) -> Iterator[Connection]:
+    opened = Connection(ledger)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def card(ledger: ControlPlane, connection: Connection) -> Card:
+    """Return a card that does not exist yet, with a name that no other test uses."""
+    return Card(ledger, connection, next(NUMBERS))
 
 
 @pytest.fixture

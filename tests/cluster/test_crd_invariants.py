@@ -5,7 +5,6 @@ Each test has a card of its own on a real API server. A capacity here is 40960 M
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,126 +12,16 @@ from typing import Any
 
 import pytest
 
-from cluster.cluster import ALLOCATIONS, MERGE_PATCH, Connection, RequestFailed
-from control_plane import ControlPlane
+from cluster.cluster import RequestFailed
+from cluster.written_cards import AMOUNTS, CAPACITY, Card, a_holder, a_status, taking, total
 
 Json = dict[str, Any]
 
 
-AMOUNTS = ("memoryMiB", "cores", "number")
-CAPACITY = {"memoryMiB": 40960, "cores": 100, "number": 10}
 FOREVER = "the status says who holds this card and cannot be removed; remove the holders one by one"
 ALONE = "an exclusive holder has to be alone on the card; choose a card that no pod holds"
 
 each_amount = pytest.mark.parametrize("amount", AMOUNTS)
-
-
-def a_holder(pod: str, memory_mib: int = 0, cores: int = 0, number: int = 1, **more: Any) -> Json:
-    return {
-        "podUID": f"uid-of-{pod}",
-        "namespace": "default",
-        "pod": pod,
-        "memoryMiB": memory_mib,
-        "cores": cores,
-        "number": number,
-        "exclusive": False,
-        "priority": 0,
-        "containers": [{"name": "main", "memoryMiB": memory_mib, "cores": cores}],
-        "state": "allocated",
-        "attempt": "first",
-        **more,
-    }
-
-
-def taking(amount: str, quantity: int, pod: str = "a") -> Json:
-    """Return a holder that takes so much of one amount, and as little as can be of the others."""
-    spelled = {"memoryMiB": "memory_mib", "cores": "cores", "number": "number"}
-    return a_holder(pod, **{spelled[amount]: quantity})
-
-
-def total(*holders: Json) -> Json:
-    return {amount: sum(holder[amount] for holder in holders) for amount in AMOUNTS}
-
-
-def a_status(*holders: Json, **lies: Any) -> Json:
-    return {"phase": "Ready", "used": total(*holders), "holders": list(holders), **lies}
-
-
-class Card:
-    """One GPUAllocation, and the ways to write to it."""
-
-    def __init__(self, plane: ControlPlane, connection: Connection, number: int) -> None:
-        self._plane, self._connection = plane, connection
-        self.uuid = f"GPU-{number:04}-A"
-        self.name = self.uuid.lower()
-        self.path = f"{ALLOCATIONS}/{self.name}"
-
-    def manifest(self, **spec: Any) -> Json:
-        return {
-            "apiVersion": "gpuledger.dev/v1alpha1",
-            "kind": "GPUAllocation",
-            "metadata": {"name": self.name},
-            "spec": {
-                "uuid": self.uuid,
-                "nodeName": f"node-of-{self.name}",
-                "index": 3,
-                "vendor": "nvidia",
-                "model": "A100",
-                "mode": "none",
-                "numaNode": 1,
-                "healthy": True,
-                "capacity": CAPACITY,
-                **spec,
-            },
-        }
-
-    def create(self, manifest: Json | None = None) -> Card:
-        self._connection.request("POST", ALLOCATIONS, manifest or self.manifest())
-        return self
-
-    def held_by(self, *holders: Json) -> Card:
-        """Create the card with these holders."""
-        self.create().write(a_status(*holders))
-        return self
-
-    def read(self) -> Json:
-        return self._connection.request("GET", self.path)
-
-    def pods(self) -> list[str]:
-        return [holder["pod"] for holder in self.read()["status"]["holders"]]
-
-    def table(self, *arguments: str) -> list[list[str]]:
-        """Return what a person sees, in cells; no value in these tests has a space inside."""
-        lines = self._plane.kubectl("get", "gpua", self.name, *arguments).splitlines()
-        return [line.split() for line in lines]
-
-    def write(self, status: Json | None) -> None:
-        self.patch_status({"op": "add", "path": "/status", "value": status})
-
-    def patch_status(self, *operations: Json) -> None:
-        self._connection.request("PATCH", f"{self.path}/status", list(operations), "application/json-patch+json")
-
-    def patch_spec(self, **spec: Any) -> None:
-        self._connection.request("PATCH", self.path, {"spec": spec}, MERGE_PATCH)
-
-    def replace(self, card: Json, endpoint: str = "") -> None:
-        self._connection.request("PUT", self.path + endpoint, card)
-
-
-@pytest.fixture(scope="module")
-def connection(ledger: ControlPlane) -> Iterator[Connection]:
-    opened = Connection(ledger)
-    yield opened
-    opened.close()
-
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def card(ledger: ControlPlane, connection: Connection) -> Card:
-    """Return a card that does not exist yet, with a name that no other test uses."""
-    return Card(ledger, connection, next(_numbers))
 
 
 @contextmanager
@@ -411,43 +300,6 @@ def test_managed_fields_do_not_grow_with_the_holders(card: Card) -> None:
     with_one_holder = fields()
     card.write(a_status(*(a_holder(f"pod-{i}") for i in range(10))))
     assert fields() == with_one_holder
-
-
-def test_kubectl_get_shows_the_account_of_a_card(card: Card) -> None:
-    card.create().write(a_status(a_holder("a", 4096, 25), a_holder("b", 1024, 5), pods="default/a,default/b"))
-    header, row = card.table()
-    assert " ".join(header) == "NAME NODE INDEX MODEL USED-MIB TOTAL-MIB CORES SLOTS PODS PHASE AGE"
-    values = [
-        card.name,
-        f"node-of-{card.name}",
-        "3",
-        "A100",
-        "5120",
-        "40960",
-        "30",
-        "2",
-        "default/a,default/b",
-        "Ready",
-    ]
-    assert row[:-1] == values
-
-
-def test_the_wide_table_adds_uuid_and_numa_node(card: Card) -> None:
-    card.held_by()
-    header, row = card.table("-o", "wide")
-    assert header[-3:] == ["AGE", "UUID", "NUMA"]
-    assert row[-2:] == [card.uuid, "1"]
-
-
-def test_the_cards_of_a_node_can_be_selected_by_field(card: Card, ledger: ControlPlane) -> None:
-    card.create()
-    names = ledger.kubectl("get", "gpua", f"--field-selector=spec.nodeName=node-of-{card.name}", "-o", "name")
-    assert names.split() == [f"gpuallocation.gpuledger.dev/{card.name}"]
-
-
-def test_kubectl_explain_tells_what_a_holder_is(ledger: ControlPlane) -> None:
-    text = " ".join(ledger.kubectl("explain", "gpua.status.holders").split())
-    assert "A pod that holds a share of the card. It counts in full, whatever its state." in text
 
 
 def a_claim(pod: str, memory_mib: int, **more: Any) -> Json:

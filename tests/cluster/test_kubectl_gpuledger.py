@@ -90,6 +90,30 @@ def test_watching_shows_a_pod_come(cluster: Cluster, plugin: Plugin) -> None:
     assert pods == ["web"]
 
 
+def test_top_says_which_nodes_are_cordoned_and_watches_that(cluster: Cluster, plugin: Plugin) -> None:
+    node, other = cluster.add_nodes(2, gpus=1)
+    cluster.plane.kubectl("cordon", node.name)
+    rows = {row.split()[0]: row for row in plugin.run("top").splitlines()}
+    assert ("cordoned" in rows[node.name], "cordoned" in rows[other.name]) == (True, False)
+    assert [row.split()[0] for row in plugin.run("top", "cards").splitlines() if "cordoned" in row] == [node.name]
+    assert [row.split()[0] for row in plugin.run("top", "--node", other.name).splitlines() if "cordoned" in row] == []
+    process = plugin.start("top", "--watch", "-o", "json")
+    assert process.stdout
+    try:
+        assert _cordoned(process.stdout.readline()) == {node.name: True, other.name: False}
+        cluster.plane.kubectl("uncordon", node.name)
+        assert _cordoned(process.stdout.readline()) == {node.name: False}
+        cluster.plane.kubectl("cordon", other.name)
+        assert _cordoned(process.stdout.readline()) == {other.name: True}
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _cordoned(line: str) -> dict[str, bool]:
+    return {node["node"]: node.get("unschedulable", False) for node in json.loads(line)["nodes"]}
+
+
 def _one_card(line: str) -> Json:
     (node,) = json.loads(line)["nodes"]
     return dict(node["cards"][0])

@@ -55,6 +55,28 @@ def test_data_are_one_line_for_each_change_with_what_is_new_and_what_is_gone() -
     assert change == {"cards": [], "gone": ["GPU-node-10-0"]}
 
 
+def test_a_node_that_is_cordoned_meanwhile_is_a_change() -> None:
+    changes, objects = Changes(options()), two_nodes()
+    changes.of(reports_of(objects))
+    (row,) = changes.of(reports_of(objects), {"node-10"})
+    assert row.startswith("node-10")
+    assert "cordoned" in row
+    assert "cordoned" in "".join(picture(options(width=100), reports_of(objects), "", 20, "12:00:00", {"node-10"}))
+
+
+async def test_which_nodes_are_cordoned_is_what_was_read_and_then_what_is_heard() -> None:
+    nodes = [{"metadata": {"name": name, "uid": f"uid-of-{name}"}, "spec": {"unschedulable": True}} for name in "abc"]
+    watch = CardWatch(None, [], nodes[:2])
+    assert watch.cordoned() == {"a", "b"}
+    watch.node_changed(nodes[2], gone=False)
+    watch.node_changed(nodes[0], gone=True)  # the end of the cordon, for a watch of those that are
+    assert watch.cordoned() == {"b", "c"}
+    assert watch.news.is_set()
+    listed = watch.nodes_listing()
+    listed({"uid-of-c"})
+    assert watch.cordoned() == {"c"}
+
+
 def test_a_picture_fits_on_the_screen_and_says_what_it_leaves_out() -> None:
     objects = [an_allocation(card) for card in cards_of("node-a", 60)]
     lines = picture(options("cards", width=100), reports_of(objects), "", 20, "12:00:00")

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from fakes.allocations import two_nodes
-from gpuledger.command_line.top.other_nodes import OtherNode, other_nodes
+from builders import a_card
+from fakes.allocations import an_allocation, two_nodes
+from gpuledger.command_line.top.other_nodes import OtherNode, cordoned_nodes, other_nodes
 from gpuledger.command_line.top.rows import lines_of, top_json, top_table
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -130,3 +131,39 @@ def test_nodes_whose_gpus_are_not_in_the_ledger_come_last_and_count_in_no_sum(re
     assert rows[-2] == ["node-1", "8", "Not", "ours", "nvidia.com/gpu"]
     assert rows[-1][:2] == ["all", "3"]
     assert [each["node"] for each in top_json("nodes", reports, others)["notOurs"]] == ["classic", "node-1"]
+
+
+def test_a_cordoned_node_is_said_to_be_in_its_row_and_in_those_of_its_cards(reports: list[CardReport]) -> None:
+    cordoned = cordoned_nodes([a_node("node-10", unschedulable=True), a_node("node-2")])
+    node_2, node_10 = lines_of("nodes", reports, cordoned=cordoned)
+    assert node_10.state.startswith("Ready")
+    assert "cordoned" in node_10.state
+    assert "cordoned" not in node_2.state
+    cards = lines_of("cards", reports, cordoned=cordoned)
+    assert {line.lead[0] for line in cards if "cordoned" in line.state} == {"node-10"}
+    assert len([line for line in cards if "cordoned" in line.state]) == 2
+
+
+def test_a_cordoned_node_comes_first_where_what_needs_somebody_does() -> None:
+    ready = [report_of_stored(stored_card(an_allocation(a_card(0, name)))) for name in ("node-1", "node-2")]
+    assert [line.name for line in lines_of("nodes", ready, "state", cordoned={"node-2"})] == ["node-2", "node-1"]
+
+
+def test_the_data_say_which_nodes_are_cordoned_as_a_node_does(reports: list[CardReport]) -> None:
+    nodes = {each["node"]: each for each in top_json("nodes", reports, cordoned={"node-10"})["nodes"]}
+    assert nodes["node-10"]["unschedulable"] is True
+    assert "unschedulable" not in nodes["node-2"]
+    cards = top_json("cards", reports, cordoned={"node-10"})["cards"]
+    assert {card["node"] for card in cards if card.get("nodeUnschedulable")} == {"node-10"}
+
+
+def test_a_cordoned_node_that_is_not_ours_is_still_not_counted(reports: list[CardReport]) -> None:
+    (other,) = other_nodes([a_node("theirs", {"nvidia.com/gpu": "8"}, unschedulable=True)], ())
+    assert other.json() == {"node": "theirs", "resource": "nvidia.com/gpu", "gpus": 8, "unschedulable": True}
+    *_, theirs = lines_of("nodes", reports, others=[other])
+    assert "cordoned" in theirs.state
+    assert not theirs.in_ledger
+
+
+def a_node(name: str, allocatable: dict[str, str] | None = None, **spec: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable or {}}}

@@ -52,31 +52,36 @@ def top(
         items = begin_cards(cluster, node)  # on its way while the rest is imported
         chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.command_line import output as out
-        from gpuledger.command_line.top.other_nodes import begin_nodes, nodes_read, other_nodes
+        from gpuledger.command_line.top.other_nodes import begin_nodes, cordoned_nodes, nodes_read, other_nodes
         from gpuledger.command_line.top.rows import lines_of, top_json, top_table
         from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.reports.cards import report_of_stored
 
-        coming = begin_nodes(cluster, node) if view == "nodes" and chosen is None else None
+        coming = chosen
+        if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
+            coming = begin_nodes(cluster, node, only_cordoned=view == "cards")
         terminal = out.terminal_of(no_color)
         if watch:
             from gpuledger.command_line.top.live import TopOptions, run_watch
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            cards, with_gpus = list(items), other_nodes(nodes_read(coming or ()), in_ledger=())
-            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, with_gpus), cards))
+            cards, nodes = list(items), None if coming is None else nodes_read(coming)
+            with_gpus = other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
+            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, with_gpus), cards, nodes))
         with uncollected():
-            nodes = list(chosen or ())
-            names = {item["metadata"]["name"] for item in nodes} if chosen else None
+            found = list(chosen or ())
+            names = {item["metadata"]["name"] for item in found} if chosen else None
             reports = [report_of_stored(stored_card(item)) for item in _of_nodes(items, names)]
-            nodes += nodes_read(coming or ())
-        others = other_nodes(nodes if view == "nodes" else (), {report.card.node_name for report in reports})
+            if coming is not None and coming is not chosen:
+                found = nodes_read(coming) or []
+        others = other_nodes(found if view == "nodes" else (), {report.card.node_name for report in reports})
+        cordoned = cordoned_nodes(found)
         if output in ("json", "yaml"):
-            click.echo(out.data(top_json(view, reports, others), output), nl=False)
+            click.echo(out.data(top_json(view, reports, others, cordoned), output), nl=False)
         elif not reports and not others:
             click.echo("No cards in the ledger of these nodes." if node or selector else NO_CARDS, err=True)
         else:
-            lines = lines_of(view, reports, sort, others)
+            lines = lines_of(view, reports, sort, others, cordoned)
             out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))
 
 

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,14 +45,18 @@ class TopOptions:
     with_gpus: Sequence[OtherNode] = ()
     """Nodes that offered GPUs at the start: those that have none in the ledger are shown, too."""
 
-    def lines(self, reports: Sequence[CardReport]) -> list[Line]:
-        """Return the rows of the view."""
+    def lines(self, reports: Sequence[CardReport], cordoned: Container[str] = ()) -> list[Line]:
+        """Return the rows of the view; `cordoned` are the nodes that are."""
         in_ledger = {report.card.node_name for report in reports}
-        others = [node for node in self.with_gpus if node.name not in in_ledger]
-        return lines_of(self.view, reports, self.sort, others)
+        others = [
+            replace(node, cordoned=node.name in cordoned) for node in self.with_gpus if node.name not in in_ledger
+        ]
+        return lines_of(self.view, reports, self.sort, others, cordoned)
 
 
-def run_watch(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) -> int:
+def run_watch(
+    cluster: ClusterAccess, options: TopOptions, objects: list[Json], nodes: Sequence[Json] | None = None
+) -> int:
     """Show a view and every change of it until a signal comes; return the exit status. Raises as `watch_top`."""
     ended_by = signal.SIGINT  # as asyncio's own handler takes it
 
@@ -67,25 +71,37 @@ def run_watch(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) 
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
-        await watch_top(cluster, options, objects)
+        await watch_top(cluster, options, objects, nodes)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         asyncio.run(work())
     return 128 + ended_by
 
 
-async def watch_top(cluster: ClusterAccess, options: TopOptions, objects: list[Json]) -> None:
-    """Show a view and every change of it, until cancelled. `objects` are the cards as they were just read."""
-    watch = CardWatch(options.node, objects)
+async def watch_top(
+    cluster: ClusterAccess, options: TopOptions, objects: list[Json], nodes: Sequence[Json] | None = None
+) -> None:
+    """Show a view and every change of it, until cancelled.
+
+    `objects` are the cards as they were just read, and `nodes` the Nodes, None if they can't be read or do not matter.
+    """
+    watch = CardWatch(options.node, objects, nodes)
     if sys.stdout.isatty() and options.output in ("table", "wide"):
         await _draw(cluster, options, watch)
     else:
         await _append(cluster, options, watch)
 
 
-def picture(options: TopOptions, reports: Sequence[CardReport], trouble: str, height: int, now: str) -> list[str]:
+def picture(
+    options: TopOptions,
+    reports: Sequence[CardReport],
+    trouble: str,
+    height: int,
+    now: str,
+    cordoned: Container[str] = (),
+) -> list[str]:
     """Return what fits on the screen: a head, the table, and how many rows are left out."""
-    terminal, lines = options.terminal, options.lines(reports)
+    terminal, lines = options.terminal, options.lines(reports, cordoned)
     cards = plural(len(reports), "card")
     head = [("gpuledger top ", "bold"), (f"{options.view}  {cards}  {now}", "")]
     if trouble:
@@ -111,7 +127,8 @@ async def _draw(cluster: ClusterAccess, options: TopOptions, watch: CardWatch) -
                 size = shutil.get_terminal_size()
                 shown = replace(options, terminal=replace(options.terminal, width=size.columns))
                 now = f"{utc_now().astimezone():%H:%M:%S}"
-                screen.show(picture(shown, _reports(watch), watch.trouble, size.lines, now)[: size.lines])
+                lines = picture(shown, _reports(watch), watch.trouble, size.lines, now, watch.cordoned())
+                screen.show(lines[: size.lines])
                 await asyncio.sleep(PAUSE_S)
                 await _news(watch, lambda size=size: size != shutil.get_terminal_size())  # type: ignore[misc]
                 check()
@@ -131,7 +148,7 @@ async def _news(watch: CardWatch, otherwise: Callable[[], bool]) -> None:
 
 async def _append(cluster: ClusterAccess, options: TopOptions, watch: CardWatch) -> None:
     changes = Changes(options)
-    write(changes.of(_reports(watch)))
+    write(changes.of(_reports(watch), watch.cordoned()))
     trouble = ""
     async with followed(cluster, options.node, watch) as check:
         while True:
@@ -141,7 +158,7 @@ async def _append(cluster: ClusterAccess, options: TopOptions, watch: CardWatch)
             if watch.trouble and watch.trouble != trouble:
                 sys.stderr.write(f"no news: {watch.trouble}\n")
             trouble = watch.trouble
-            write(changes.of(_reports(watch)))
+            write(changes.of(_reports(watch), watch.cordoned()))
             await asyncio.sleep(PAUSE_S)
 
 
@@ -154,13 +171,15 @@ class Changes:
         self._data: dict[str, Json] = {}
         self._first = True
 
-    def of(self, reports: Sequence[CardReport]) -> list[str]:
+    def of(self, reports: Sequence[CardReport], cordoned: Container[str] = ()) -> list[str]:
         """Return the lines to print: rows, or one JSON text, or one YAML document."""
-        return self._rows(reports) if self._options.output in ("table", "wide") else self._documents(reports)
+        if self._options.output in ("table", "wide"):
+            return self._rows(reports, cordoned)
+        return self._documents(reports, cordoned)
 
-    def _rows(self, reports: Sequence[CardReport]) -> list[str]:
+    def _rows(self, reports: Sequence[CardReport], cordoned: Container[str]) -> list[str]:
         options = self._options
-        lines = options.lines(reports)
+        lines = options.lines(reports, cordoned)
         before, self._lines = self._lines, {line.name: line for line in lines}
         gone = [replace(line, state="gone") for name, line in before.items() if name not in self._lines]
         new = {line.name for line in lines if before.get(line.name) != line} | {line.name for line in gone}
@@ -170,9 +189,9 @@ class Changes:
         first, self._first = self._first, False
         return [titles, *shown] if first else shown
 
-    def _documents(self, reports: Sequence[CardReport]) -> list[str]:
+    def _documents(self, reports: Sequence[CardReport], cordoned: Container[str]) -> list[str]:
         view, key = self._options.view, KEYS[self._options.view]
-        found = {each[key]: each for each in top_json(view, reports)[view]}
+        found = {each[key]: each for each in top_json(view, reports, cordoned=cordoned)[view]}
         before, self._data = self._data, found
         new = [each for name, each in found.items() if before.get(name) != each]
         gone = [name for name in before if name not in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ MIB_PER_GIB = 1024
 READY = CardPhase.READY.value
 NOT_OURS = "Not ours"
 """State of a node whose own device plugin counts its GPUs, and gives them out."""
+NODE_CORDONED = ", node cordoned"
+"""Follows the state of a node that takes no new pods of any kind, and that of its cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Line:
     @property
     def in_ledger(self) -> bool:
         """Tell whether it is known what is taken."""
-        return self.state != NOT_OURS
+        return not self.state.startswith(NOT_OURS)
 
     @property
     def ready(self) -> bool:
@@ -59,28 +61,46 @@ EXTRA_TITLES = {
 }
 
 
-def top_json(view: str, reports: Sequence[CardReport], others: Sequence[OtherNode] = ()) -> Json:
-    """Return what a view shows as data: of nodes and cards, all that the operator itself tells of them."""
+def top_json(
+    view: str, reports: Sequence[CardReport], others: Sequence[OtherNode] = (), cordoned: Container[str] = ()
+) -> Json:
+    """Return what a view shows as data: of nodes and cards, all that the operator itself tells of them.
+
+    `cordoned` are the nodes that are, whose rows and cards say so.
+    """
     if view == "nodes":
         return {
-            "nodes": [node.json() for node in by_node(reports)],
+            "nodes": [node.json() | _flag("unschedulable", node.name in cordoned) for node in by_node(reports)],
             **({"notOurs": [other.json() for other in others]} if others else {}),
         }
     if view == "cards":
-        return {"cards": [card.json() for node in by_node(reports) for card in node.cards]}
+        return {
+            "cards": [
+                card.json() | _flag("nodeUnschedulable", node.name in cordoned)
+                for node in by_node(reports)
+                for card in node.cards
+            ]
+        }
     key = "model" if view == "models" else "namespace"
     return {view: [_line_json(key, line) for line in lines_of(view, reports)]}
 
 
 def lines_of(
-    view: str, reports: Sequence[CardReport], sort: str | None = None, others: Sequence[OtherNode] = ()
+    view: str,
+    reports: Sequence[CardReport],
+    sort: str | None = None,
+    others: Sequence[OtherNode] = (),
+    cordoned: Container[str] = (),
 ) -> list[Line]:
-    """Return the rows of a view by name, or by one of SORTS; last of all, nodes that are not in the ledger."""
+    """Return the rows of a view by name, or by one of SORTS; last of all, nodes that are not in the ledger.
+
+    `cordoned` are the nodes that are, whose rows and cards say so.
+    """
     nodes = by_node(reports)
     if view == "nodes":
-        lines = [_node_line(node) for node in nodes]
+        lines = [_node_line(node, node.name in cordoned) for node in nodes]
     elif view == "cards":
-        lines = [_card_line(card) for node in nodes for card in node.cards]
+        lines = [_card_line(card, node.name in cordoned) for node in nodes for card in node.cards]
     elif view == "models":
         lines = [_model_line(model, cards) for model, cards in by_model(reports).items()]
     else:
@@ -142,7 +162,12 @@ def _row(line: Line, view: str, terminal: Terminal, wide: bool) -> list[Cell]:
     ]
 
 
-def _node_line(node: NodeCards) -> Line:
+def _flag(name: str, is_so: bool) -> Json:
+    """Return a field that is left out where it is not so, as in a Node."""
+    return {name: True} if is_so else {}
+
+
+def _node_line(node: NodeCards, cordoned: bool) -> Line:
     cards = node.cards
     models = ",".join(sorted({report.card.model for report in cards}))
     claims, conflicts = (str(sum(counts)) for counts in ([r.claims for r in cards], [r.conflicts for r in cards]))
@@ -152,22 +177,23 @@ def _node_line(node: NodeCards) -> Line:
         node.used,
         len(cards),
         _pods(cards),
-        _states(cards),
+        _states(cards) + NODE_CORDONED * cordoned,
         (),
         (models, _idle(cards), claims, conflicts),
     )
 
 
 def _other_line(other: OtherNode) -> Line:
-    return Line(other.name, NOTHING, NOTHING, other.gpus, 0, NOT_OURS, (), (other.resource, "", "", ""))
+    state = NOT_OURS + NODE_CORDONED * other.cordoned
+    return Line(other.name, NOTHING, NOTHING, other.gpus, 0, state, (), (other.resource, "", "", ""))
 
 
-def _card_line(report: CardReport) -> Line:
+def _card_line(report: CardReport, cordoned: bool) -> Line:
     card, holders = report.card, report.holders
     numa = "" if card.numa_node is None else str(card.numa_node)
     held_by = pods_named([str(holder.pod) for holder in holders], most=2)
     extra = (card.model, card.mode, numa, str(report.claims), str(report.conflicts), held_by, report.reason)
-    phase = report.phase or CardPhase.PENDING.value
+    phase = (report.phase or CardPhase.PENDING.value) + NODE_CORDONED * cordoned
     lead = (card.node_name, str(card.index))
     return Line(card.uuid, card.capacity, report.used, 1, len(holders), phase, lead, extra)
 

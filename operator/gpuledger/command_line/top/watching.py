@@ -1,16 +1,17 @@
-"""The cards of the ledger as they change."""
+"""The cards of the ledger as they change, and which nodes are cordoned."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import aiohttp
 
 from gpuledger.command_line.cards import ALLOCATIONS, selector_of
 from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.top.other_nodes import NODES, is_cordoned, nodes_selected
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.watch import follow
@@ -23,9 +24,15 @@ Json = dict[str, Any]
 class CardWatch:
     """Cards by the UID of their object. `trouble` says what keeps news away, empty while they come."""
 
-    def __init__(self, node: str | None, objects: list[Json]) -> None:
+    def __init__(self, node: str | None, objects: list[Json], nodes: Iterable[Json] | None = None) -> None:
+        """Take the cards and the Nodes as they were read; None if Nodes are not to be followed."""
         self._node = node
+        self.with_nodes = nodes is not None
         self.cards: dict[str, StoredCard] = {item["metadata"]["uid"]: stored_card(item) for item in objects}
+        # UID of a cordoned Node -> its name
+        self._cordoned = {
+            each["metadata"]["uid"]: each["metadata"]["name"] for each in nodes or () if is_cordoned(each)
+        }
         self.news = asyncio.Event()
         self.trouble = ""
 
@@ -46,6 +53,31 @@ class CardWatch:
             for uid in known - uids:
                 self.cards.pop(uid, None)
             self.report("")
+
+        return listed
+
+    def cordoned(self) -> frozenset[str]:
+        """Return the names of the nodes that are cordoned."""
+        return frozenset(self._cordoned.values())
+
+    def node_changed(self, found: Json, gone: bool) -> None:
+        """Observe a node that is cordoned, or that is not any more."""
+        uid = found["metadata"]["uid"]
+        if gone:
+            self._cordoned.pop(uid, None)
+        else:
+            self._cordoned[uid] = found["metadata"]["name"]
+        self.news.set()
+
+    def nodes_listing(self) -> Callable[[set[str]], None]:
+        """Return what takes the UIDs of all nodes that are cordoned."""
+        known = set(self._cordoned)
+
+        def listed(uids: set[str]) -> None:
+            for uid in known - uids:
+                self._cordoned.pop(uid, None)
+            if known - uids:
+                self.news.set()
 
         return listed
 
@@ -98,17 +130,22 @@ async def followed(cluster: ClusterAccess, node: str | None, watch: CardWatch) -
     """
     async with cluster.client() as client:
         api = ReportingClient(client, watch.report)
-        task = asyncio.create_task(follow(api, ALLOCATIONS, selector_of(node), watch.changed, watch.listing))
-        task.add_done_callback(lambda _: watch.news.set())
+        tasks = [asyncio.create_task(follow(api, ALLOCATIONS, selector_of(node), watch.changed, watch.listing))]
+        if watch.with_nodes:  # what keeps news away is said of the cards
+            only = nodes_selected(node, only_cordoned=True)
+            tasks.append(asyncio.create_task(follow(client, NODES, only, watch.node_changed, watch.nodes_listing)))
+        for task in tasks:
+            task.add_done_callback(lambda _: watch.news.set())
 
         def check() -> None:
-            if task.done():
-                task.result()
+            for task in tasks:
+                if task.done():
+                    task.result()
 
         try:
             yield check
         finally:
-            if not task.cancelling():  # a second time would keep it from waiting for its connection's end
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                if not task.cancelling():  # a second time would keep it from waiting for its connection's end
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

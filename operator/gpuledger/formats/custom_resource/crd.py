@@ -12,6 +12,7 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.formats.custom_resource.gpu_allocation import (
+    CATEGORY,
     GROUP,
     KIND,
     PLURAL,
@@ -142,7 +143,8 @@ RULES: Final[dict[tuple[str, ...], tuple[Rule, ...]]] = {
     ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD,),
 }
 
-# Header, JSON path, type, and 1 for those that only `kubectl get -o wide` shows.
+# Header, JSON path, type, and 1 for those that only `kubectl get -o wide` shows. A column is one field: "3/10" would
+# have to be stored in the status, where the release before this one, or a change of the capacity, would leave it wrong.
 COLUMNS: Final = (
     ("NODE", ".spec.nodeName", "string", 0),
     ("INDEX", ".spec.index", "integer", 0),
@@ -150,10 +152,12 @@ COLUMNS: Final = (
     ("USED-MIB", ".status.used.memoryMiB", "integer", 0),
     ("TOTAL-MIB", ".spec.capacity.memoryMiB", "integer", 0),
     ("CORES", ".status.used.cores", "integer", 0),
-    ("SLOTS", ".status.used.number", "integer", 0),
+    ("USED-SLOTS", ".status.used.number", "integer", 0),
+    ("TOTAL-SLOTS", ".spec.capacity.number", "integer", 0),
     ("PODS", ".status.pods", "string", 0),
     ("PHASE", ".status.phase", "string", 0),
     ("AGE", ".metadata.creationTimestamp", "date", 0),
+    ("TOTAL-CORES", ".spec.capacity.cores", "integer", 1),
     ("UUID", ".spec.uuid", "string", 1),
     ("NUMA", ".spec.numaNode", "integer", 1),
 )
@@ -229,6 +233,7 @@ def custom_resource_definition() -> Json:
                 "plural": PLURAL,
                 "singular": SINGULAR,
                 "shortNames": [SHORT_NAME],
+                "categories": [CATEGORY],
             },
             "versions": [
                 {

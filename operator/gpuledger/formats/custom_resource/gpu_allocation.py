@@ -12,6 +12,7 @@ from pydantic.config import JsonDict
 
 from gpuledger.formats.custom_resource.resource import (
     API_VERSION,
+    CATEGORY,
     GROUP,
     KIND,
     MAX_CARDS_OF_ONE_POD,
@@ -38,6 +39,7 @@ from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOL
 # The others' names and limits are had from here, too.
 __all__ = [
     "API_VERSION",
+    "CATEGORY",
     "GROUP",
     "KIND",
     "MAX_CARDS_OF_ONE_POD",

@@ -14,6 +14,8 @@ KIND: Final = "GPUAllocation"
 PLURAL: Final = "gpuallocations"
 SINGULAR: Final = "gpuallocation"
 SHORT_NAME: Final = "gpua"
+CATEGORY: Final = "gpuledger"
+"""What else kubectl knows the kind by: `kubectl get gpuledger`. Not in `all`, which is for what a namespace owns."""
 
 MAX_CONTAINERS: Final = 64
 MAX_CONFLICTS: Final = 64
