@@ -6,7 +6,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Command:
     text: str
     output: str | None
     """What the document says it prints; None where it says nothing."""
+    section: str = ""
+    """The heading above it."""
 
 
 def commands() -> Iterator[Command]:
@@ -38,16 +40,24 @@ def commands() -> Iterator[Command]:
     In a block with prompts the rest is output; in one without, each line is a command.
     """
     for document in WITH_COMMANDS:
-        name = str(document.relative_to(ROOT))
-        for indent, language, body in FENCE.findall(document.read_text()):
-            if language not in ("console", "bash"):
-                continue
-            lines = [line.removeprefix(indent) for line in body.replace("\\\n", "").splitlines()]
-            if any(line.startswith(PROMPT) for line in lines):
-                yield from _prompted(name, lines)
-            else:
-                texts = (line.split(" #")[0] for line in lines if not line.startswith("#"))
-                yield from (Command(name, " ".join(text.split()), None) for text in texts if text.strip())
+        yield from commands_of(document)
+
+
+def commands_of(document: Path) -> Iterator[Command]:
+    """Yield the commands of one document, in its order."""
+    name, text = str(document.relative_to(ROOT)), document.read_text()
+    headings = list(re.finditer(r"^#{1,6} (.+)$", FENCE.sub(lambda block: " " * len(block[0]), text), re.MULTILINE))
+    for block in FENCE.finditer(text):
+        indent, language, body = block.groups()
+        if language not in ("console", "bash"):
+            continue
+        section = next((found[1] for found in reversed(headings) if found.start() < block.start()), "")
+        lines = [line.removeprefix(indent) for line in body.replace("\\\n", "").splitlines()]
+        if any(line.startswith(PROMPT) for line in lines):
+            yield from (replace(each, section=section) for each in _prompted(name, lines))
+        else:
+            texts = (line.split(" #")[0] for line in lines if not line.startswith("#"))
+            yield from (Command(name, " ".join(each.split()), None, section) for each in texts if each.strip())
 
 
 @functools.cache

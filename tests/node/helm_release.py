@@ -66,15 +66,19 @@ class HelmRelease:
         return done.stdout
 
     def _change(self, verb: str, release: Release, *arguments: str, **settings: object) -> None:
-        repository, tag = release.image.split(":")
-        values = {
-            "image": {"repository": repository, "tag": tag},
-            "settings": settings,
-            "agent": fake_driver(),
-            "monitoring": {"service": False},
-            "admission": {"mode": "auto" if FILLS_IN else "validating"},
-        }
         file = self._cluster.plane.directory / "values.yaml"
-        file.write_text(yaml.safe_dump(values))
+        file.write_text(yaml.safe_dump(values_for(release, **settings)))
         self.run(verb, str(release.manifests / "chart"), "--values", str(file), *arguments)
         self._cluster.wait_installed()
+
+
+def values_for(release: Release = OURS, **settings: object) -> dict[str, object]:
+    """Return the values of a release with these settings, and with the fake driver in its agents."""
+    repository, tag = release.image.split(":")
+    return {
+        "image": {"repository": repository, "tag": tag},
+        "settings": settings,
+        "agent": fake_driver(),
+        "monitoring": {"service": False},
+        "admission": {"mode": "auto" if FILLS_IN else "validating"},
+    }

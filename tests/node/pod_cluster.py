@@ -169,11 +169,15 @@ class PodCluster(Cluster):
 
     def install(self, release: Release = OURS, **settings: object) -> None:
         """Apply the manifests by an overlay, as people change settings, and let agents run on the nodes."""
+        self.show_cards()
+        self.change(release, **settings)
+        self.plane.kubectl("label", "nodes", *NODES, AGENT_LABEL)
+
+    def show_cards(self) -> None:
+        """Let all nodes' drivers show their cards."""
         for node in self.nodes:
             node.path("/var/lib").joinpath("fake-nvml").mkdir(exist_ok=True)
             self.show(node)
-        self.change(release, **settings)
-        self.plane.kubectl("label", "nodes", *NODES, AGENT_LABEL)
 
     def show(self, node: Node, processes: tuple[Process, ...] = ()) -> None:
         """Let a node's driver show its cards, with these processes on them."""
@@ -182,6 +186,11 @@ class PodCluster(Cluster):
 
     def change(self, release: Release = OURS, **settings: object) -> None:
         """Apply the manifests of a release with these settings; None takes one out."""
+        self.write_overlay(release, **settings)
+        self.plane.kubectl("apply", "-k", str(self.overlay))
+
+    def write_overlay(self, release: Release = OURS, **settings: object) -> None:
+        """Write the manifests of a release as people adapt them, here with the fake driver in the agents."""
         self.overlay.mkdir(exist_ok=True)
         base = yaml.safe_load((release.manifests / "settings.yaml").read_text())
         stated = {name: value for name, value in {**base, **settings}.items() if value is not None}
@@ -200,7 +209,6 @@ class PodCluster(Cluster):
             "images": [{"name": name, "newTag": tag}],
         }
         (self.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        self.plane.kubectl("apply", "-k", str(self.overlay))
 
     def wait_installed(self) -> None:
         """Wait until operator, scheduler and agents are ready, and the cards take pods."""

@@ -70,7 +70,8 @@ def test_top_gives_the_operators_data(kubectl: FakeKubectl, output: str, read: A
 
 def test_top_of_one_node_asks_for_its_cards_only(kubectl: FakeKubectl) -> None:
     result = run("top", "cards", "--node", "node-10")
-    assert "gpuledger.dev%2Fnode%3Dnode-10" in kubectl.requests[0][1]
+    (asked,) = [path for _, path, _ in kubectl.requests if path.startswith(ALLOCATIONS)]
+    assert "gpuledger.dev%2Fnode%3Dnode-10" in asked
     assert result.stdout.count("GPU-node-10-") == 2
     assert "node-2" not in result.stdout
 

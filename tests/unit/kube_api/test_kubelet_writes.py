@@ -9,7 +9,7 @@ from gpuledger.model.errors import Conflict
 
 NODE = {"kind": "Node", "metadata": {"name": "node-a"}}
 STATUS = {"capacity": {"cpu": "128"}}
-POD = {"metadata": {"name": "a", "namespace": "team"}}
+POD = {"metadata": {"name": "a", "uid": "u", "namespace": "team"}}
 
 
 class Sent:
@@ -54,6 +54,10 @@ async def test_a_pods_status_is_written_and_an_ended_pod_goes_at_once() -> None:
     await sent.writes().set_pod_status(POD, {"phase": "Failed"})
     await sent.writes().remove_pod(POD)
     assert sent.requests == [
-        ("PATCH", "/api/v1/namespaces/team/pods/a/status", {"status": {"phase": "Failed"}}),
-        ("DELETE", "/api/v1/namespaces/team/pods/a", {"gracePeriodSeconds": 0}),
+        (
+            "PATCH",
+            "/api/v1/namespaces/team/pods/a/status",
+            {"metadata": {"uid": "u"}, "status": {"phase": "Failed"}},
+        ),
+        ("DELETE", "/api/v1/namespaces/team/pods/a", {"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}),
     ]
