@@ -1,15 +1,21 @@
 """Moving in over HAMi, as the preset has it: no card is given away under a pod that the ledger does not know."""
 
 import json
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from build_control_plane import ensure_binaries
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
 from cluster.moved_over import command, moved_over
+from documents.journey import Journey
+from documents.pages import ROOT, commands_of
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from installation import MANIFESTS
 
@@ -156,25 +162,92 @@ def as_hami_counts(cluster: Cluster) -> Counter[str]:
     return used
 
 
-def test_the_way_in_and_back_to_hami(by_a_person: Cluster) -> None:
-    """As docs/moving-over.md has it: no step leaves a pod uncounted, on either side."""
-    cluster = by_a_person
+def a_deployment(namespace: str, name: str) -> Json:
+    """Return what stands in for another system's scheduler: there is nothing in it."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": name, "image": "none"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+HAMIS_CHART = (
+    "helm upgrade hami hami-charts/hami -n kube-system --reuse-values --set scheduler.admissionWebhook.enabled="
+)
+INSTEAD = {
+    # HAMi's chart is not here: its webhook's configuration and its Deployment are stand-ins.
+    f"{HAMIS_CHART}false": "kubectl delete mutatingwebhookconfiguration hami-webhook",
+    f"{HAMIS_CHART}true": "kubectl create -f hami-webhook.yaml",
+    "kubectl get mutatingwebhookconfiguration hami-webhook": "! kubectl get mutatingwebhookconfiguration hami-webhook",
+}
+
+
+def hamis_cluster(cluster: Cluster, directory: Path) -> Journey:
+    """Install the stand-ins of HAMi and Volcano, and return a shell of who administers the cluster."""
+    kubectl = cluster.plane.kubectl
+    kubectl("create", "namespace", "volcano-system")
+    for namespace, name in (("kube-system", "hami-scheduler"), ("volcano-system", "volcano-scheduler")):
+        kubectl("create", "-f", "-", stdin=json.dumps(a_deployment(namespace, name)))
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    (directory / "hami-webhook.yaml").write_text(yaml.safe_dump({**kind, "metadata": {"name": "hami-webhook"}}))
+    kubectl("create", "-f", str(directory / "hami-webhook.yaml"))
+    config = "--from-literal=device-config.yaml=nvidia: {resourceCountName: volcano.sh/vgpu-number}"
+    kubectl("create", "configmap", "volcano-vgpu-device-config", "-n", "kube-system", config)
+    (directory / "manifests").symlink_to(MANIFESTS)
+    programs = [str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]]
+    variables = {
+        "PATH": os.pathsep.join(programs),
+        "KUBECONFIG": str(cluster.plane.kubeconfig),
+        "KUBECACHEDIR": str(directory / "cache"),
+        "KUBERC": "off",
+        "GPULEDGER_SETTINGS": str(cluster.installation.settings_file),
+    }
+    return Journey(directory, variables, INSTEAD)
+
+
+def test_the_way_in_and_back_to_hami(by_a_person: Cluster, tmp_path: Path) -> None:
+    """By the commands of docs/moving-over.md, in its order: no step leaves a pod uncounted, on either side."""
+    cluster, journey = by_a_person, hamis_cluster(by_a_person, tmp_path)
     run(cluster, "old")
-    wait_phase(cluster, "Unaccounted")
-    (lack,) = found(cluster, "audit", status=1)
-    assert (lack["kind"], lack["pod"]) == ("not-entered", "default/old")
-    (step,) = found(cluster, "migrate", "--dry-run", status=0)
-    assert (step["card"], step["memoryMiB"], step["conflict"]) == (CARD, 12_000, "")
-    assert holder_names(cluster) == []
-    assert found(cluster, "migrate", status=0) == [step]
-    assert holder_names(cluster) == ["old"]
-    wait_phase(cluster, "Ready")
-    assert found(cluster, "audit", status=0) == []
-    cluster.create(pod("beside", {COUNT: 1, MEMORY: 4_000, CORES: 30}))
-    cluster.wait_bound("beside")
-    assert sorted(holder_names(cluster)) == ["beside", "old"]
     cluster.installation.kill_operator()
+
+    def installed() -> None:
+        cluster.installation.start_operator()
+        wait_phase(cluster, "Unaccounted")
+        (lack,) = found(cluster, "audit", status=1)
+        assert (lack["kind"], lack["pod"]) == ("not-entered", "default/old")
+
+    def shown() -> None:
+        assert holder_names(cluster) == []
+
+    def entered() -> None:
+        assert holder_names(cluster) == ["old"]
+        wait_phase(cluster, "Ready")
+
+    def moved_in() -> None:
+        cluster.create(pod("beside", {COUNT: 1, MEMORY: 4_000, CORES: 30}))
+        cluster.wait_bound("beside")
+        assert sorted(holder_names(cluster)) == ["beside", "old"]
+
+    after = {
+        "kubectl apply -k manifests/over-hami": installed,
+        "gpuledger migrate --dry-run": shown,
+        "gpuledger migrate": entered,
+        "gpuledger audit": moved_in,
+        "kubectl scale deployment -n gpuledger-system gpuledger --replicas=0": cluster.installation.kill_operator,
+    }
     try:
+        for each in commands_of(ROOT / "docs" / "moving-over.md"):
+            journey.run(each)
+            after.pop(each.text, lambda: None)()
+        assert not after, "the document does not show these commands any more"
         assert as_hami_counts(cluster) == {CARD: 16_000}
     finally:
-        cluster.installation.start_operator()
+        if record := os.environ.get("RECORD_JOURNEY"):
+            Path(record).write_text("".join(f"$ {c.text}\n{printed}\n" for c, printed in journey.done))
+        if not (cluster.installation.operator and cluster.installation.operator.alive):
+            cluster.installation.start_operator()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ from pathlib import Path
 from documents.pages import Command
 
 TIMEOUT_S = 240
+
+LOOKS = ("kubectl gpuledger ", "kubectl get ")
+"""Commands that only look: a person looks again if something takes a moment."""
+PATIENCE_S = 20.0
 
 CUT = "..."
 """A line of a document that stands for others which it does not show."""
@@ -33,7 +38,21 @@ class Journey:
 
     def run(self, command: Command) -> str:
         """Run a command; it has to end well and to print what the document shows. Return what it printed."""
-        text = self.instead.get(command.text, command.text)
+        where = f"{command.file}, {command.section}: {command.text}"
+        until_s = time.monotonic() + (PATIENCE_S if command.text.startswith(LOOKS) else 0)
+        while True:
+            status, printed = self._run(self.instead.get(command.text, command.text))
+            problem = "" if status == 0 else f"ended with {status} and\n{printed}"
+            if not problem and command.output is not None and command.text not in self.instead:
+                problem = missing(command.output, printed)
+            if not problem or time.monotonic() > until_s:
+                break
+            time.sleep(0.5)
+        self.done.append((command, printed))
+        assert not problem, f"{where}\n{problem}"
+        return printed
+
+    def _run(self, text: str) -> tuple[int, str]:
         ended = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {text}"],
             cwd=self.directory,
@@ -43,26 +62,23 @@ class Journey:
             timeout=TIMEOUT_S,
             check=False,
         )
-        printed = ended.stdout + ended.stderr
-        self.done.append((command, printed))
-        where = f"{command.file}, {command.section}: {command.text}"
-        assert ended.returncode == 0, f"{where}\nended with {ended.returncode} and\n{printed}"
-        if command.output is not None and command.text not in self.instead:
-            assert_shown(command.output, printed, where)
-        return printed
+        return ended.returncode, ended.stdout + ended.stderr
 
 
-def assert_shown(shown: str, printed: str, where: str) -> None:
-    """Compare line by line, in order, but for what differs in each run; `...` stands for any lines."""
+def missing(shown: str, printed: str) -> str:
+    """Return what of the document is not printed, empty if all of it is; `...` stands for any lines.
+
+    Line by line, in order, but for what differs in each run.
+    """
     have = [shape(line) for line in printed.splitlines() if line.strip()]
     for line in shown.splitlines():
         if not line.strip() or line.strip() == CUT:
             continue
         wanted = shape(line)
-        assert wanted in have, (
-            f"{where}\nthe document shows\n  {line}\nas the next line, and this is printed:\n{printed}"
-        )
+        if wanted not in have:
+            return f"the document shows\n  {line}\nas the next line, and this is printed:\n{printed}"
         del have[: have.index(wanted) + 1]
+    return ""
 
 
 def shape(line: str) -> str:

@@ -32,6 +32,7 @@ def serve(path):
         protocol_version = "HTTP/1.1"
 
         def do(self):
+            told.update(json.loads((here / "told.json").read_text()))  # it may have changed meanwhile
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             note("requests", [self.command, self.path, json.loads(body) if body else None])
             path, _, query = self.path.partition("?")

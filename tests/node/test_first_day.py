@@ -77,5 +77,6 @@ def test_a_teams_first_day_goes_as_the_document_says(empty: PodCluster, tmp_path
         if record := os.environ.get("RECORD_JOURNEY"):
             text = "".join(f"## {c.section}\n$ {c.text}\n{printed}\n" for c, printed in journey.done)
             Path(f"{record}-{way}").write_text(text)
+    ours = ("get", "pods", "-A", "-l", "app.kubernetes.io/name=gpuledger", "-o", "name")
+    empty.wait(lambda: not empty.plane.kubectl(*ours).strip(), "nothing of it runs any more")
     assert not empty.plane.kubectl("get", "crd", "-o", "name").strip()
-    assert not empty.plane.kubectl("get", "pods", "-A", "-l", "app.kubernetes.io/name=gpuledger", "-o", "name").strip()

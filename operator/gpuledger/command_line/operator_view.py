@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,9 +24,17 @@ Json = dict[str, Any]
 VIEW_PORT = 8891
 ANSWER_TIMEOUT_S = 30.0
 
+PATIENCE_S = 15.0
+"""How long a command waits for a replica to become the active one: after a rollout, that takes some seconds."""
+PAUSE_S = 0.5
+
 FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ->")
 BY_HAND = "give its address with --operator-url or GPULEDGER_URL"
 VIEW_OFF = f"is the operator's setting view_port {VIEW_PORT}, as it is by default? With 0, nothing listens there"
+
+
+class NoLeader(BadInput):
+    """No replica of the operator is the active one, as for some seconds while one takes over from another."""
 
 
 class View:
@@ -70,7 +79,8 @@ def _refusal(error: urllib.error.HTTPError) -> BadInput | NotFound:
             f"the operator refuses: {text or error.reason}. Set GPULEDGER_TOKEN to a token of an account that may list "
             "gpuallocations.gpuledger.dev; `kubectl create token` makes one"
         )
-    return BadInput(f"the operator answers {error.code}: {text or error.reason}")
+    kind = NoLeader if error.code == 503 and error.headers.get("Retry-After") else BadInput
+    return kind(f"the operator answers {error.code}: {text or error.reason}")
 
 
 def is_volcano_job(namespace: str, name: str, kubeconfig: str | None, context: str | None) -> bool:
@@ -82,12 +92,23 @@ def is_volcano_job(namespace: str, name: str, kubeconfig: str | None, context: s
 
 
 def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str | None, context: str | None) -> Json:
-    """Return the operator's answer, by its address or, without one, through a port-forward. Raises as `View.ask`."""
+    """Return the operator's answer, by its address or, without one, through a port-forward. Raises as `View.ask`.
+
+    Without an address, it waits a while for a replica to be the active one.
+    """
     token = os.environ.get("GPULEDGER_TOKEN")
     if url:
         return View(url, token).ask(path, parameters)
-    with cluster_access(kubeconfig, context) as cluster, forwarded(cluster) as address:
-        return View(address, token).ask(path, parameters)
+    with cluster_access(kubeconfig, context) as cluster:
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with forwarded(cluster) as address:
+                    return View(address, token).ask(path, parameters)
+            except NoLeader:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(PAUSE_S)
 
 
 def explanation_of(namespace: str, pod: str, url: str | None, kubeconfig: str | None, context: str | None) -> Json:
@@ -129,14 +150,16 @@ def forwarded(cluster: ClusterAccess) -> Iterator[str]:
 
 def _leader(cluster: ClusterAccess) -> str:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
+    lease = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
+    kind: type[BadInput] = NoLeader
     try:
-        pod = holder_host_name(cluster.read(path))
+        pod, problem = holder_host_name(cluster.read(path)), f"{lease} has no holder"
     except NotFound:
-        pod = ""
+        pod, problem, kind = "", f"there is no {lease}", BadInput
     if not pod:
-        raise BadInput(
-            f"no operator leads: Lease {LEASE_NAMESPACE}/{LEASE_NAME} has no holder. "
-            f"Look at `kubectl get pods -n {LEASE_NAMESPACE}`; where the operator is no pod, {BY_HAND}"
+        raise kind(
+            f"no operator leads: {problem}. Look at `kubectl get pods -n {LEASE_NAMESPACE}`; where the operator is no "
+            f"pod, {BY_HAND}"
         )
     return pod
 

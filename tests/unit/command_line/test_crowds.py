@@ -313,5 +313,5 @@ def test_shares_of_many_replicas_that_would_be_entered_are_one_row_and_those_of_
     ]
     assert sum("default/big" in line for line in lines) == 4
     assert [line for line in lines if "no such card" in line]
-    assert lines[-1] == "8 shares would be entered, 1 need a decision."
+    assert lines[-1] == "8 shares would be entered, 1 needs a decision."
     assert sum("would be entered" in line for line in migrate.as_lines(steps, True, Terminal(), wide=True)) == 9

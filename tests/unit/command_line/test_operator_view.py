@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from fakes.kubectl import FakeKubectl
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
 from fakes.view_server import ViewServer
+from gpuledger.command_line import operator_view
 from gpuledger.command_line.program import main
 
 Json = dict[str, Any]
@@ -23,6 +24,12 @@ LEADER = {"spec": {"holderIdentity": "gpuledger-7d9f-abcde_0d1e2f"}}
 
 def run(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, list(arguments), env=environment)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test wait for a leader that does not come."""
+    monkeypatch.setattr(operator_view, "PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -109,6 +116,18 @@ def test_the_leader_is_reached_by_a_port_forward_that_ends_with_the_command(
         *("--context", "lab"),
     ]
     assert not kubectl.forwarder_runs
+
+
+def test_while_one_replica_takes_over_from_another_the_command_waits(
+    kubectl: FakeKubectl, view: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = f"Forwarding from 127.0.0.1:{view.port} -> 8891"
+    view.answers["/v1/explain"] = (200, a_placed_pod())
+    kubectl.tell({LEASE: {"spec": {"holderIdentity": ""}}}, forward=forward)
+    monkeypatch.setattr(operator_view, "PATIENCE_S", 60.0)
+    monkeypatch.setattr("time.sleep", lambda _: kubectl.tell({LEASE: LEADER}, forward=forward))
+    result = run("explain", "pod/big")
+    assert result.exit_code == 0, result.stderr
 
 
 def test_the_port_forward_ends_when_the_operator_refuses(kubectl: FakeKubectl, view: ViewServer) -> None:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.kubelet_writes import KubeletWrites
-from gpuledger.kube_api.writes import MERGE_PATCH
+from gpuledger.kube_api.writes import MERGE_PATCH, STRATEGIC_PATCH
 from gpuledger.model.errors import Conflict
 
 NODE = {"kind": "Node", "metadata": {"name": "node-a"}}
@@ -22,7 +22,7 @@ class Sent:
     async def request(
         self, method: str, path: str, body: object, content_type: str = "application/json"
     ) -> dict[str, Any]:
-        assert (method == "PATCH") == (content_type == MERGE_PATCH)
+        assert (method == "PATCH") == (content_type in (MERGE_PATCH, STRATEGIC_PATCH))
         self.requests.append((method, path, body))
         if method == "POST" and self._exists:
             raise Conflict("it exists", 409)

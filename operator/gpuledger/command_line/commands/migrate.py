@@ -10,6 +10,7 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
+from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.reports.alike import gathered, nodes_named, title_of
@@ -103,7 +104,8 @@ def _summary(steps: Sequence[Step], done: str) -> str:
     if not steps:
         return "Nothing to migrate: every bound pod has its shares in the ledger."
     blocked = sum(bool(step.why) for step in steps)
-    return f"{len(steps) - blocked} shares {done}, {blocked} need a decision."
+    needs = "needs" if blocked == 1 else "need"
+    return f"{plural(len(steps) - blocked, 'share')} {done}, {blocked} {needs} a decision."
 
 
 def _as_json(step: Step) -> Json:
