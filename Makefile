@@ -129,6 +129,10 @@ docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 image: $(READY) ## build the container image without Docker, with its bill of materials, into build/
 	@$(BIN)/python tools/container_image.py build/gpuledger.tar
 
+.PHONY: wheel
+wheel: $(READY) ## make the wheel of a release, with the plugin for kubectl in it, into build/dist/
+	@$(BIN)/python -m hatchling build --target wheel --directory build/dist
+
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: CRD, policies, the chart's files, manifests/, reference, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
