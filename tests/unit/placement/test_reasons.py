@@ -195,14 +195,12 @@ MISSING = {
     ],
     Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
     Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],
-    Reason.NOT_WANTED: ["needs 1 more card of the kind: it has 0 of 1"],
+    Reason.NOT_WANTED: ["has no card of the kind that the pod asks for"],
     Reason.CARD_TOO_SMALL: [
-        f"needs 1 more card of the kind: it has {has}; the largest other one, {card}, has {short} too little"
-        for has, card, short in (
-            ("0 of 1", "GPU-node-a-0 (index 0)", "1 MiB"),
-            ("1 of 2", "GPU-node-a-1 (index 1)", "4,000 MiB"),
-            ("0 of 1", "GPU-node-a-0 (index 0)", "10 % of cores"),
-        )
+        "has no card that large: its largest, GPU-node-a-0 (index 0), has 1 MiB too little",
+        "needs 1 more card of the kind: it has 1 of 2; the largest other one, GPU-node-a-1 (index 1), has 4,000 MiB "
+        "too little",
+        "has no card that large: its largest, GPU-node-a-0 (index 0), has 10 % of cores too little",
     ],
     Reason.UNHEALTHY: [f"would fit once GPU-node-a-{index} (index {index}) works again" for index in (0, 1)],
     Reason.UNACCOUNTED: [

@@ -54,6 +54,11 @@ def _too_few(refusal: Refusal, asked: int, cards: Sequence[CardVerdict]) -> str:
     """Name the number of cards that the node would need more."""
     small = [verdict for verdict in cards if verdict.reason is Reason.CARD_TOO_SMALL]
     usable = sum(verdict.reason not in _INCURABLE for verdict in cards)
+    if small and not usable:
+        largest = min(small, key=_distance)
+        return f"has no card that large: its largest, {_name(largest)}, has {amounts_text(largest.short)} too little"
+    if refusal.reason is Reason.NOT_WANTED and not usable:
+        return "has no card of the kind that the pod asks for"
     kind = "" if refusal.reason is Reason.TOO_FEW_CARDS else " of the kind"
     text = f"needs {asked - usable} more card{'s' if asked - usable > 1 else ''}{kind}: it has {usable} of {asked}"
     if not small:
