@@ -133,6 +133,10 @@ image: $(READY) ## build the container image without Docker, with its bill of ma
 wheel: $(READY) ## make the wheel of a release, with the plugin for kubectl in it, into build/dist/
 	@$(BIN)/python -m hatchling build --target wheel --directory build/dist
 
+.PHONY: krew
+krew: $(READY) ## make the plugin's archive for krew and its manifest, into build/dist/ (URL=where the archive is published)
+	@$(BIN)/python tools/krew_archive.py $(URL)
+
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: CRD, policies, the chart's files, manifests/, reference, gRPC
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"

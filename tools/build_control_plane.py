@@ -72,6 +72,7 @@ NODE_PROGRAMS = (
 )
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", 60)
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 80)
+KREW = Program("krew", "krew", "sigs.k8s.io/krew/cmd/krew", 20)
 AT_ONCE = 2
 """How many modules are built at a time: while one links, or waits for its one large package, the other compiles."""
 BUILD_TAGS = {  # module -> tags
@@ -114,6 +115,11 @@ def ensure_helm() -> Path:
     return _built([HELM])[HELM]
 
 
+def ensure_krew() -> Path:
+    """Return krew, which installs plugins of kubectl, building it if it is missing. Raises BuildError."""
+    return _built([KREW])[KREW]
+
+
 def ensure_test_programs(node: bool) -> None:
     """Build every program that the tests run, those of a real node if there can be one. Raises BuildError.
 
@@ -121,7 +127,7 @@ def ensure_test_programs(node: bool) -> None:
     """
     assets = _given_assets()
     given = {program for program in PROGRAMS if assets and _is_program(assets / program.name)}
-    wanted = (*PROGRAMS, HELM, PROMTOOL, *(NODE_PROGRAMS if node else ()))
+    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, *(NODE_PROGRAMS if node else ()))
     _built(program for program in wanted if program not in given)
 
 

@@ -6,6 +6,7 @@ Where the account may not do that, either, the pod itself tells what was written
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from gpuledger.command_line.cluster_access import ClusterAccess
@@ -21,7 +22,8 @@ Json = dict[str, Any]
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""
 
-ON_STANDBY = 421
+ON_STANDBY, BUSY = 421, 429
+PAUSE_S = 0.2
 
 ROLE = "gpuledger-developer"
 TO_ALLOW = (
@@ -45,12 +47,17 @@ def _ask(cluster: ClusterAccess, namespace: str, name: str) -> Json:
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
     token = cluster.create(account, token_request())["status"]["token"]
     path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/services/{SERVICE}:{PORT_NAME}/proxy/v1/explain"
+    why = ApiError("it was not asked")
     for _ in range(TRIES):
         try:
             return cluster.ask_service(path, {"pod": f"{namespace}/{name}"}, {TOKEN_HEADER: token})
         except ApiError as error:
-            if error.status != ON_STANDBY:
+            if error.status not in (ON_STANDBY, BUSY):
                 raise
+            why = error
+            time.sleep(PAUSE_S)
+    if why.status == BUSY:
+        raise BadInput(f"the operator is busy with others' questions: retry in a moment ({why})")
     raise BadInput(f"no replica of the operator is active: look at `kubectl get pods -n {LEASE_NAMESPACE}`")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from gpuledger.formats.objects.node_refusal import against_rules, lacking
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.reports.explanation import SchedulerReason
 
 Json = dict[str, Any]
@@ -31,12 +30,16 @@ async def why_refused(
     found: dict[str, SchedulerReason] = {}
     sums_left = NODES_SUMMED
     for name in node_names[:NODES_READ]:
-        with suppress(ApiError):
+        try:
             node = await store.node(name)
             why = against_rules(pod, node)
             if why is None and sums_left:
                 sums_left -= 1
                 why = lacking(pod, node, await store.pods_of_node(name), words.short_of)
-            if why is not None:
-                found[name] = SchedulerReason(*why)
+        except Unreachable:  # nobody waits for as many time-outs as there are nodes
+            break
+        except ApiError:
+            continue
+        if why is not None:
+            found[name] = SchedulerReason(*why)
     return found
