@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import click
@@ -12,6 +13,14 @@ from gpuledger.command_line.sections import SectionedGroup
 from gpuledger.kube_api import lean_import
 
 lean_import.install()
+if "_GPULEDGER_COMPLETE" in os.environ:  # a shell asks, and nobody else has to load it
+    from gpuledger.command_line import shells
+
+    shells.register()
+
+
+NO_SPACE, NO_FILES = 2, 4
+"""Of cobra's ShellCompDirective: the word goes on; and it is no file."""
 
 
 @click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,6 +46,8 @@ def kubectl_complete() -> None:
     from click.shell_completion import ShellComplete
 
     words = sys.argv[1:] or [""]
-    for found in ShellComplete(main, {}, "gpuledger", "").get_completions(words[:-1], words[-1]):
+    items = ShellComplete(main, {}, "gpuledger", "").get_completions(words[:-1], words[-1])
+    for found in items:
         click.echo(f"{found.value}\t{found.help}" if found.help else found.value)
-    click.echo(":4")  # cobra's ShellCompDirectiveNoFileComp
+    goes_on = bool(items) and all(str(found.value).endswith("/") for found in items)
+    click.echo(f":{NO_FILES + NO_SPACE * goes_on}")
