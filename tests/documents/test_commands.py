@@ -94,7 +94,7 @@ def test_a_command_that_needs_no_cluster(run: Run, place: Path) -> None:
     )
     assert done.returncode == run.status, done.stdout + done.stderr
     for command in shown()[run.command]:
-        if run.compared and command.output is not None:
+        if run.compared and command.output is not None and command.file not in run_elsewhere():
             assert _lines(done.stdout) == _lines(command.output), command.file
 
 

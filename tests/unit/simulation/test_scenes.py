@@ -485,7 +485,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
     nodes = [a_node_object(f"node-{number}", cards_of(f"node-{number}", 8, memory_mib=40_960)) for number in range(3)]
     examples = read_objects([str(ROOT / "examples")])
     examples.pods = [pod for pod in examples.pods if gang_of(pod.content) is None]  # which it places one by one
-    assert len(examples.pods) == 15
+    assert len(examples.pods) == 21
     for node in nodes:
         api.put_node(node)
         for card in cards_of(node["metadata"]["name"], 8, memory_mib=40_960):
@@ -517,7 +517,7 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         if each.outcome.node_name
     }
     assert simulated == given
-    assert len(given) == 11
+    assert len(given) == 14
 
 
 # How it is called.
