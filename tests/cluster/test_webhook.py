@@ -324,7 +324,7 @@ def test_the_component_gives_the_operator_its_certificate_and_a_service(plane: C
     objects = [found["Service", SERVICE], found["Deployment", "gpuledger"], found["NetworkPolicy", "gpuledger"]]
     service, deployment = objects[0]["spec"], objects[1]["spec"]["template"]
     operator = next(c for c in deployment["spec"]["containers"] if c["name"] == "operator")
-    assert {port["name"] for port in operator["ports"]} == {"health", service["ports"][0]["targetPort"]}
+    assert {port["name"] for port in operator["ports"]} == {"health", "explain", service["ports"][0]["targetPort"]}
     assert service["selector"].items() <= deployment["metadata"]["labels"].items()
     mounted = {mount["name"]: mount["mountPath"] for mount in operator["volumeMounts"]}
     assert Settings().webhook_cert_file == f"{mounted['webhook']}/tls.crt"
