@@ -57,7 +57,7 @@ def make_archive(target: Path) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "plugin.py").write_text(PROGRAM)
         built = _built(Path(scratch))
-        with tarfile.open(archive, "w:gz", dereference=True) as tar:  # krew takes no links
+        with tarfile.open(archive, "w:gz", compresslevel=6, dereference=True) as tar:  # krew takes no links
             tar.add(built, NAME)
             tar.add(REPOSITORY / "LICENSE", "LICENSE")
     return archive
