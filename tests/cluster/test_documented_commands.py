@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import yaml
 
-from build_control_plane import ensure_binaries
 from cluster.cluster import Cluster, pod
 from cluster.kubernetes import FILLS_IN, MINOR
 from control_plane import ControlPlane, free_port
 from documents.pages import ROOT, Run, run_elsewhere, runs, shown
+from documents.shell import Shell, for_cluster
 from installation import Installation
 
 CARDS, PODS_BOUND = 24, 9
 """What the demo's three nodes have, and how many of the examples' pods find room there."""
 
-COMMAND_TIMEOUT_S = 120
 CERTIFICATE = (
     "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=gpuledger-webhook.gpuledger-system.svc "
     "-keyout tls.key -out tls.crt"
 )
-
-
-@dataclass(frozen=True)
-class Shell:
-    """A terminal of somebody who has pasted what `make demo KEEP=1` prints."""
-
-    directory: Path
-    variables: dict[str, str]
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", f"set -o pipefail; {command}"],
-            cwd=self.directory,
-            env={**os.environ, **self.variables},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +44,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
             (directory / name).symlink_to(ROOT / name)
         (directory / "device-config.yaml").write_text("nvidia: {resourceCountName: volcano.sh/vgpu-number}\n")
         (directory / "pod.yaml").write_text(yaml.safe_dump(pod("one-more", {"nvidia.com/gpu": 1})))
-        programs = [str(Path(sys.executable).parent), str(ensure_binaries()), os.environ["PATH"]]
-        variables = {
-            "PATH": os.pathsep.join(programs),
-            "KUBECONFIG": str(plane.kubeconfig),
-            "KUBECACHEDIR": str(plane.directory / "kubectl-cache"),
-            "KUBERC": "off",
+        variables = for_cluster(plane.kubeconfig, directory) | {
             "GPULEDGER_URL": installation.view_url,
             "GPULEDGER_SETTINGS": str(installation.settings_file),
         }

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from build_control_plane import ensure_binaries
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
 from cluster.moved_over import command, moved_over
 from documents.journey import Journey
 from documents.pages import ROOT, commands_of
+from documents.shell import Shell, for_cluster
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from installation import MANIFESTS
 
@@ -198,15 +197,8 @@ def hamis_cluster(cluster: Cluster, directory: Path) -> Journey:
     config = "--from-literal=device-config.yaml=nvidia: {resourceCountName: volcano.sh/vgpu-number}"
     kubectl("create", "configmap", "volcano-vgpu-device-config", "-n", "kube-system", config)
     (directory / "manifests").symlink_to(MANIFESTS)
-    programs = [str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]]
-    variables = {
-        "PATH": os.pathsep.join(programs),
-        "KUBECONFIG": str(cluster.plane.kubeconfig),
-        "KUBECACHEDIR": str(directory / "cache"),
-        "KUBERC": "off",
-        "GPULEDGER_SETTINGS": str(cluster.installation.settings_file),
-    }
-    return Journey(directory, variables, INSTEAD)
+    settings = {"GPULEDGER_SETTINGS": str(cluster.installation.settings_file)}
+    return Journey(Shell(directory, for_cluster(cluster.plane.kubeconfig, directory) | settings), INSTEAD)
 
 
 def test_the_way_in_and_back_to_hami(by_a_person: Cluster, tmp_path: Path) -> None:

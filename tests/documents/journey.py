@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from documents.pages import Command
-
-TIMEOUT_S = 240
+from documents.shell import Shell
 
 LOOKS = ("kubectl gpuledger ", "kubectl get ")
 """Commands that only look: a person looks again if something takes a moment."""
@@ -28,10 +24,9 @@ _BARS = re.compile(r"[█▏▎▍▌▋▊▉░]+")
 
 @dataclass
 class Journey:
-    """A shell in a directory, and what has been run in it."""
+    """A shell, and what has been run in it."""
 
-    directory: Path
-    variables: Mapping[str, str]
+    shell: Shell
     instead: Mapping[str, str] = field(default_factory=dict)
     """A command that can't be run here -> what stands in for it; its output is not compared."""
     done: list[tuple[Command, str]] = field(default_factory=list)
@@ -41,8 +36,9 @@ class Journey:
         where = f"{command.file}, {command.section}: {command.text}"
         until_s = time.monotonic() + (PATIENCE_S if command.text.startswith(LOOKS) else 0)
         while True:
-            status, printed = self._run(self.instead.get(command.text, command.text))
-            problem = "" if status == 0 else f"ended with {status} and\n{printed}"
+            ended = self.shell.run(self.instead.get(command.text, command.text))
+            printed = ended.stdout + ended.stderr
+            problem = "" if ended.returncode == 0 else f"ended with {ended.returncode} and\n{printed}"
             if not problem and command.output is not None and command.text not in self.instead:
                 problem = missing(command.output, printed)
             if not problem or time.monotonic() > until_s:
@@ -51,18 +47,6 @@ class Journey:
         self.done.append((command, printed))
         assert not problem, f"{where}\n{problem}"
         return printed
-
-    def _run(self, text: str) -> tuple[int, str]:
-        ended = subprocess.run(
-            ["bash", "-c", f"set -o pipefail; {text}"],
-            cwd=self.directory,
-            env={**os.environ, **self.variables},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return ended.returncode, ended.stdout + ended.stderr
 
 
 def missing(shown: str, printed: str) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.kubernetes import needs_filling_in
 from control_plane import ControlPlaneError
 from documents.journey import Journey
 from documents.pages import ROOT, commands_of
+from documents.shell import Shell, for_cluster
 from fakes.nvml import fake_nvml
 from manifests.helm import own_homes, the_helm
 from node.helm_release import values_for
@@ -53,15 +52,8 @@ def a_journey(cluster: PodCluster, directory: Path) -> Journey:
     (directory / "examples").symlink_to(ROOT / "examples")
     (directory / "values.yaml").write_text(yaml.safe_dump(values_for()))
     (directory / "helm").symlink_to(the_helm().program)
-    programs = [str(directory), str(ensure_binaries()), str(Path(sys.executable).parent), os.environ["PATH"]]
-    variables = {
-        "PATH": os.pathsep.join(programs),
-        "KUBECONFIG": str(cluster.plane.kubeconfig),
-        "KUBECACHEDIR": str(directory / "cache"),
-        "KUBERC": "off",
-        **own_homes(directory),
-    }
-    return Journey(directory, variables)
+    variables = for_cluster(cluster.plane.kubeconfig, directory) | own_homes(directory)
+    return Journey(Shell(directory, variables))
 
 
 @needs_filling_in

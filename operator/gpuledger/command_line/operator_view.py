@@ -22,6 +22,7 @@ from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 Json = dict[str, Any]
 
 VIEW_PORT = 8891
+TOKEN = "GPULEDGER_TOKEN"  # noqa: S105 - the variable's name
 ANSWER_TIMEOUT_S = 30.0
 
 PATIENCE_S = 15.0
@@ -96,30 +97,35 @@ def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str 
 
     Without an address, it waits a while for a replica to be the active one.
     """
-    token = os.environ.get("GPULEDGER_TOKEN")
     if url:
-        return View(url, token).ask(path, parameters)
+        return View(url, os.environ.get(TOKEN)).ask(path, parameters)
     with cluster_access(kubeconfig, context) as cluster:
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                with forwarded(cluster) as address:
-                    return View(address, token).ask(path, parameters)
-            except NoLeader:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(PAUSE_S)
+        return _ask_leader(cluster, path, parameters)
+
+
+def _ask_leader(cluster: ClusterAccess, path: str, parameters: dict[str, str]) -> Json:
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with forwarded(cluster) as address:
+                return View(address, os.environ.get(TOKEN)).ask(path, parameters)
+        except NoLeader:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(PAUSE_S)
 
 
 def explanation_of(namespace: str, pod: str, url: str | None, kubeconfig: str | None, context: str | None) -> Json:
     """Return why a pod waits, by whichever way the account has to the operator. Raises as `View.ask`, and ApiError."""
-    question = {"pod": f"{namespace}/{pod}"}
-    try:
-        return ask("/v1/explain", question, url, kubeconfig, context)
-    except Denied:
-        from gpuledger.command_line.own_namespace import ask_as_developer  # seldom needed, and slow to import
+    path, question = "/v1/explain", {"pod": f"{namespace}/{pod}"}
+    if url:
+        return ask(path, question, url, kubeconfig, context)
+    with cluster_access(kubeconfig, context) as cluster:
+        try:
+            return _ask_leader(cluster, path, question)
+        except Denied:
+            from gpuledger.command_line.own_namespace import ask_as_developer  # seldom needed, and slow to import
 
-        with cluster_access(kubeconfig, context) as cluster:
             return ask_as_developer(cluster, namespace, pod)
 
 

@@ -15,7 +15,7 @@ from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
-from gpuledger.reports.explanation import PodState
+from gpuledger.reports.explanation import Explanation, PodState
 
 Json = dict[str, Any]
 
@@ -71,21 +71,6 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
         summary = (said or {}).get("message") or words or "kube-scheduler has not said anything of it yet"
     else:
         summary = "has ended" if state is PodState.ENDED else f"is bound to {node}"
-    return {
-        "namespace": namespace,
-        "pod": name,
-        "podUID": identity.uid,
-        "priority": identity.priority,
-        "state": state.value,
-        "summary": summary,
-        "since": created_at(pod),
-        "lastTried": None,
-        "containers": [],
-        "waitsFor": [],
-        "warnings": [f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"],
-        "schedulerSays": words,
-        "schedulerRefused": 0,
-        "schedulerRefusedAll": False,
-        "nodes": [],
-        "holds": [],
-    }
+    warning = f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
+    explanation = Explanation(identity, state, summary, created_at(pod), scheduler_says=words, warnings=(warning,))
+    return explanation.json()

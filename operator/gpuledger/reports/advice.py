@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from gpuledger.formats.dialects.written_words import WrittenWords
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.reports.explanation import CardReason, NodeReason
@@ -13,11 +14,8 @@ MODELS_NAMED = 6
 _ROOM = (None, Reason.NO_MEMORY, Reason.CARD_TOO_SMALL)
 """Of cards that less memory would do for."""
 
-Word = Callable[[str], str]
-"""Kind of amount, a field of formats' WrittenWords -> the name that the container has written for it, or nothing."""
 
-
-def advice(request: PodRequest, nodes: Sequence[NodeReason], word: Word) -> str:
+def advice(request: PodRequest, nodes: Sequence[NodeReason], words: WrittenWords) -> str:
     """Return a sentence with what would fit: of all nodes that kube-scheduler offers, nearest first. Empty: nothing."""
     asked = [node for node in nodes if not node.refused_by_scheduler and node.cards]
     if not asked or len(request.shape) > 1:  # of several containers, one's amounts depend on the others'
@@ -27,11 +25,9 @@ def advice(request: PodRequest, nodes: Sequence[NodeReason], word: Word) -> str:
         return _models(demand, asked)
     if reason is Reason.TOO_FEW_CARDS:
         most = max(sum(card.reason is not Reason.NOT_WANTED for card in node.cards) for node in asked)
-        return (
-            f"No node has more than {most} such cards: ask for at most {most}{_by_name(word('count'))}" if most else ""
-        )
+        return f"No node has more than {most} such cards: ask for at most {most}{_by_name(words.count)}" if most else ""
     if reason in (Reason.CARD_TOO_SMALL, Reason.NO_MEMORY):
-        return _less_memory(demand, asked, word, for_good=reason is Reason.CARD_TOO_SMALL)
+        return _less_memory(demand, asked, words.memory, for_good=reason is Reason.CARD_TOO_SMALL)
     return ""
 
 
@@ -44,12 +40,12 @@ def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
     return f"No node has model {wanted.model or ' or '.join(wanted.use_models)}: there are {names}"
 
 
-def _less_memory(demand: Demand, nodes: Iterable[NodeReason], word: Word, *, for_good: bool) -> str:
+def _less_memory(demand: Demand, nodes: Iterable[NodeReason], word: str, *, for_good: bool) -> str:
     most_mib = max((_most_mib(demand, node.cards, for_good) for node in nodes), default=0)
     if demand.memory_mib is None or most_mib <= 0:
         return ""
     each = " of each card" if demand.cards > 1 else ""
-    name = _by_name(word("memory"))
+    name = _by_name(word)
     if for_good:
         return f"No node has larger cards: ask for at most {most_mib:,} MiB{each}{name}"
     return f"Wait, or ask for at most {most_mib:,} MiB{each}{name}, which would fit now"

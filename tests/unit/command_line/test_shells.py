@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from requirements import require
+
 PROGRAMS = Path(sys.executable).parent
 DEADLINE_S = 60
 DOCUMENT = Path(__file__).parents[3] / "docs" / "kubectl-gpuledger.md"
@@ -32,9 +34,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def needs(shell: str) -> str:
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    program = shutil.which(shell) or ""
+    require(f"what TAB offers in {shell}", "" if program else f"{shell} is not installed")
     return program
 
 

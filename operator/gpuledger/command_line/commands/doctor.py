@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,10 +115,10 @@ def _examined(
 
 def _answering(url: str) -> str:
     """Return the address if an operator answers there, else nothing: it is then looked for in the cluster alone."""
-    from gpuledger.command_line.operator_view import View
+    from gpuledger.command_line.operator_view import ask
 
     try:
-        View(url, os.environ.get("GPULEDGER_TOKEN")).ask("/v1/history", {"limit": "0"})
+        ask("/v1/history", {"limit": "0"}, url, None, None)
     except BadInput as error:
         logger.warning("%s", error)
         return ""

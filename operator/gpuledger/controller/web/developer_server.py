@@ -19,7 +19,7 @@ AT_ONCE = 2
 """Explanations that are made at a time: each is a search over all nodes."""
 
 WAITING = 20
-"""How many others wait for theirs; the rest has to retry later."""
+"""Questions under way, most of which wait for their turn; the rest has to retry later."""
 
 
 class DeveloperServer:
@@ -30,8 +30,7 @@ class DeveloperServer:
         self._reviews = reviews
         self._verdicts = TokenVerdicts(self._namespace_of)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._asking: set[str] = set()  # namespaces whose question is under way
-        self._waiting = 0
+        self._asking: set[str] = set()  # namespaces whose question is under way, one each
 
     def application(self) -> web.Application:
         """Return the route."""
@@ -51,13 +50,11 @@ class DeveloperServer:
         if not own or own != namespace:
             raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {namespace}")
         check_active(self._source, web.HTTPMisdirectedRequest)
-        if own in self._asking or self._waiting >= WAITING:
+        if own in self._asking or len(self._asking) >= WAITING:
             raise refusal(web.HTTPTooManyRequests, "others are being answered: retry in a moment", {"Retry-After": "1"})
         self._asking.add(own)
-        self._waiting += 1
         try:
             async with self._turns:
                 return await explanation_response(seen_from(await explained(self._source, namespace, name), namespace))
         finally:
             self._asking.discard(own)
-            self._waiting -= 1

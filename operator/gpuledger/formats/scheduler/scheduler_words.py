@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.formats.objects.condition import condition_of
+
 Json = Mapping[str, Any]
 
 LONGEST = 16 * 1024
@@ -55,9 +57,8 @@ class SchedulerWords:
 
 def scheduler_words(pod: Json) -> SchedulerWords:
     """Return what kube-scheduler wrote into a pod's status; nothing if it has not, or it can't be read."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    last = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
-    if last is None:
+    last = condition_of(pod, "PodScheduled")
+    if last is None or last.get("status") != "False":
         return SchedulerWords()
     if last.get("reason") == "SchedulingGated":
         return SchedulerWords(gates=tuple(str(gate.get("name")) for gate in pod["spec"].get("schedulingGates") or ()))

@@ -147,8 +147,7 @@ class PodExplainer:
         nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
-        written = self._read_words(pod, request.names[0])
-        advised = advice(request, nodes, lambda kind: str(getattr(written, kind)))
+        advised = advice(request, nodes, self._read_words(pod, request.names[0]))
         state, text = self._state(identity.uid, words, nodes, advised)
         return Explanation(
             pod=identity,
