@@ -198,9 +198,7 @@ async def _give_room(operator: Operator) -> None:
         workflows.placer.expire_holds()
         if workflows.observer.synced and workflows.leadership.is_active():
             begin_s = operator.clock.work_s()
-            is_more = workflows.waiting.give_room()
-            if not is_more:
-                await workflows.gangs.give_room()
+            is_more = await workflows.gangs.give_room()
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()

@@ -12,6 +12,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
+from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
@@ -19,7 +20,10 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.plans import GangPlans
+from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
@@ -66,6 +70,8 @@ class Workflows:
     waiting: WaitingPods
     placer: PodPlacer
     gangs: Gangs
+    members: Members
+    kept_places: KeptPlaces
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -92,7 +98,8 @@ def connect(
     gather_s: float,
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
-    ledger, counts, trail = Ledger(), Counts(), Trail(clock=clock, kept=settings.trail_kept)
+    ledger, counts = Ledger(settings.gang_zones), Counts()
+    trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
     chooser = Chooser(ledger, policy)
@@ -132,7 +139,11 @@ def connect(
         is_active=is_active,
     )
     members = Members(placement.request)
-    gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
+    failures = BindFailures(clock)
+    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
+    plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
+    waker = GangWaker(ledger, waiting, clock, is_active)
+    gangs = Gangs(ledger, members, plans, waker, waiting.refused, settings.gather_s, clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -146,6 +157,7 @@ def connect(
         clock=clock,
         trail=trail,
         gangs=gangs,
+        failures=failures,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -273,6 +285,8 @@ def connect(
             waiting=waiting,
             placer=placer,
             gangs=gangs,
+            members=members,
+            kept_places=kept_places,
             lives=lives,
             carrier=carrier,
             preemption=preemption,
@@ -302,6 +316,9 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.ends.on_news.append(workflows.releaser.word_of_node)
     workflows.journal.on_lost.append(workflows.inventory.recheck)
     workflows.gangs.on_due.append(workflows.room_has_changed.set)
+    workflows.members.on_left.append(workflows.kept_places.member_left)
+    workflows.members.on_bound.append(workflows.kept_places.others_leave)
+    ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)

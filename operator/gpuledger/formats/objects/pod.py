@@ -158,6 +158,11 @@ def is_finished(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def has_succeeded(pod: Json) -> bool:
+    """Tell whether all containers have done what they were to do."""
+    return (pod.get("status") or {}).get("phase") == "Succeeded"
+
+
 def has_ended(pod: Json) -> bool:
     """Tell whether its kubelet has said that all containers of the pod have ended for good: then nothing of it runs.
 

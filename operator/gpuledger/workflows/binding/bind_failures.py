@@ -14,7 +14,15 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BindAbandoned, BindFailed, Conflict, GpuledgerError, NotFound
+from gpuledger.model.errors import (
+    ApiError,
+    BindAbandoned,
+    BindFailed,
+    Conflict,
+    GangIncomplete,
+    GpuledgerError,
+    NotFound,
+)
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 
@@ -25,6 +33,9 @@ FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
+
+NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete)
+"""Errors that say nothing of the node."""
 
 NODES_KEPT = 64
 """Nodes that are remembered of one pod: those that led nowhere last."""
@@ -76,6 +87,11 @@ class BindFailures:
         failures.offered = ()
         return failures.nodes
 
+    def avoided(self, pod_uid: str) -> Collection[str]:
+        """Return the nodes that have led nowhere, as far as is known."""
+        failures = self._failures.get(pod_uid)
+        return failures.nodes if failures else ()
+
     def start_over(self, pod_uid: str) -> None:
         """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
@@ -86,7 +102,7 @@ class BindFailures:
         """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
-        if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, BindAbandoned)):
+        if isinstance(error, GpuledgerError) and not isinstance(error, NOT_OF_THE_NODE):
             self._failures.setdefault(pod_uid, _Failures()).nodes.note(node_name, None)
         if isinstance(error, ApiError) and not isinstance(error, NotFound):
             self._count(self._failures.setdefault(pod_uid, _Failures()))

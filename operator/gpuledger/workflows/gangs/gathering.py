@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import GangIncomplete
 
 
 class Gathering:
@@ -23,6 +23,8 @@ class Gathering:
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
         self._all_entered: asyncio.Future[None] = loop.create_future()
+        self.lacks_members = False
+        """It has failed because too few have come."""
 
     def __len__(self) -> int:
         """Return how many stand in Bind."""
@@ -38,7 +40,7 @@ class Gathering:
         return pod_uid in self._standing
 
     async def stand(self, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
-        """Wait until as many stand in Bind as are missing. Raises BindFailed if that takes too long, or one fails."""
+        """Wait until as many stand in Bind as are missing. Raises GangIncomplete if it takes too long, or one fails."""
         self._standing.add(pod_uid)
         self.look(missing())
         try:
@@ -46,6 +48,7 @@ class Gathering:
                 await asyncio.shield(self._complete)
         except TimeoutError:
             here, needed = len(self._standing), missing()
+            self.lacks_members = True
             self.fail(f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s")
             await self._complete
 
@@ -55,7 +58,7 @@ class Gathering:
             self._complete.set_result(None)
 
     async def entered(self, pod_uid: str) -> None:
-        """Wait until the shares of all that were there are in the ledger. Raises BindFailed if those of one are not."""
+        """Wait until the ledger has the shares of all that were there. Raises GangIncomplete if one is missing."""
         self._entered.add(pod_uid)
         if self._entered >= self._standing and not self._all_entered.done():
             self._all_entered.set_result(None)
@@ -65,7 +68,7 @@ class Gathering:
         """Have all that have not gone on fail. Idempotent."""
         for future in (self._complete, self._all_entered):
             if not future.done():
-                future.set_exception(BindFailed(why))
+                future.set_exception(GangIncomplete(why))
                 future.exception()  # whether or not anybody waits for it
 
     def leave(self, pod_uid: str) -> None:

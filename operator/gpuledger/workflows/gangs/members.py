@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
+from gpuledger.formats.objects.pod import created_at, has_succeeded, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName
 from gpuledger.model.listeners import Listeners
+from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 
@@ -25,7 +26,7 @@ class Member:
     gang: Gang
     request: PodRequest
     since: str
-    node_names: Collection[str] | None = None
+    node_names: NodeSet | None = None
     """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
     refused: bool = False
     """Its last question was answered with no, and it has to be woken to ask again."""
@@ -38,6 +39,8 @@ class GangState:
     name: GangName
     pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
     bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
+    asked: int = 0
+    """How often kube-scheduler has named other nodes for a member than before."""
 
     @property
     def minimum(self) -> int:
@@ -70,15 +73,17 @@ class Members:
         """Called with the gang of a pod that is new among those that wait."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
+        self.on_left = Listeners[[str, GangState]]()
+        """Called with the UID and the gang of a bound member that is gone, or has failed."""
 
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
         yield from self._gangs.values()
 
     def waits(self, name: GangName) -> bool:
-        """Tell whether a gang has members that wait."""
+        """Tell whether a gang waits, and all members that it needs are there."""
         state = self._gangs.get(name)
-        return state is not None and bool(state.pending) and state.missing > 0
+        return state is not None and len(state.pending) >= state.missing > 0
 
     def missing(self, name: GangName) -> int:
         """Return how many more of a gang have to be bound; none of one that has no pods."""
@@ -145,6 +150,8 @@ class Members:
         """See BoundPodTracker."""
         state = self.of(pod_uid)
         if state is not None and state.bound.pop(pod_uid, None) is not None:
+            if last is None or not has_succeeded(last):
+                self.on_left(pod_uid, state)
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:

@@ -16,7 +16,8 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import BindFailed, Invalid
-from gpuledger.workflows.gangs.gangs import COME_S, TRY_PAUSE_S, TURN_S
+from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
+from gpuledger.workflows.gangs.turns import TURN_S
 
 Json = dict[str, Any]
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND

@@ -1,0 +1,108 @@
+"""Places of members that have failed or were deleted: kept for a while, for the pods that come in their stead.
+
+A place is put on hold at the moment when the ledger's share ends, before others are looked at; under the UID of the pod
+that is gone. That is done only as long as other members are there and stay, so not where a whole training is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ShareRefused
+from gpuledger.model.gang import GangName
+from gpuledger.model.share import HolderState, Placement
+from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.preemption.pod_lives import PodLives
+
+MOST_ENDING = 256
+"""Members that are gone whose shares are still in the ledger: of more, no places are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlace:
+    """The cards of a member that is gone."""
+
+    gang: GangName
+    pod_uid: str
+    placement: Placement
+    until_s: float
+
+    @property
+    def node_name(self) -> str:
+        """Return the name of the node."""
+        return self.placement.node_name
+
+
+class KeptPlaces:
+    """Remembers them; `room_s` is for how long, 0 for not at all."""
+
+    def __init__(self, ledger: Ledger, lives: PodLives, room_s: float, clock: Clock) -> None:
+        self._ledger = ledger
+        self._lives = lives
+        self._room_s = room_s
+        self._clock = clock
+        self._ending: dict[str, KeptPlace] = {}  # pod UID -> its place, as long as the ledger has its share
+        self._held: dict[str, KeptPlace] = {}  # pod UID -> its place, on hold
+
+    def member_left(self, pod_uid: str, state: GangState) -> None:
+        """Note that a bound member has failed or was deleted; its share is still in the ledger."""
+        if not self._room_s:
+            return
+        if all(self._lives.is_leaving(uid) for uid in state.bound):
+            self.forget(state.name)
+            return
+        holders = [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
+        if holders and len(self._ending) < MOST_ENDING:
+            placement = Placement(holders[0][0].node_name, tuple(holder.share for _, holder in holders))
+            until_s = self._clock.now_s() + self._room_s
+            self._ending[pod_uid] = KeptPlace(state.name, pod_uid, placement, until_s)
+
+    def others_leave(self, state: GangState) -> None:
+        """Note that bound members of a gang have begun to leave: if all do, nothing is kept."""
+        if (self._ending or self._held) and all(self._lives.is_leaving(uid) for uid in state.bound):
+            self.forget(state.name)
+
+    def stored(self, node_name: str) -> None:
+        """Hold what has become free on a node just now. Called whenever the API server has stored a card."""
+        for place in [place for place in self._ending.values() if place.node_name == node_name]:
+            used = {card.uuid for card, _ in self._ledger.holders_of(place.pod_uid)}
+            free = tuple(share for share in place.placement.shares if share.uuid not in used)
+            if not used:
+                del self._ending[place.pod_uid]
+                self.put_back([place])
+            elif free and place.until_s > self._clock.now_s():
+                with suppress(ShareRefused):
+                    self._ledger.hold(place.pod_uid, replace(place.placement, shares=free), place.until_s)
+
+    def take(self, name: GangName) -> list[KeptPlace]:
+        """Give up what is kept for a gang, so that its members can be placed there; return it."""
+        now_s = self._clock.now_s()
+        for uid in [uid for uid, place in self._held.items() if place.until_s <= now_s]:
+            del self._held[uid]
+        places = [place for place in self._held.values() if place.gang == name]
+        for place in places:
+            del self._held[place.pod_uid]
+            self._ledger.drop_hold(place.pod_uid)
+        return places
+
+    def put_back(self, places: Sequence[KeptPlace]) -> None:
+        """Keep places, if they are free, until their time is over."""
+        for place in places:
+            if place.until_s > self._clock.now_s():
+                with suppress(ShareRefused):  # promised to others, or the card is gone
+                    self._ledger.hold(place.pod_uid, place.placement, place.until_s)
+                    self._held[place.pod_uid] = place
+
+    def forget(self, name: GangName) -> None:
+        """Keep nothing for a gang any more."""
+        self.take(name)
+        for uid in [uid for uid, place in self._ending.items() if place.gang == name]:
+            del self._ending[uid]
+            self._ledger.drop_hold(uid)
+
+    def __bool__(self) -> bool:
+        return bool(self._ending or self._held)
