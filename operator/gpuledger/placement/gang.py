@@ -13,6 +13,7 @@ for members that are alike. If there is no room in zones, nodes without the labe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -53,7 +54,7 @@ class Seat:
 
     pod_uid: str
     request: PodRequest
-    node_names: Container[str] | None = None
+    node_names: Collection[str] | None = None
     """The nodes to which it can go; None stands for any."""
     preferred: Collection[str] = ()
     """Nodes that it gets if one of them fits."""
@@ -95,6 +96,7 @@ class GangPlanner:
     def _in_few_zones(self, trial: _Trial, beside: Collection[str]) -> Generator[None, None, bool]:
         """Hold the same in fewer zones; return whether that is done. If not, nothing is held."""
         trial.looks_left = ZONE_LOOKS
+        trial.drop()
         for zone in self._single_zones(trial, beside):
             if (yield from trial.hold(zone)) == len(trial.seats):
                 return True
@@ -257,11 +259,11 @@ def _but(names: Container[str], avoided: Container[str]) -> Container[str]:
     return _Names(names, avoided, wanted=False)
 
 
-def _most_demanding_first(seat: Seat) -> tuple[int, int, int]:
-    """Sort key: more cards, then cards alone, then more memory of each."""
+def _most_demanding_first(seat: Seat) -> tuple[int, int, int, float]:
+    """Sort key: more cards, then cards alone, then more memory of each, then fewer nodes to go to."""
     whole = any(demand.exclusive for demand in seat.request.shape)
     memory_mib = max((demand.memory_mib or 0 for demand in seat.request.shape), default=0)
-    return -seat.request.cards, -whole, -memory_mib
+    return -seat.request.cards, -whole, -memory_mib, math.inf if seat.node_names is None else len(seat.node_names)
 
 
 def _shares_several(seat: Seat) -> bool:

@@ -148,12 +148,12 @@ class PodPlacer:
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        self._failures.check(pod)
         found = None
         if gang is not None:
             self._failures.led_nowhere(pod.uid, arguments.node_names)
             found = yield from self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names)
         if found is None:
+            self._failures.check(pod)
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):
             self._held.pop(pod.uid, None)

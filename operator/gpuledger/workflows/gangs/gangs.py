@@ -161,7 +161,7 @@ class Gangs:
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
             entered = await binder.enter(pod, placement)
-            await gathering.entered(pod.uid)
+            await gathering.entered(pod.uid, lambda: binder.check(placement))
             return entered
         except asyncio.CancelledError:
             gathering.fail("the operator ends")

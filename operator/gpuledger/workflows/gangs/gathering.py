@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gpuledger.model.errors import GangIncomplete
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 
 
 class Gathering:
@@ -19,7 +19,7 @@ class Gathering:
     def __init__(self, name: str) -> None:
         self._name = name
         self._standing: set[str] = set()  # UIDs
-        self._entered: set[str] = set()
+        self._entered: dict[str, Callable[[], None]] = {}  # UID -> what raises if its shares can't be used any more
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
         self._all_entered: asyncio.Future[None] = loop.create_future()
@@ -57,12 +57,24 @@ class Gathering:
         if self._standing and len(self._standing) >= missing and not self._complete.done():
             self._complete.set_result(None)
 
-    async def entered(self, pod_uid: str) -> None:
-        """Wait until the ledger has the shares of all that were there. Raises GangIncomplete if one is missing."""
-        self._entered.add(pod_uid)
-        if self._entered >= self._standing and not self._all_entered.done():
-            self._all_entered.set_result(None)
+    async def entered(self, pod_uid: str, check: Callable[[], None]) -> None:
+        """Wait until the ledger has the shares of all that were there. Raises GangIncomplete if one is missing.
+
+        When it has, `check` of each is called: it raises a GpuledgerError if the pod can't use its shares any more.
+        """
+        self._entered[pod_uid] = check
+        if self._entered.keys() >= self._standing and not self._all_entered.done():
+            self._go_on()
         await asyncio.shield(self._all_entered)
+
+    def _go_on(self) -> None:
+        try:
+            for check in self._entered.values():
+                check()
+        except GpuledgerError as error:
+            self.fail(f"another member of the gang could not be bound: {error}")
+        else:
+            self._all_entered.set_result(None)
 
     def fail(self, why: str) -> None:
         """Have all that have not gone on fail. Idempotent."""
@@ -74,4 +86,4 @@ class Gathering:
     def leave(self, pod_uid: str) -> None:
         """Note that a pod does not stand in Bind any more."""
         self._standing.discard(pod_uid)
-        self._entered.discard(pod_uid)
+        self._entered.pop(pod_uid, None)

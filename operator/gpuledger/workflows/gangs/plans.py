@@ -144,22 +144,29 @@ class GangPlans:
         missing = state.missing
         need = missing - (len(others) - len(without))
         asking = [first, *sorted(without, key=_asked_first)][:need]
-        found = yield from self._hold(state, first, asking, places)
+        found = yield from self._hold(state, asking, places)
         if found.number < len(asking) and loose:
             for member in loose:
                 self._ledger.drop_hold(member.pod.uid)
             asking += loose
-            found = yield from self._hold(state, first, asking, places)
+            found = yield from self._hold(state, asking, places)
         return Found(missing - len(asking) + found.number, found.is_current)
 
     def _hold(
-        self, state: GangState, first: Member, members: Collection[Member], places: Collection[str]
+        self, state: GangState, members: Collection[Member], places: Collection[str]
     ) -> Generator[Step, None, Found]:
-        """Hold room for some members; those that kube-scheduler has not asked for can go where `first` can."""
+        """Hold room for some members; those that kube-scheduler has not asked for can go where any other one can."""
+        anywhere = _all_named(state)
         deadline_s = self._clock.now_s() + self._gather_s + COME_S
         seats = [
-            Seat(m.pod.uid, m.request, m.node_names or first.node_names, places, self._avoided(m.pod.uid))
-            for m in members
+            Seat(
+                member.pod.uid,
+                member.request,
+                anywhere if member.node_names is None else member.node_names,
+                preferred=places,
+                avoided=self._avoided(member.pod.uid),
+            )
+            for member in members
         ]
         beside = {name for uid in (*state.bound, *state.pending) for name in self._nodes_of(uid)}
         return (yield from self._planner.hold(seats, deadline_s, beside))
@@ -167,6 +174,14 @@ class GangPlans:
     def _nodes_of(self, pod_uid: str) -> list[str]:
         hold = self._ledger.hold_of(pod_uid)
         return [hold.placement.node_name] if hold else [card.node_name for card, _ in self._ledger.holders_of(pod_uid)]
+
+
+def _all_named(state: GangState) -> Collection[str] | None:
+    """Return the nodes to which some member can go; None if kube-scheduler has not asked for any yet."""
+    named = {id(each.node_names): each.node_names for each in state.pending.values() if each.node_names is not None}
+    if len(named) <= 1:
+        return next(iter(named.values()), None)
+    return frozenset[str]().union(*named.values())
 
 
 def _asked_first(member: Member) -> tuple[bool, str, str]:
