@@ -20,6 +20,7 @@ from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
@@ -66,6 +67,8 @@ class Workflows:
     waiting: WaitingPods
     placer: PodPlacer
     gangs: Gangs
+    members: Members
+    pod_groups: PodGroups
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -131,7 +134,8 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
-    members = Members(placement.request)
+    pod_groups = PodGroups(counts)
+    members = Members(placement.request, pod_groups)
     gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
     placer = PodPlacer(
         ledger=ledger,
@@ -273,6 +277,8 @@ def connect(
             waiting=waiting,
             placer=placer,
             gangs=gangs,
+            members=members,
+            pod_groups=pod_groups,
             lives=lives,
             carrier=carrier,
             preemption=preemption,

@@ -94,6 +94,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
+        members.on_minimum.append(self._minimum_changes)
 
     # Filter.
 
@@ -110,6 +111,8 @@ class Gangs:
             return None
         member = state.pending[pod.uid]
         member.node_names, member.refused = node_names, False
+        if state.problem:
+            return self._refuse(member, Refusal(Reason.GANG, state.problem))
         hold = self._ledger.hold_of(member.pod.uid)
         if hold is not None and hold.placement.node_name in node_names:
             return hold.placement
@@ -132,6 +135,8 @@ class Gangs:
         state = self._members.of(pod_uid)
         if state is None or pod_uid not in state.pending or state.missing <= 0:
             return ""
+        if state.problem:
+            return f"gang {state.name.name}: {state.problem}"
         if self._is_others_turn(state.name):
             return _others_turn().text
         why = _too_few(state.minimum) if len(state.pending) < state.missing else _too_little(state.minimum)
@@ -272,6 +277,11 @@ class Gangs:
         """Try a gang whose last missing member was created: the others were refused before."""
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._try_again_in(0.0)
+
+    def _minimum_changes(self, state: GangState) -> None:  # its PodGroup has come, or says another number
+        self._tried.drop(state.name)
+        self._member_comes(state)
+        self._member_is_bound(state)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
