@@ -106,6 +106,13 @@ def gang_of(pod: Json) -> Gang | None:
     return Gang(GangName(_namespace(pod), name, words.way), 0)
 
 
+def pod_groups_named(pod: Json) -> list[GangName]:
+    """Return all PodGroups that a pod names, whether that counts or not."""
+    return [
+        GangName(_namespace(pod), name[:SHOWN], words.way) for words in PODGROUPS for _, name in _names(pod, words)[:1]
+    ]
+
+
 def described(name: GangName) -> str:
     """Return what names a gang, for people: our label, or which object."""
     words = OF_WAY.get(name.way)
@@ -119,11 +126,6 @@ def at(found: Any, path: Path) -> Any:
             return None
         found = found.get(key)
     return found
-
-
-def words_in(place: Path) -> set[str]:
-    """Return the names of the annotations or labels, whichever place is meant, that name a PodGroup."""
-    return {path[-1] for words in PODGROUPS for path in words.named_at if path[:-1] == place}
 
 
 def _by_labels(pod: Json) -> Gang | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.gang import gang_of
+from gpuledger.formats.objects.gang import described, gang_of
 from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
@@ -108,6 +108,14 @@ class Members:
         """Return the gang of a pod, None if it has none that is known."""
         name = self._of_pod.get(pod_uid)
         return self._gangs.get(name) if name else None
+
+    def described(self, pod_uid: str) -> str:
+        """Return what names a pod's gang, and how many of its pods start together; empty if it has none."""
+        state = self.of(pod_uid)
+        if state is None:
+            return ""
+        many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
+        return described(state.name) + ("" if state.problem else f": {many}")
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         """Note that kube-scheduler asks for a member; return its gang."""

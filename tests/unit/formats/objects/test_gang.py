@@ -65,7 +65,8 @@ def test_a_pod_can_name_a_pod_group_which_says_how_many_start_together(pod: dict
 
 def test_groups_of_one_name_that_are_named_in_two_ways_are_two() -> None:
     first, second = gang_of(labelled({COSCHEDULING: "train"})), gang_of(annotated({VOLCANO: "train"}))
-    assert first and second
+    assert first is not None
+    assert second is not None
     assert first.name != second.name
     assert "scheduling.x-k8s.io" in described(first.name)
     assert "scheduling.volcano.sh" in described(second.name)
@@ -80,7 +81,8 @@ def test_our_labels_win_over_the_name_of_a_pod_group() -> None:
 
 def test_two_of_volcanos_annotations_are_one_way_and_the_older_one_counts() -> None:
     found = gang_of(annotated({"scheduling.volcano.sh/group-name": "new", VOLCANO: "old"}))
-    assert found and found.name.name == "old"
+    assert found is not None
+    assert found.name.name == "old"
 
 
 def test_pod_groups_of_two_kinds_are_refused_with_both_names() -> None:
@@ -110,3 +112,34 @@ def test_inspect_shows_the_gang() -> None:
     assert "gang train: 8 of its pods start together, or none" in found["notes"]
     (odd,) = inspected(labelled({GANG_LABEL: "train"}), DIALECTS)
     assert any(MINIMUM_LABEL in problem for problem in odd["problems"])
+
+
+def test_inspect_shows_which_object_says_how_many_and_which_one_does_not_count() -> None:
+    (found,) = inspected(annotated({VOLCANO: "train"}), DIALECTS)
+    assert found["gang"] == {"name": "train", "podGroup": "scheduling.volcano.sh"}
+    assert any("PodGroup train of scheduling.volcano.sh" in note for note in found["notes"])
+    both = annotated({VOLCANO: "unheard"})
+    both["metadata"]["labels"] = {GANG_LABEL: "train", MINIMUM_LABEL: "8"}
+    (found,) = inspected(both, DIALECTS)
+    assert any("PodGroup unheard" in note and "does not count" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "minimum"),
+    [
+        ("scheduling.k8s.io/v1beta1", {"schedulingPolicy": {"gang": {"minCount": 4}}}, 4),
+        ("scheduling.k8s.io/v1alpha2", {"schedulingPolicy": {"basic": {}}}, 0),
+        ("scheduling.x-k8s.io/v1alpha1", {"minMember": 4}, 4),
+        ("scheduling.volcano.sh/v1beta1", {"minMember": "many"}, None),
+    ],
+)
+def test_inspect_shows_pod_groups(version: str, spec: dict[str, Any], minimum: int | None) -> None:
+    group = {"apiVersion": version, "kind": "PodGroup", "metadata": {"name": "train"}, "spec": spec}
+    (found,) = inspected(group, DIALECTS)
+    assert found.get("minimum") == minimum
+    assert bool(found["problems"]) == (minimum is None)
+
+
+def test_inspect_passes_over_pod_groups_of_other_apis() -> None:
+    (found,) = inspected({"apiVersion": "scheduling.k8s.io/v7", "kind": "PodGroup", "metadata": {}}, DIALECTS)
+    assert found["skipped"]

@@ -186,7 +186,9 @@ async def test_a_kind_can_be_deleted_and_come_back(api: ApiServer, parts: Operat
         assert "fewer than 3 members" in why(parts)
 
 
-async def test_the_version_that_the_api_server_has_is_read(api: ApiServer, parts: OperatorParts, server: Server) -> None:
+async def test_the_version_is_read_that_the_api_server_has(
+    api: ApiServer, parts: OperatorParts, server: Server
+) -> None:
     """An upgrade takes one version away and brings another."""
     server.served = {OLD: [native(2)]}
     async with followed(server, parts):

@@ -19,9 +19,7 @@ from gpuledger.workflows.gangs.gangs import TRY_PAUSE_S
 from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
 
 Json = dict[str, Any]
-COSCHEDULING, VOLCANO, KUBERNETES = (
-    OF_WAY[way] for way in (GangWay.COSCHEDULING, GangWay.VOLCANO, GangWay.KUBERNETES)
-)
+COSCHEDULING, VOLCANO, KUBERNETES = (OF_WAY[way] for way in (GangWay.COSCHEDULING, GangWay.VOLCANO, GangWay.KUBERNETES))
 
 
 @pytest.fixture
@@ -225,6 +223,20 @@ async def test_pods_of_a_group_that_is_no_gang_are_placed_one_by_one(
     assert parts.waiting.waiting() == {"uid-a"}  # as a pod like any other, which is woken when it has room
     assert refusal(parts, "a") == ""
     await parts.bind("a", "node-a")
+
+
+async def test_explain_says_what_names_the_gang_and_how_many_start_together(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, member("a"), a_pod_object("alone", {GPU: "1"}))
+
+    async def gang_of(name: str) -> object:
+        return (await parts.explainer.explain("default", name)).json()["gang"]
+
+    assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling)"
+    show(parts, group(3))
+    assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling): 3 of its pods start together"
+    assert await gang_of("alone") is None
 
 
 async def test_our_labels_win_over_a_pod_group_that_does_not_exist(api: ApiServer, parts: OperatorParts) -> None:
