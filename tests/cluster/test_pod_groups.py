@@ -10,10 +10,11 @@ import pytest
 
 from cluster.cluster import COUNT, Cluster, pod
 from control_plane import ControlPlane
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
+from installation import NO_KUBELET, NOTHING_RUNS, REPOSITORY, Installation
 
 Json = dict[str, Any]
 
+EXAMPLES = REPOSITORY / "examples" / "asking"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 COSCHEDULING, VOLCANO = ("scheduling.x-k8s.io", "v1alpha1"), ("scheduling.volcano.sh", "v1beta1")
 Kind = tuple[str, str]
@@ -110,6 +111,19 @@ def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: C
     cluster.delete(*names(small))
     cluster.wait_bound(*names(large))
     cluster.check_consistent()
+
+
+@pytest.mark.parametrize(("file", "name"), [("gang-coscheduling", "coscheduled"), ("gang-volcano", "volcanic")])
+def test_the_examples_start_with_all_of_their_pods(cluster: Cluster, file: str, name: str) -> None:
+    cluster.add_nodes(1, gpus=4)
+    example = str(EXAMPLES / f"{file}.yaml")
+    cluster.plane.kubectl("apply", "-f", example)
+    try:
+        cluster.wait(lambda: len(bound(cluster)) == 4, "all pods of the example are bound")
+        assert all(each.startswith(name) for each in bound(cluster))
+    finally:
+        cluster.plane.kubectl("delete", "-f", example, "--cascade=foreground", "--wait=false")
+        cluster.request("DELETE", "/apis/batch/v1/namespaces/default/jobs", {"propagationPolicy": "Background"})
 
 
 def test_pods_whose_group_comes_late_wait_for_it_and_start_when_it_comes(cluster: Cluster) -> None:
