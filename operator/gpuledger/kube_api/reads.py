@@ -50,6 +50,11 @@ def pods_in(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
+def pod_groups_of(api_group: str, version: str) -> str:
+    """Return the path of the PodGroups of an API, which the API server may not have."""
+    return f"/apis/{api_group}/{version}/podgroups"
+
+
 def leases_in(namespace: str) -> str:
     """Return the path of a namespace's Leases."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -140,6 +140,8 @@ class Explanation:
     """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
     warnings: Sequence[str] = ()
     """What the pod says that has no effect, a sentence each."""
+    gang: str = ""
+    """What names its gang, and how many of its pods start together."""
 
     @property
     def main_reason(self) -> str:
@@ -165,6 +167,7 @@ class Explanation:
             "advice": self.advice or None,
             "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
+            "gang": self.gang or None,
             "schedulerSays": self.scheduler_says,
             "schedulerRefused": sum(node.refused_by_scheduler for node in self.nodes),
             "schedulerRefusedAll": self.refused_by_scheduler,

@@ -23,6 +23,7 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import GangPlans
+from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
@@ -72,6 +73,7 @@ class Workflows:
     gangs: Gangs
     members: Members
     kept_places: KeptPlaces
+    pod_groups: PodGroups
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -138,7 +140,8 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
-    members = Members(placement.request)
+    pod_groups = PodGroups(counts)
+    members = Members(placement.request, pod_groups)
     failures = BindFailures(clock)
     kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
@@ -228,6 +231,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         why_gang_waits=gangs.why_waiting,
+        gang_described=members.described,
         lives=lives,
         clock=clock,
     )
@@ -287,6 +291,7 @@ def connect(
             gangs=gangs,
             members=members,
             kept_places=kept_places,
+            pod_groups=pod_groups,
             lives=lives,
             carrier=carrier,
             preemption=preemption,

@@ -135,6 +135,7 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     facts = {
         "asks for": asked,
         "priority": str(found["priority"]),
+        "gang": found.get("gang") or "",  # an operator of an earlier release says none
         "waits" if not is_placed(found) else "created": _since(found, now),
         "kube-scheduler says": found["schedulerSays"] or "",
     }

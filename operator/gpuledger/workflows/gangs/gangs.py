@@ -63,6 +63,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
+        members.on_minimum.append(self._minimum_changes)
 
     # Filter.
 
@@ -101,6 +102,8 @@ class Gangs:
     def _why_not(self, state: GangState) -> Refusal | None:
         """Return why a gang is not to be planned now."""
         now_s, minimum = self._clock.now_s(), state.minimum
+        if state.problem:
+            return Refusal(Reason.GANG, state.problem)
         if len(state.pending) < state.missing:
             return _too_few(minimum)
         if self._turns.holder(now_s) not in (None, state.name):
@@ -131,6 +134,8 @@ class Gangs:
         state = self._members.of(pod_uid)
         if state is None or pod_uid not in state.pending or state.missing <= 0:
             return ""
+        if state.problem:
+            return f"gang {state.name.name}: {state.problem}"
         if self._turns.holder(self._clock.now_s()) not in (None, state.name):
             return _others_turn().text
         why = _too_few(state.minimum) if len(state.pending) < state.missing else _too_little(state.minimum)
@@ -205,6 +210,11 @@ class Gangs:
         """Try a gang whose last missing member was created: the others were refused before."""
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._waker.look_again_in(0.0)
+
+    def _minimum_changes(self, state: GangState) -> None:  # its PodGroup has come, or says another number
+        self._plans.forget(state.name)
+        self._member_comes(state)
+        self._member_is_bound(state)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.gang import gang_of
+from gpuledger.formats.objects.gang import described, gang_of
 from gpuledger.formats.objects.pod import created_at, has_succeeded, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 Json = dict[str, Any]
 
@@ -41,16 +42,25 @@ class GangState:
     bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
     asked: int = 0
     """How often kube-scheduler has named other nodes for a member than before."""
+    group: PodGroup | None = None
+    """What the object says that it is named after; None where the members say all."""
+
+    @property
+    def problem(self) -> str:
+        """Return why it can't start, whoever comes: its PodGroup does not exist, or can't be used. Empty if it can."""
+        return self.group.problem if self.group else ""
 
     @property
     def minimum(self) -> int:
-        """Return how many have to be bound at once: the most that a member says."""
+        """Return how many have to be bound at once: what its PodGroup says, or the most that a member says."""
+        if self.group is not None:
+            return self.group.minimum
         return max((*(member.gang.minimum for member in self.pending.values()), *self.bound.values()), default=0)
 
     @property
     def missing(self) -> int:
-        """Return how many more have to be bound."""
-        return self.minimum - len(self.bound)
+        """Return how many more have to be bound; more than there are if it can't start."""
+        return len(self.pending) + 1 if self.problem else self.minimum - len(self.bound)
 
     @property
     def rank(self) -> tuple[int, str]:
@@ -62,8 +72,9 @@ class GangState:
 class Members:
     """All gangs that have a pod. Follows bound and pending pods: see pod_trackers.py."""
 
-    def __init__(self, read_request: Callable[[Json], PodRequest | None]) -> None:
+    def __init__(self, read_request: Callable[[Json], PodRequest | None], groups: PodGroups) -> None:
         self._read_request = read_request
+        self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
         self.on_gone = Listeners[[str, GangState]]()
@@ -75,6 +86,10 @@ class Members:
         """Called with the gang of a member that is seen bound."""
         self.on_left = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a bound member that is gone, or has failed."""
+        self.on_minimum = Listeners[[GangState]]()
+        """Called with a gang whose PodGroup has come, has changed, or is gone."""
+        groups.on_change.append(self._group_changes)
+        groups.on_read.append(self._groups_are_read)
 
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
@@ -85,6 +100,10 @@ class Members:
         state = self._gangs.get(name)
         return state is not None and len(state.pending) >= state.missing > 0
 
+    def names(self, way: GangWay) -> bool:
+        """Tell whether a gang is named in this way."""
+        return any(name.way is way for name in self._gangs)
+
     def missing(self, name: GangName) -> int:
         """Return how many more of a gang have to be bound; none of one that has no pods."""
         state = self._gangs.get(name)
@@ -94,6 +113,14 @@ class Members:
         """Return the gang of a pod, None if it has none that is known."""
         name = self._of_pod.get(pod_uid)
         return self._gangs.get(name) if name else None
+
+    def described(self, pod_uid: str) -> str:
+        """Return what names a pod's gang, and how many of its pods start together; empty if it has none."""
+        state = self.of(pod_uid)
+        if state is None:
+            return ""
+        many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
+        return described(state.name) + ("" if state.problem else f": {many}")
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         """Note that kube-scheduler asks for a member; return its gang."""
@@ -107,9 +134,9 @@ class Members:
         return state
 
     def was_tried(self, pod_uid: str) -> bool:
-        """Note that a pod was refused before this process was there; return False if it is no member of a gang."""
+        """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
         state = self.of(pod_uid)
-        member = state.pending.get(pod_uid) if state else None
+        member = state.pending.get(pod_uid) if state and state.missing > 0 else None
         if member is not None:
             member.refused = True
         return member is not None
@@ -174,7 +201,20 @@ class Members:
             self.forget_pending(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
-        return self._gangs.setdefault(name, GangState(name))
+        state = self._gangs.get(name)
+        if state is None:
+            state = self._gangs[name] = GangState(name, group=self._groups.of(name))
+        return state
+
+    def _group_changes(self, name: GangName) -> None:
+        state = self._gangs.get(name)
+        if state is not None:
+            state.group = self._groups.of(name)
+            self.on_minimum(state)
+
+    def _groups_are_read(self, way: GangWay) -> None:
+        for name in [name for name in self._gangs if name.way is way]:
+            self._group_changes(name)
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:
         if pod_uid not in state.pending and pod_uid not in state.bound:

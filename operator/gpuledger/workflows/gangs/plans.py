@@ -97,6 +97,10 @@ class GangPlans:
         tried = self._tried.get(name)
         return tried is not None and self._clock.now_s() < tried.again_s
 
+    def forget(self, name: GangName) -> None:
+        """Note that a gang may need fewer members than before: it can be tried again."""
+        self._tried.drop(name)
+
     def fitted(self, name: GangName) -> int | None:
         """Return for how many missing members there was room at the last try; None if it found room for all."""
         tried = self._tried.get(name)

@@ -97,6 +97,7 @@ class PodExplainer:
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         why_gang_waits: Callable[[str], str],
+        gang_described: Callable[[str], str],
         lives: PodLives,
         clock: Clock,
     ) -> None:
@@ -111,6 +112,7 @@ class PodExplainer:
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         self._why_gang_waits = why_gang_waits
+        self._gang_described = gang_described
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
@@ -121,7 +123,8 @@ class PodExplainer:
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         found = await self._explain(pod, of_now)
-        return replace(found, warnings=tuple(each.text for each in self._read_warnings(pod)))
+        warnings = tuple(each.text for each in self._read_warnings(pod))
+        return replace(found, warnings=warnings, gang=self._gang_described(found.pod.uid))
 
     async def _explain(self, pod: Json, of_now: bool) -> Explanation:
         identity, since = pod_identity(pod), created_at(pod)
