@@ -21,7 +21,7 @@ from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, ShareRefused, WorkLimitExceeded
-from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Reason, Refusal
@@ -91,6 +91,10 @@ class Gangs:
         self._timer: asyncio.TimerHandle | None = None
         self.on_due = Listeners[[]]()
         """Called when gangs can be tried that could not before, though nothing has changed."""
+        self.on_stage = Listeners[[GangState, GangStage, str]]()
+        """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
+        self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
+        """Called when members that stood in Bind are not bound, with why."""
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
@@ -109,7 +113,7 @@ class Gangs:
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]
-        member.node_names, member.refused = node_names, False
+        member.node_names, member.refused, member.tried_s = node_names, False, self._clock.wall().timestamp()
         hold = self._ledger.hold_of(member.pod.uid)
         if hold is not None and hold.placement.node_name in node_names:
             return hold.placement
@@ -127,17 +131,15 @@ class Gangs:
         placed = self._ledger.hold_of(member.pod.uid)
         return placed.placement if placed else self._refuse(member, _too_little(state.minimum))  # given up meanwhile
 
-    def why_waiting(self, pod_uid: str) -> str:
-        """Return why a member waits, an empty string for a pod that does not wait for its gang."""
-        state = self._members.of(pod_uid)
-        if state is None or pod_uid not in state.pending or state.missing <= 0:
-            return ""
-        if self._is_others_turn(state.name):
-            return _others_turn().text
-        why = _too_few(state.minimum) if len(state.pending) < state.missing else _too_little(state.minimum)
-        there = len(state.pending)
-        here = f"{len(state.bound)} of {state.minimum} members run, {there} {'waits' if there == 1 else 'wait'}"
-        return f"gang {state.name.name}: {here}; {why.text}"
+    def standing(self, name: GangName) -> int:
+        """Return how many of its members stand in Bind."""
+        gathering = self._gatherings.get(name)
+        return 0 if gathering is None or gathering.is_over else len(gathering)
+
+    def turn(self) -> tuple[GangName, float] | None:
+        """Return the gang that is tried alone, and for how many seconds more."""
+        left_s = self._turn[1] - self._clock.now_s() if self._turn else 0.0
+        return (self._turn[0], left_s) if self._turn and left_s > 0 and self._members.waits(self._turn[0]) else None
 
     def _refuse(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused = True
@@ -172,6 +174,7 @@ class Gangs:
                 self._tried.note(state.name, _Try(self._ledger.changes, self._clock.now_s(), node_names))
                 return False
         self._tried.drop(state.name)
+        self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
         return True
 
     def _have_room(self, state: GangState) -> int:
@@ -193,7 +196,7 @@ class Gangs:
     def _give_up(self, state: GangState, gathering: Gathering | None) -> None:
         """Let go of all that is kept for a gang, and fail the binds that wait for it."""
         if gathering is not None:
-            gathering.fail(_too_little(state.minimum).text)
+            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
         self._let_go(state, gathering)
 
     def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
@@ -221,7 +224,7 @@ class Gangs:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
-            gathering = self._gatherings[state.name] = Gathering(state.name.name)
+            gathering = self._gatherings[state.name] = self._gathering(state)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
@@ -229,11 +232,11 @@ class Gangs:
             await gathering.entered(pod.uid)
             return entered
         except asyncio.CancelledError:
-            gathering.fail("the operator ends")
+            gathering.fail("the operator ends", GatherEnd.STOPPED)
             raise
         except Exception as error:
             self._has_failed(state.name)
-            gathering.fail(f"another member of the gang could not be bound: {error}")
+            gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
             self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
             raise
@@ -241,6 +244,13 @@ class Gangs:
             gathering.leave(pod.uid)
             if not len(gathering) and self._gatherings.get(state.name) is gathering:
                 del self._gatherings[state.name]
+
+    def _gathering(self, state: GangState) -> Gathering:
+        gathering = Gathering(state.name.name)
+        text = "all members that were missing stand in Bind, and their cards are in the ledger"
+        gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
+        gathering.on_failed.append(lambda end, why: self.on_given_up(state, end, why))
+        return gathering
 
     def _has_failed(self, name: GangName) -> None:
         """Let a gang be tried alone: what it lacks may be what another one has taken."""
@@ -277,7 +287,7 @@ class Gangs:
         """Note that a member waits no more. One that is bound has left its gathering before."""
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
-            gathering.fail("another member of the gang is gone")
+            gathering.fail("another member of the gang is gone", GatherEnd.GONE)
 
     def _member_is_bound(self, state: GangState) -> None:
         gathering = self._gatherings.get(state.name)

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 from gpuledger.model.errors import BindFailed
+from gpuledger.model.gang import GatherEnd
+from gpuledger.model.listeners import Listeners
 
 
 class Gathering:
@@ -23,6 +25,10 @@ class Gathering:
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
         self._all_entered: asyncio.Future[None] = loop.create_future()
+        self.on_entered = Listeners[[]]()
+        """Called once the shares of all are in the ledger."""
+        self.on_failed = Listeners[[GatherEnd, str]]()
+        """Called once, if that does not come about, with why."""
 
     def __len__(self) -> int:
         """Return how many stand in Bind."""
@@ -46,7 +52,8 @@ class Gathering:
                 await asyncio.shield(self._complete)
         except TimeoutError:
             here, needed = len(self._standing), missing()
-            self.fail(f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s")
+            why = f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s"
+            self.fail(why, GatherEnd.LATE)
             await self._complete
 
     def look(self, missing: int) -> None:
@@ -59,14 +66,18 @@ class Gathering:
         self._entered.add(pod_uid)
         if self._entered >= self._standing and not self._all_entered.done():
             self._all_entered.set_result(None)
+            self.on_entered()
         await asyncio.shield(self._all_entered)
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, end: GatherEnd) -> None:
         """Have all that have not gone on fail. Idempotent."""
+        is_first = not self.is_over
         for future in (self._complete, self._all_entered):
             if not future.done():
                 future.set_exception(BindFailed(why))
                 future.exception()  # whether or not anybody waits for it
+        if is_first:
+            self.on_failed(end, why)
 
     def leave(self, pod_uid: str) -> None:
         """Note that a pod does not stand in Bind any more."""

@@ -29,6 +29,8 @@ class Member:
     """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
     refused: bool = False
     """Its last question was answered with no, and it has to be woken to ask again."""
+    tried_s: float | None = None
+    """When kube-scheduler asked for it last, in Unix seconds."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,10 @@ class Members:
         """Return how many more of a gang have to be bound; none of one that has no pods."""
         state = self._gangs.get(name)
         return state.missing if state else 0
+
+    def named(self, name: GangName) -> GangState | None:
+        """Return a gang, None if it has no pods."""
+        return self._gangs.get(name)
 
     def of(self, pod_uid: str) -> GangState | None:
         """Return the gang of a pod, None if it has none that is known."""
