@@ -18,6 +18,8 @@ from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.agent_pods import AgentPods
@@ -66,6 +68,7 @@ class Workflows:
     waiting: WaitingPods
     placer: PodPlacer
     gangs: Gangs
+    gang_reporter: GangReporter
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -133,6 +136,7 @@ def connect(
     )
     members = Members(placement.request)
     gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
+    gang_trials = GangTrials(ledger, gangs, members, clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -215,7 +219,7 @@ def connect(
         read_words=placement.words,
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
-        why_gang_waits=gangs.why_waiting,
+        gangs=gang_trials,
         lives=lives,
         clock=clock,
     )
@@ -273,6 +277,7 @@ def connect(
             waiting=waiting,
             placer=placer,
             gangs=gangs,
+            gang_reporter=GangReporter(ledger, members, gang_trials, explainer),
             lives=lives,
             carrier=carrier,
             preemption=preemption,
