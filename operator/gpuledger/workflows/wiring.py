@@ -19,6 +19,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.gangs.gang_trail import follow_gangs
 from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
@@ -68,6 +69,8 @@ class Workflows:
     waiting: WaitingPods
     placer: PodPlacer
     gangs: Gangs
+    members: Members
+    gang_trials: GangTrials
     gang_reporter: GangReporter
     lives: PodLives
     carrier: PreemptionCarrier
@@ -136,6 +139,7 @@ def connect(
     )
     members = Members(placement.request)
     gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
+    follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, clock)
     placer = PodPlacer(
         ledger=ledger,
@@ -277,6 +281,8 @@ def connect(
             waiting=waiting,
             placer=placer,
             gangs=gangs,
+            members=members,
+            gang_trials=gang_trials,
             gang_reporter=GangReporter(ledger, members, gang_trials, explainer),
             lives=lives,
             carrier=carrier,
@@ -288,7 +294,7 @@ def connect(
             observer=observer,
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
-            why_waiting=WhyWaiting(ledger, chooser, waiting, refused_by_scheduler),
+            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
             room_has_changed=asyncio.Event(),
         )
@@ -311,5 +317,6 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
+    workflows.trail.gang_of = workflows.gang_trials.gang_of
     workflows.trail.on_record.append(workflows.pod_condition_writer.observe)
     return workflows

@@ -142,7 +142,7 @@ class Gangs:
         return (self._turn[0], left_s) if self._turn and left_s > 0 and self._members.waits(self._turn[0]) else None
 
     def _refuse(self, member: Member, refusal: Refusal) -> Refusal:
-        member.refused = True
+        member.refused, member.refusal = True, refusal
         return refusal
 
     def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> Generator[Step, None, bool]:

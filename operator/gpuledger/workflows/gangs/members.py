@@ -11,6 +11,7 @@ from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName
 from gpuledger.model.listeners import Listeners
+from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 
@@ -31,6 +32,8 @@ class Member:
     """Its last question was answered with no, and it has to be woken to ask again."""
     tried_s: float | None = None
     """When kube-scheduler asked for it last, in Unix seconds."""
+    refusal: Refusal | None = None
+    """The last answer to it that was a no."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,14 @@ class Members:
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
         yield from self._gangs.values()
+
+    def waiting(self) -> Iterator[GangState]:
+        """Yield the gangs of which not as many are bound as have to be."""
+        return (state for state in self._gangs.values() if state.pending and state.missing > 0)
+
+    def refused(self) -> list[Member]:
+        """Return the members that wait for their gang, and were refused."""
+        return [member for state in self.waiting() for member in state.pending.values() if member.refused]
 
     def waits(self, name: GangName) -> bool:
         """Tell whether a gang has members that wait."""
