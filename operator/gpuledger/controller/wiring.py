@@ -67,10 +67,13 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         workflows.ledger,
         workflows.why_waiting,
         workflows.explainer,
+        workflows.gang_reporter,
         workflows.trail,
         workflows.leadership.active_elsewhere,
+        workflows.gang_trials.gang_of,
     )
     workflows.ledger.on_stored.append(view_source.note)
+    workflows.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,
         preemption=workflows.preemption,

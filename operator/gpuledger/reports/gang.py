@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpuledger.model.gang import GangName, GangStage
@@ -48,27 +48,28 @@ class GangReport:
     running: int
     waiting: int
     """How many of those that were created wait."""
-    on_hold: int
-    """For how many of these cards are kept."""
-    standing: int
-    """How many of these stand in Bind."""
-    fits: int
-    """How many of these have cards on hold, or would find some at once."""
     priority: int
     since: str | None
     """When the oldest of those that wait was created."""
-    turn: GangName | None
+    on_hold: int | None = None
+    """For how many of these cards are kept; None where the operator was not asked."""
+    standing: int | None = None
+    """How many of these stand in Bind."""
+    fits: int | None = None
+    """How many of these have cards on hold, or would find some at once."""
+    turn: GangName | None = None
     """The gang that is tried alone, this one or another."""
-    turn_left_s: float
-    nodes: Mapping[str, int]
+    turn_left_s: float = 0.0
+    nodes: Mapping[str, int] = field(default_factory=dict)
     """Where members without cards would find some, and how many."""
-    lacking: Sequence[Lacking]
-    members: Sequence[MemberState]
+    lacking: Sequence[Lacking] = ()
+    members: Sequence[MemberState] = ()
     members_left_out: int = 0
     example: str = ""
     """Name of a member that finds no cards, if there is one."""
     why: Sequence[NodeReason] = ()
     """Why nodes do not take that one beside those that fit, the nearest first."""
+    warnings: Sequence[str] = ()
 
     @property
     def not_created(self) -> int:
@@ -80,7 +81,7 @@ class GangReport:
         return {
             "namespace": self.name.namespace,
             "gang": self.name.name,
-            "source": self.source,
+            "source": self.source or None,
             "state": self.stage.value,
             "summary": self.summary,
             "minimum": self.minimum,
@@ -102,6 +103,7 @@ class GangReport:
             "membersLeftOut": self.members_left_out,
             "example": self.example or None,
             "nodes": [node.json() for node in self.why],
+            "warnings": list(self.warnings),
         }
 
 
@@ -154,11 +156,3 @@ def _each(lacking: Lacking) -> str:
     return (
         f"{'1 member that asks' if lacking.members == 1 else f'{lacking.members} members that ask'} for {lacking.text}"
     )
-
-
-def gang_seen_from(report: Json, namespace: str) -> Json:
-    """Return a report, as `GangReport.json` gives it, without the name of a gang of another namespace."""
-    turn = report["turn"]
-    if turn and not turn["gang"].startswith(f"{namespace}/"):
-        turn = {**turn, "gang": None}
-    return {**report, "turn": turn}

@@ -18,6 +18,13 @@ MINIMUM_LABEL = "gpuledger.dev/gang-minimum"
 """On pods of a gang: how many of its members have to be bound at once."""
 
 
+def gang_name_of(pod: Json) -> GangName | None:
+    """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
+    metadata = pod.get("metadata") or {}
+    name = (metadata.get("labels") or {}).get(GANG_LABEL)
+    return GangName(str(metadata.get("namespace") or ""), str(name)) if name else None
+
+
 def gang_of(pod: Json) -> Gang | None:
     """Return the gang of a pod, None if it has none. Raises BadInput for a minimum that can't be had."""
     metadata = pod.get("metadata") or {}

@@ -73,6 +73,8 @@ class Members:
 
         self.on_newcomer = Listeners[[GangState]]()
         """Called with the gang of a pod that is new among those that wait."""
+        self.on_joined = Listeners[[str]]()
+        """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
 
@@ -184,6 +186,8 @@ class Members:
             self.forget_pending(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
+        if before is None or before.name != name:
+            self.on_joined(pod_uid)
         return self._gangs.setdefault(name, GangState(name))
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:

@@ -14,7 +14,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.errors import NotFound
-from gpuledger.reports.gang import gang_seen_from
+from gpuledger.reports.seen_from import seen_from
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 
 Json = dict[str, Any]
@@ -131,8 +131,8 @@ async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces
     assert (found["state"], found["turn"]["gang"]) == ("others-turn", "default/train")
     assert found["turn"]["secondsLeft"] > 0
     assert "train" not in found["summary"]
-    assert gang_seen_from(found, "default")["turn"]["gang"] == "default/train"
-    assert gang_seen_from(found, "elsewhere")["turn"]["gang"] is None
+    assert seen_from(found, "default")["turn"]["gang"] == "default/train"
+    assert seen_from(found, "elsewhere")["turn"]["gang"] is None
 
 
 async def test_a_gang_without_a_pod_is_not_found(parts: OperatorParts) -> None:
