@@ -30,8 +30,16 @@ class ViewCluster:
         self.ledger = Ledger()
         self.active_elsewhere: str | None = None
         self.source = LedgerSource(
-            self.ledger, self.waiting_pods, self.explain, self.history, lambda: self.active_elsewhere
+            self.ledger,
+            self.waiting_pods,
+            self.explain,
+            self.explain_gang,
+            self.history,
+            lambda: self.active_elsewhere,
+            lambda uid: self.gangs.get(uid, ""),
         )
+        self.gangs: dict[str, str] = {}  # pod UID -> its gang
+        self.gang_reports: dict[str, Json] = {}  # namespace/name -> how far it has come
         self.waiting: list[Json] = []
         self.explanations: dict[str, Json] = {}
         self.records: list[Json] = []
@@ -123,13 +131,20 @@ class ViewCluster:
         return holders
 
     def wait(
-        self, namespace: str, name: str, request: str, reasons: Sequence[tuple[str, str, int]], age_s: float = 190
+        self,
+        namespace: str,
+        name: str,
+        request: str,
+        reasons: Sequence[tuple[str, str, int]],
+        age_s: float = 190,
+        gang: str | None = None,
     ) -> Json:
         """Let a pod wait for these reasons: code, text, number of nodes."""
         entry = {
             "namespace": namespace,
             "pod": name,
             "podUID": f"uid-{name}",
+            "gang": gang,
             "priority": 0,
             "since": moment(age_s),
             "lastTried": moment(4),
@@ -151,9 +166,21 @@ class ViewCluster:
             raise NotFound(f"nothing is known of a pod {pod} that asks for cards", 404)
         return self.explanations[pod]
 
+    async def explain_gang(self, namespace: str, name: str) -> Json:
+        """Return what was put down for a gang."""
+        gang = f"{namespace}/{name}"
+        self.explained.append(gang)
+        if gang not in self.gang_reports:
+            raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
+        return self.gang_reports[gang]
+
     def history(self, query: HistoryQuery) -> Json:
-        """Return the last records of a pod, or of all."""
-        found = [record for record in self.records if query.pod in ("", record["pod"])]
+        """Return the last records of a pod or a gang, or of all."""
+        found = [
+            record
+            for record in self.records
+            if query.pod in ("", record["pod"]) and query.gang in ("", record.get("gang"))
+        ]
         return {"kept": len(self.records), "dropped": 0, "records": found[-query.limit :]}
 
 
@@ -216,7 +243,9 @@ def demo() -> ViewCluster:
     return cluster
 
 
-def record(age_s: float, kind: str, namespace: str, pod: str, card: Card | None, text: str) -> Json:
+def record(
+    age_s: float, kind: str, namespace: str, pod: str, card: Card | None, text: str, gang: str | None = None
+) -> Json:
     """Return a Record."""
     cards = [{"uuid": card.uuid, "memoryMiB": 12000, "cores": 30, "number": 1}] if card else []
     return {
@@ -225,6 +254,7 @@ def record(age_s: float, kind: str, namespace: str, pod: str, card: Card | None,
         "namespace": namespace,
         "pod": pod,
         "podUID": f"uid-{pod}",
+        "gang": gang,
         "node": card.node_name if card else "",
         "cards": cards,
         "text": text,

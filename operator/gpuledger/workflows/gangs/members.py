@@ -12,6 +12,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSet
+from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.pod_groups import PodGroups
@@ -31,6 +32,10 @@ class Member:
     """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
     refused: bool = False
     """Its last question was answered with no, and it has to be woken to ask again."""
+    tried_s: float | None = None
+    """When kube-scheduler asked for it last, in Unix seconds."""
+    refusal: Refusal | None = None
+    """The last answer to it that was a no."""
 
 
 @dataclass(slots=True)
@@ -82,6 +87,8 @@ class Members:
 
         self.on_newcomer = Listeners[[GangState]]()
         """Called with the gang of a pod that is new among those that wait."""
+        self.on_joined = Listeners[[str]]()
+        """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
         self.on_left = Listeners[[str, GangState]]()
@@ -94,6 +101,14 @@ class Members:
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
         yield from self._gangs.values()
+
+    def waiting(self) -> Iterator[GangState]:
+        """Yield the gangs of which not as many are bound as have to be."""
+        return (state for state in self._gangs.values() if state.pending and state.missing > 0)
+
+    def refused(self) -> list[Member]:
+        """Return the members that wait for their gang, and were refused."""
+        return [member for state in self.waiting() for member in state.pending.values() if member.refused]
 
     def waits(self, name: GangName) -> bool:
         """Tell whether a gang waits, and all members that it needs are there."""
@@ -108,6 +123,11 @@ class Members:
         """Return how many more of a gang have to be bound; none of one that has no pods."""
         state = self._gangs.get(name)
         return state.missing if state else 0
+
+    def named(self, namespace: str, name: str) -> GangState | None:
+        """Return a gang by its name, None if it has no pods; of several that are named in different ways, the first."""
+        found = (self._gangs.get(GangName(namespace, name, way)) for way in GangWay)
+        return next((state for state in found if state), None)
 
     def of(self, pod_uid: str) -> GangState | None:
         """Return the gang of a pod, None if it has none that is known."""
@@ -201,6 +221,8 @@ class Members:
             self.forget_pending(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
+        if before is None or before.name != name:
+            self.on_joined(pod_uid)
         state = self._gangs.get(name)
         if state is None:
             state = self._gangs[name] = GangState(name, group=self._groups.of(name))
