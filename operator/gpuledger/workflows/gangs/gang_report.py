@@ -13,8 +13,9 @@ from gpuledger.model.request import Shape
 from gpuledger.placement.together import Trial
 from gpuledger.reports.explanation import NodeReason
 from gpuledger.reports.gang import GangReport, MemberState
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 
 MEMBERS_NAMED = 256
 """In a report; others are counted."""

@@ -15,8 +15,9 @@ from gpuledger.model.share import Pod
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
 REUSED_S = 10.0

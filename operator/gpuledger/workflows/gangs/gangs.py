@@ -25,8 +25,9 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.turns import Turns
