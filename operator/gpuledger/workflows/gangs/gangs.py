@@ -81,6 +81,8 @@ class Gangs:
         WorkLimitExceeded if it takes more work; asked again, there is less left to do.
         """
         state = self._members.asks(found, pod, gang, request)
+        if state is None:
+            return Refusal(Reason.GANG, "the pod is bound or gone by now")
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]

@@ -10,6 +10,7 @@ from gpuledger.formats.objects.gang import described, gang_of
 from gpuledger.formats.objects.pod import controller_uid, created_at, has_succeeded, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
+from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -17,6 +18,9 @@ from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 Json = dict[str, Any]
+
+GONE_KEPT = 4_096
+"""Pods of which is remembered that they wait no more."""
 
 
 class Members:
@@ -27,6 +31,7 @@ class Members:
         self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
+        self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
@@ -87,8 +92,14 @@ class Members:
         many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
         return described(state.name) + ("" if state.problem else f": {many}")
 
-    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
-        """Note that kube-scheduler asks for a member; return its gang."""
+    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
+        """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+
+        Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
+        """
+        return None if identity.uid in self._gone else self._waits(pod, identity, gang, request)
+
+    def _waits(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
@@ -109,15 +120,20 @@ class Members:
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
         gang, request = self._read(pod)
+        self._gone.drop(pod["metadata"]["uid"])
         if gang is None:
-            self.forget_pending(pod["metadata"]["uid"])
+            self._waits_no_more(pod["metadata"]["uid"])
         elif request is None:
             self._comes_without_gpus(pod, gang, is_bound=False)
         else:
-            self.asks(pod, pod_identity(pod), gang, request)
+            self._waits(pod, pod_identity(pod), gang, request)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
+        self._gone.note(pod_uid, None)
+        self._waits_no_more(pod_uid)
+
+    def _waits_no_more(self, pod_uid: str) -> None:
         state = self.of(pod_uid)
         if state is None:
             return
@@ -190,7 +206,7 @@ class Members:
         """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
-            self.forget_pending(pod_uid)
+            self._waits_no_more(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
         if before is None or before.name != name:
