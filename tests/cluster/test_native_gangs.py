@@ -27,10 +27,12 @@ def native() -> NativeGangs:
     return found
 
 
-@pytest.fixture(scope="module")
-def running(native: NativeGangs) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["pod-by-pod", "own-cycle"])
+def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with ControlPlane.run(feature_gates=native.feature_gates, runtime_config=native.runtime_config) as plane:
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0})
+        own = request.param == "own-cycle"
+        flags = [f"--feature-gates={','.join([*native.feature_gates, 'SchedulerPopFromBackoffQ=false'])}"] if own else []
+        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0}, scheduler_flags=flags)
         installation.start()
         cluster = Cluster(plane, installation)
         yield cluster
@@ -106,6 +108,21 @@ def test_a_gang_that_does_not_fit_keeps_nothing_and_does_not_spin(cluster: Clust
     begin_s = time.monotonic()
     cluster.wait_bound(*names(pods), timeout_s=30)
     print("woken after", time.monotonic() - begin_s)
+
+
+def test_a_large_gang_starts_within_ten_seconds_of_room(cluster: Cluster, native: NativeGangs) -> None:
+    cluster.add_nodes(7, gpus=8)
+    create_group(cluster, native, "large", 64)
+    pods = members("large", 64)
+    cluster.create(*pods)
+    cluster.wait_refused("large-0", "find cards at once")
+    time.sleep(20)
+    begin = cluster.plane.audit_offset()
+    begin_s = time.monotonic()
+    cluster.add_nodes(1, gpus=8)
+    cluster.wait_bound(*names(pods), timeout_s=100)
+    print("64 woken after", time.monotonic() - begin_s)
+    print([e.code for e in cluster.plane.api_writes(begin) if e.subresource == "binding" and e.code >= 300])
 
 
 def test_the_example_starts(cluster: Cluster, native: NativeGangs) -> None:
