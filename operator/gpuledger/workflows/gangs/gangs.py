@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
@@ -27,6 +28,7 @@ from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
@@ -44,6 +46,7 @@ class Gangs:
         ledger: Ledger,
         members: Members,
         plans: GangPlans,
+        kept_places: KeptPlaces,
         waker: GangWaker,
         wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
         gather_s: float,
@@ -52,6 +55,7 @@ class Gangs:
         self._ledger = ledger
         self._members = members
         self._plans = plans
+        self._kept_places = kept_places
         self._waker = waker
         self._wait_alone = wait_alone
         self._gather_s = gather_s
@@ -154,12 +158,22 @@ class Gangs:
 
         Raises as PodBinder does, and GangIncomplete if they can't.
         """
-        state = self._members.of(seen.pod.uid) if seen.gang else None
-        if state is None or state.missing <= 0:
+        state = self._members.of(seen.pod.uid)
+        if seen.gang is None or (state is not None and state.missing <= 0):
             await binder.bind(seen, placement, permission)
             return
+        if state is None:
+            raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
         entered = await self._gather(seen.pod, state, placement, binder)
-        await binder.bind(seen, placement, permission, entered)
+        try:
+            await binder.bind(seen, placement, permission, entered)
+        except GpuledgerError:
+            self._kept_places.binding_was_refused(seen.pod.uid, state.name, placement)
+            raise
+
+    def hold_has_ended(self, pod_uid: str) -> None:
+        """Note that a bind is over, and its hold has ended."""
+        self._kept_places.hold_has_ended(pod_uid)
 
     async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
@@ -217,6 +231,9 @@ class Gangs:
 
     def _member_comes(self, state: GangState) -> None:
         """Try a gang whose last missing member was created: the others were refused before."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None:
+            gathering.look(state.missing)
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._waker.look_again_in(0.0)
 
