@@ -19,7 +19,7 @@ from cluster.gangs import bound, gang, held, looking_for_halves, member, names
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Delay, Hold
 from faults.proxy import Armed
-from faults.requests import Match, entering, ledger_write, of_kind
+from faults.requests import Match, entering, of_kind
 from gpuledger.agent.fake_nodes import FakeNode
 
 SETTINGS = {
@@ -60,11 +60,6 @@ def cluster(module_cluster: FaultyCluster, nodes: list[FakeNode]) -> Iterator[Fa
     module_cluster.wait(lambda: not held(module_cluster), "nothing is left in the ledger")
 
 
-def hold_from(cluster: FaultyCluster, match: Match, number: int) -> Armed:
-    """Hold such requests from this one on."""
-    return cluster.api.arm(match, Hold(), times=None, skip=number - 1)
-
-
 @dataclass(frozen=True)
 class Point:
     """A state in which everything stops: how many members are in the ledger, and how many are bound."""
@@ -78,19 +73,29 @@ class Point:
         return self.name
 
 
-def of_gang(kind: str) -> Match:
-    """Match what is asked about a member."""
-    return Match(f"{kind} of a member", lambda request: request.kind == kind and request.name.startswith("walker-"))
+def entering_from(number: int) -> Match:
+    """Match the entries of all members but the first ones."""
+    late = [entering(f"walker-{each}") for each in range(number, MEMBERS)]
+    return Match(f"entry from walker-{number} on", lambda request: any(each.holds_for(request) for each in late))
+
+
+def binding_from(number: int) -> Match:
+    """Match the Bindings of all members but the first ones."""
+    late = {f"walker-{each}" for each in range(number, MEMBERS)}
+    return Match(f"Binding from walker-{number} on", lambda r: r.kind == "binding" and r.name in late)
 
 
 POINTS = [
     Point("one is not in Bind", 0, 0, lambda c: c.extender.arm(of_kind("bind", "walker-3"), Hold(), times=None)),
-    *(Point(f"{n} are entered", n, 0, lambda c, n=n: hold_from(c, ledger_write(), n + 1)) for n in range(MEMBERS)),
     *(
-        Point(f"{n} are bound", MEMBERS, n, lambda c, n=n: hold_from(c, of_gang("binding"), n + 1))
+        Point(f"{n} are entered", n, 0, lambda c, n=n: c.api.arm(entering_from(n), Hold(), times=None))
         for n in range(MEMBERS)
     ),
-    Point("nobody has heard", MEMBERS, MEMBERS, lambda c: c.api.arm(of_gang("binding"), Hold("answer"), times=None)),
+    *(
+        Point(f"{n} are bound", MEMBERS, n, lambda c, n=n: c.api.arm(binding_from(n), Hold(), times=None))
+        for n in range(MEMBERS)
+    ),
+    Point("nobody has heard", MEMBERS, MEMBERS, lambda c: c.api.arm(binding_from(0), Hold("answer"), times=None)),
 ]
 
 
