@@ -323,6 +323,7 @@ def _place(command: click.Context, output: str, settings: Settings, policy: Poli
 
     scene = in_cluster(options["kubeconfig"], options["context"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
+    scene.zone_labels = settings.gang_zones
     found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
     if found.has_nodes:
         out.show(

@@ -15,8 +15,9 @@ from gpuledger.model.share import Pod
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
 REUSED_S = 10.0
@@ -119,8 +120,8 @@ class GangTrials:
         on_hold = {uid: hold.placement.node_name for uid, hold in holds if hold}
         without = [member for uid, member in state.pending.items() if uid not in on_hold]
         need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
-        asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.uid))[:need])
-        asking = [self._asking(member) for member in sorted(asked, key=lambda member: -member.request.cards)]
+        asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
+        asking = [self._asking(member) for member in sorted(asked, key=_size, reverse=True)]
         trial, since_s = Trial(self._ledger), self._clock.work_s()
         for _ in trial.steps(asking):
             if self._clock.work_s() > since_s + TURN_S:
@@ -143,4 +144,11 @@ class GangTrials:
 
     def _asking(self, member: Member) -> Asking:
         names = None if member.node_names is None else self._node_sets.of(member.node_names)
-        return Asking(member.pod.uid, member.request, names)
+        return Asking(member.pod, member.request, names)
+
+
+def _size(member: Member) -> tuple[int, int]:
+    """Return how demanding a pod is: as in a plan, the most demanding is placed first."""
+    shape = member.request.shape
+    alone = any(demand.exclusive for demand in shape)
+    return member.request.cards, 2**31 if alone else max((demand.memory_mib or 0 for demand in shape), default=0)

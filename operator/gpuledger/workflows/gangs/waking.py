@@ -13,7 +13,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, WorkLimitExceeded
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
-from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
