@@ -243,10 +243,12 @@ class ControlPlane:
         every_controller: bool = False,
         feature_gates: Sequence[str] = (),
         runtime_config: Sequence[str] = (),
+        json_storage: bool = False,
     ) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
         plane = cls(
             durable,
+            json_storage,
             nodes=nodes,
             pod_network=pod_network,
             every_controller=every_controller,
