@@ -31,8 +31,9 @@ def native() -> NativeGangs:
 def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with ControlPlane.run(feature_gates=native.feature_gates, runtime_config=native.runtime_config) as plane:
         own = request.param == "own-cycle"
-        flags = [f"--feature-gates={','.join([*native.feature_gates, 'SchedulerPopFromBackoffQ=false'])}"] if own else []
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0}, scheduler_flags=flags)
+        flags = [f"--feature-gates={native.scheduler_gates}"] if own else []
+        settings = {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0, "native_gangs": own}
+        installation = Installation(plane, settings, scheduler_flags=flags)
         installation.start()
         cluster = Cluster(plane, installation)
         yield cluster
@@ -87,7 +88,7 @@ def test_a_gang_that_fits_is_bound_with_all_its_cards_entered_first(cluster: Clu
     cluster.wait_bound(*names(pods))
     print("bound after", time.monotonic() - begin_s)
     writes = [event for event in cluster.plane.api_writes(begin)]
-    print([(e.resource, e.subresource, e.name[-12:], e.code) for e in writes])
+    print([e.code for e in writes if e.subresource == "binding"])
     cluster.check_consistent()
 
 

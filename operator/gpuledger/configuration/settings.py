@@ -134,6 +134,9 @@ class Settings:
     gang_gather_s: float = option(
         20.0, "How long binds of a gang's members wait for each other; half of bind_timeout_s at most."
     )
+    native_gangs: bool = option(
+        False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
+    )
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )

@@ -33,6 +33,7 @@ def release_for(settings: Settings) -> Release:
             settings.extender_timeout_s,
             leader_elect=True,
             nodes_offered=settings.nodes_offered,
+            native_gangs=settings.native_gangs,
         ),
         preemption=settings.preemption,
         topology="topology" in settings.policies,

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
@@ -36,7 +37,6 @@ from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
 logger = logging.getLogger(__name__)
-
 COME_S = LONGEST_BACK_OFF_S + 2.0
 """How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
 
@@ -59,6 +59,9 @@ class _Try(NamedTuple):
     change: int
     at_s: float
     node_names: Collection[str] | None
+
+
+_Gathered = tuple[SeenPod, list[Entered]]
 
 
 class Gangs:
@@ -94,7 +97,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
-        members.on_minimum.append(self._minimum_changes)
+        members.on_minimum.extend((lambda of: self._tried.drop(of.name), self._member_comes, self._member_is_bound))
 
     # Filter.
 
@@ -217,22 +220,24 @@ class Gangs:
         if state is None or state.missing <= 0:
             await binder.bind(seen, placement, permission)
             return
-        entered = await self._gather(seen.pod, state, placement, binder)
+        seen, entered = await self._gather(seen, state, placement, binder)
         if self._turn and self._turn[0] == state.name:
             self._turn = None
         await binder.bind(seen, placement, permission, entered)
 
-    async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
+    async def _gather(self, seen: SeenPod, state: GangState, placement: Placement, binder: PodBinder) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        pod = seen.pod
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
             gathering = self._gatherings[state.name] = Gathering(state.name.name)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
             entered = await binder.enter(pod, placement)
             await gathering.entered(pod.uid)
-            return entered
+            return replace(seen, resource_version=version), entered
         except asyncio.CancelledError:
             gathering.fail("the operator ends")
             raise
@@ -277,11 +282,6 @@ class Gangs:
         """Try a gang whose last missing member was created: the others were refused before."""
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._try_again_in(0.0)
-
-    def _minimum_changes(self, state: GangState) -> None:  # its PodGroup has come, or says another number
-        self._tried.drop(state.name)
-        self._member_comes(state)
-        self._member_is_bound(state)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
+from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity, resource_version
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
 from gpuledger.model.listeners import Listeners
@@ -30,6 +30,8 @@ class Member:
     """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
     refused: bool = False
     """Its last question was answered with no, and it has to be woken to ask again."""
+    version: str = ""
+    """The pod's resourceVersion, as the watch has shown it last."""
 
 
 @dataclass(slots=True)
@@ -128,6 +130,18 @@ class Members:
             known.gang, known.request = gang, request
         return state
 
+    def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
+        """Return the resourceVersion of a pod that the watch has shown last, if it still asks for the same; else this.
+
+        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. What is to count
+        for a Binding has to be asked before the pod's shares are entered.
+        """
+        state = self.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        if member is None or not member.version or member.request != request:
+            return version
+        return max(version, member.version, key=lambda each: int(each or 0))
+
     def was_tried(self, pod_uid: str) -> bool:
         """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
         state = self.of(pod_uid)
@@ -140,7 +154,8 @@ class Members:
         """See PendingPodTracker."""
         read = self._read(pod)
         if read is not None:
-            self.asks(pod, pod_identity(pod), *read)
+            identity = pod_identity(pod)
+            self.asks(pod, identity, *read).pending[identity.uid].version = resource_version(pod)
         else:
             self.forget_pending(pod["metadata"]["uid"])
 
