@@ -33,7 +33,9 @@ class NativeGangs:
 
 
 BY_VERSION = {
-    "1.36": NativeGangs(("GenericWorkload=true", "GangScheduling=true"), "v1alpha2", ("SchedulerPopFromBackoffQ=false",)),
+    "1.36": NativeGangs(
+        ("GenericWorkload=true", "GangScheduling=true"), "v1alpha2", ("SchedulerPopFromBackoffQ=false",)
+    ),
     "1.37": NativeGangs(("GenericWorkload=true",), "v1beta1"),
 }
 

@@ -38,5 +38,6 @@ def release_for(settings: Settings) -> Release:
         preemption=settings.preemption,
         topology="topology" in settings.policies,
         with_cdi=settings.delivery == "cdi",
+        native_gangs=settings.native_gangs,
         webhook_port=settings.webhook_port,
     )
