@@ -46,7 +46,6 @@ from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
 TEXT = attrgetter("text")
 
 
@@ -305,6 +304,7 @@ class PodPlacer:
             bind.task.result()
         except GpuledgerError as error:
             self._counts.binds.labels("failed").inc()
+            await self._failures.pause_before_answer(arguments.uid)
             raise BindFailed(str(error)) from error
         self._counts.binds.labels("bound").inc()
 

@@ -32,6 +32,8 @@ class Member:
     """When kube-scheduler asked for it last, in Unix seconds."""
     refusal: Refusal | None = None
     """The last answer to it that was a no."""
+    version: str = ""
+    """The pod's resourceVersion, as the watch has shown it last."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.ledger.book import Ledger
@@ -36,6 +37,8 @@ from gpuledger.workflows.gangs.turns import Turns
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.tasks.stepwise import Step
+
+_Gathered = tuple[SeenPod, list[Entered]]
 
 
 class Gangs:
@@ -72,7 +75,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
-        members.on_minimum.append(self._minimum_changes)
+        members.on_minimum.extend((lambda of: plans.forget(of.name), self._member_comes, self._member_is_bound))
 
     # Filter.
 
@@ -164,7 +167,7 @@ class Gangs:
             return
         if state is None:
             raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
-        entered = await self._gather(seen.pod, state, placement, binder)
+        seen, entered = await self._gather(seen, state, placement, binder)
         try:
             await binder.bind(seen, placement, permission, entered)
         except GpuledgerError:
@@ -175,17 +178,19 @@ class Gangs:
         """Note that a bind is over, and its hold has ended."""
         self._kept_places.hold_has_ended(pod_uid)
 
-    async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
+    async def _gather(self, seen: SeenPod, state: GangState, placement: Placement, binder: PodBinder) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        pod = seen.pod
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
             entered = await binder.enter(pod, placement)
             await gathering.entered(pod.uid, lambda: binder.check(placement))
-            return entered
+            return replace(seen, resource_version=version), entered
         except asyncio.CancelledError:
             gathering.fail("the operator ends", GatherEnd.STOPPED)
             raise
@@ -236,11 +241,6 @@ class Gangs:
             gathering.look(state.missing)
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._waker.look_again_in(0.0)
-
-    def _minimum_changes(self, state: GangState) -> None:  # its PodGroup has come, or says another number
-        self._plans.forget(state.name)
-        self._member_comes(state)
-        self._member_is_bound(state)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import controller_uid, created_at, has_succeeded, is_finished, pod_identity
+from gpuledger.formats.objects.pod import (
+    controller_uid,
+    created_at,
+    has_succeeded,
+    is_finished,
+    pod_identity,
+    resource_version,
+)
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
 from gpuledger.model.latest import Latest
@@ -109,6 +116,18 @@ class Members:
             state.waits(replace(known, gang=gang, request=request))
         return state
 
+    def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
+        """Return the resourceVersion of a pod that the watch has shown last, if it still asks for the same; else this.
+
+        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. What is to count
+        for a Binding has to be asked before the pod's shares are entered.
+        """
+        state = self.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        if member is None or not member.version or member.request != request:
+            return version
+        return max(version, member.version, key=lambda each: int(each or 0))
+
     def was_tried(self, pod_uid: str) -> bool:
         """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
         state = self.of(pod_uid)
@@ -126,7 +145,8 @@ class Members:
         elif request is None:
             self._comes_without_gpus(pod, gang, is_bound=False)
         else:
-            self._waits(pod, pod_identity(pod), gang, request)
+            identity = pod_identity(pod)
+            self._waits(pod, identity, gang, request).pending[identity.uid].version = resource_version(pod)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
