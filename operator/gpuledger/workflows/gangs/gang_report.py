@@ -84,7 +84,7 @@ class GangReporter:
     async def _why(self, member: Member, view: GangView) -> list[NodeReason]:
         """Return why nodes do not take a member. That others of its gang leave them is no help."""
         shape, trial = member.request.shape, view.trial
-        nodes = await self._reasons.nodes_beside(member.pod.uid, shape, member.node_names, trial)
+        nodes = await self._reasons.nodes_beside(member.pod.uid, shape, self._trials.offered(member), trial)
         here = trial.nodes()
         return [replace(node, remedy="" if here[node.name] else node.remedy) for node in nodes]
 

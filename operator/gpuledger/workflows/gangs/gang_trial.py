@@ -10,8 +10,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
 from gpuledger.model.latest import Latest
-from gpuledger.model.node_set import NodeSets
-from gpuledger.model.share import Pod
+from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
@@ -97,11 +96,14 @@ class GangTrials:
         state = self._members.of(pod_uid)
         return state.name.name if state else ""
 
-    def pod_of(self, pod_uid: str) -> Pod | None:
+    def member(self, pod_uid: str) -> Member | None:
         """Return a member that waits; None if the pod is none."""
         state = self._members.of(pod_uid)
-        member = state.pending.get(pod_uid) if state else None
-        return member.pod if member else None
+        return state.pending.get(pod_uid) if state else None
+
+    def offered(self, member: Member) -> NodeSet | None:
+        """Return the nodes that kube-scheduler would take for a member; None if it has not asked yet."""
+        return None if member.node_names is None else self._node_sets.of(member.node_names)
 
     async def view_of(self, pod_uid: str, of_now: bool = True) -> GangView | None:
         """Return the gang for which a pod waits; None if it waits for none. It may be a few seconds old if it may."""
@@ -121,7 +123,8 @@ class GangTrials:
         without = [member for uid, member in state.pending.items() if uid not in on_hold]
         need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
         asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
-        asking = [self._asking(member) for member in sorted(asked, key=_size, reverse=True)]
+        in_order = sorted(asked, key=_size, reverse=True)
+        asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
         trial, since_s = Trial(self._ledger), self._clock.work_s()
         for _ in trial.steps(asking):
             if self._clock.work_s() > since_s + TURN_S:
@@ -141,10 +144,6 @@ class GangTrials:
             return GangStage.ROOM_FOUND
         turn = self._gangs.turn()
         return GangStage.OTHERS_TURN if turn and turn[0] != state.name else GangStage.WAITING
-
-    def _asking(self, member: Member) -> Asking:
-        names = None if member.node_names is None else self._node_sets.of(member.node_names)
-        return Asking(member.pod, member.request, names)
 
 
 def _size(member: Member) -> tuple[int, int]:

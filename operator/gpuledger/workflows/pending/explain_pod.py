@@ -155,7 +155,10 @@ class PodExplainer:
 
     async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
         waiting, words = self._waiting.find(identity.uid), scheduler_words(pod)
-        offered = NO_NODES if words.refused_all else waiting.node_names if waiting else None
+        member = self._gangs.member(identity.uid)
+        known = waiting.node_names if waiting else self._gangs.offered(member) if member else None
+        offered = NO_NODES if words.refused_all else known
+        tried_s = waiting.tried_s if waiting else member.tried_s if member else None
         nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
@@ -167,7 +170,7 @@ class PodExplainer:
             state=state,
             summary=text,
             since=created_at(pod),
-            tried=moment(waiting.tried_s) if waiting else None,
+            tried=moment(tried_s),
             request=request,
             scheduler_says=scheduler_says(pod),
             refused_by_scheduler=words.refused_all,
@@ -289,9 +292,9 @@ class PodExplainer:
     def _name(self, uid: str) -> str:
         """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
         holders = self._ledger.holders_of(uid)
-        pod = holders[0][1].pod if holders else self._held_pod(uid) or self._gangs.pod_of(uid)
+        pod = holders[0][1].pod if holders else self._held_pod(uid)
         if pod is None:
-            waiting = self._waiting.find(uid)
+            waiting = self._waiting.find(uid) or self._gangs.member(uid)
             pod = waiting.pod if waiting else None
         return str(pod) if pod else uid
 

@@ -146,8 +146,10 @@ async def test_a_member_is_explained_by_its_gang_and_others_cards_do_not_count_a
     api.put_card(THERE[0], a_holder("tenant", whole_share(THERE[0])))
     parts.read_cards()
     come(api, parts, *(member(f"m-{number}", minimum=5) for number in range(5)))
+    parts.filter("m-0", "node-a")
     found = (await parts.explainer.explain("default", "m-0")).json()
-    assert (found["gang"], found["state"]) == ("train", "waiting")
+    assert (found["gang"], found["state"], found["lastTried"] is None) == ("train", "waiting", False)
+    assert {node["node"]: node["offered"] for node in found["nodes"]} == {"node-a": True, "node-b": False}
     assert "4 of 5 members find cards at once" in found["summary"]
 
 
