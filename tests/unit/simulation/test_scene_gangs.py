@@ -91,7 +91,7 @@ def test_more_nodes_let_a_gang_in_as_a_whole() -> None:
     found = shown(NODE_A, NODE_B, *members, arguments=arguments)
     assert (found["fitWithoutAddedNodes"], found["fit"], found["gangs"][0]["status"]) == (0, 5, "placed")
     lines = simulate(NODE_A, NODE_B, *members, arguments=arguments).stdout.splitlines()
-    assert lines[-1].endswith("0 of 1 gang fit whole now, 1 with these.")
+    assert lines[-1].endswith("Gangs placed whole: 0 of 1 now, 1 then.")
 
 
 def test_a_gang_that_waits_is_said_to_people_with_what_it_lacks() -> None:
@@ -99,7 +99,7 @@ def test_a_gang_that_waits_is_said_to_people_with_what_it_lacks() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("Gang default/train"))
     assert "2 of the 3 members" in lines[at]
     assert "no-whole-card" in lines[at + 1]
-    assert lines[-1] == "0 of 3 pods fit. 0 of 1 gang fit whole."
+    assert lines[-1] == "0 of 3 pods fit. Gangs placed whole: 0 of 1."
     too_few = simulate(NODE_A, a_member("a"), arguments=()).stdout
     assert "1 of the 3 members that it needs are there" in too_few
 
