@@ -1,4 +1,4 @@
-"""Names of pods, cards and nodes for the shell to complete."""
+"""Names of pods, gangs, cards and nodes for the shell to complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuledger.command_line.cards import all_cards
 from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.formats.objects.gang import gang_name_of
 
 Json = dict[str, Any]
 
@@ -25,6 +26,10 @@ def _of_kind(cluster: ClusterAccess, kind: str, namespace: str | None) -> Iterat
     if kind == "pod":
         path = f"/api/v1/namespaces/{namespace or cluster.namespace()}/pods"
         yield from (item["metadata"]["name"] for item in cluster.begin(path))
+        return
+    if kind == "gang":
+        path = f"/api/v1/namespaces/{namespace or cluster.namespace()}/pods"
+        yield from sorted({gang.name for item in cluster.begin(path) if (gang := gang_name_of(item))})
         return
     field = "uuid" if kind == "card" else "nodeName"
     yield from sorted({str(item["spec"][field]) for item in all_cards(cluster)})

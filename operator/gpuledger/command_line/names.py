@@ -9,6 +9,7 @@ from gpuledger.model.errors import BadInput
 
 KINDS = {
     "pod": ("pod", "pods", "po"),
+    "gang": ("gang", "gangs"),
     "node": ("node", "nodes", "no"),
     "card": ("card", "cards", "gpua", "gpuallocation", "gpuallocations", "gpuallocations.gpuledger.dev"),
 }
@@ -16,7 +17,7 @@ KINDS = {
 
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
 
-SHOWN = {"pod": "pod/NAME", "node": "node/NAME", "card": "card/UUID"}
+SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "node": "node/NAME", "card": "card/UUID"}
 
 
 @dataclass(frozen=True, slots=True)

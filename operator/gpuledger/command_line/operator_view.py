@@ -115,9 +115,14 @@ def _ask_leader(cluster: ClusterAccess, path: str, parameters: dict[str, str]) -
             time.sleep(PAUSE_S)
 
 
-def explanation_of(namespace: str, pod: str, url: str | None, kubeconfig: str | None, context: str | None) -> Json:
-    """Return why a pod waits, by whichever way the account has to the operator. Raises as `View.ask`, and ApiError."""
-    path, question = "/v1/explain", {"pod": f"{namespace}/{pod}"}
+def explanation_of(
+    kind: str, namespace: str, name: str, url: str | None, kubeconfig: str | None, context: str | None
+) -> Json:
+    """Return why a pod or a gang waits, by whichever way the account has to the operator.
+
+    Raises as `View.ask`, and ApiError.
+    """
+    path, question = "/v1/explain", {kind: f"{namespace}/{name}"}
     if url:
         return ask(path, question, url, kubeconfig, context)
     with cluster_access(kubeconfig, context) as cluster:
@@ -126,7 +131,7 @@ def explanation_of(namespace: str, pod: str, url: str | None, kubeconfig: str | 
         except Denied:
             from gpuledger.command_line.own_namespace import ask_as_developer  # seldom needed, and slow to import
 
-            return ask_as_developer(cluster, namespace, pod)
+            return ask_as_developer(cluster, kind, namespace, name)
 
 
 @contextlib.contextmanager

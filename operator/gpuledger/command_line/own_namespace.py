@@ -12,10 +12,13 @@ from typing import Any
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
+from gpuledger.formats.objects.gang import gang_name_of, gang_of
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
+from gpuledger.model.gang import GangStage
 from gpuledger.reports.explanation import Explanation, PodState
+from gpuledger.reports.gang import GangReport, MemberState
 
 Json = dict[str, Any]
 
@@ -32,25 +35,26 @@ TO_ALLOW = (
 )
 
 
-def ask_as_developer(cluster: ClusterAccess, namespace: str, name: str) -> Json:
-    """Return what the operator tells of a pod to its namespace; what the pod tells where the account may not ask.
+def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
+    """Return what the operator tells of a pod or gang to its namespace; what pods tell where the account may not ask.
 
-    Raises NotFound if there is no such pod, ApiError and BadInput.
+    Raises NotFound if there is no such pod or gang, ApiError and BadInput.
     """
     try:
-        return _ask(cluster, namespace, name)
+        return _ask(cluster, kind, namespace, name)
     except (Denied, NotFound) as error:  # NotFound: the Service is not there, or the pod, which is found out then
-        return _own_words(cluster, namespace, name, error)
+        own_words = _members_words if kind == "gang" else _own_words
+        return own_words(cluster, namespace, name, error)
 
 
-def _ask(cluster: ClusterAccess, namespace: str, name: str) -> Json:
+def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
     token = cluster.create(account, token_request())["status"]["token"]
     path = f"/api/v1/namespaces/{LEASE_NAMESPACE}/services/{SERVICE}:{PORT_NAME}/proxy/v1/explain"
     why = ApiError("it was not asked")
     for _ in range(TRIES):
         try:
-            return cluster.ask_service(path, {"pod": f"{namespace}/{name}"}, {TOKEN_HEADER: token})
+            return cluster.ask_service(path, {kind: f"{namespace}/{name}"}, {TOKEN_HEADER: token})
         except ApiError as error:
             if error.status not in (ON_STANDBY, BUSY):
                 raise
@@ -74,3 +78,45 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
     warning = f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
     explanation = Explanation(identity, state, summary, created_at(pod), scheduler_says=words, warnings=(warning,))
     return explanation.json()
+
+
+def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
+    """Return what stands in the status of a gang's pods, in the form of a report."""
+    named = [(gang_name_of(pod), pod) for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")]
+    gang = min((found for found, _ in named if found and found.name == name), default=None)
+    pods = [pod for found, pod in named if found and found == gang]
+    if gang is None:
+        raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
+    running = [pod for pod in pods if bound_node(pod) and not is_finished(pod)]
+    waiting = [pod for pod in pods if not bound_node(pod) and not is_finished(pod)]
+    minimum = max(map(_minimum, pods))
+    said = next((each for each in (condition_of(pod, ALLOCATED) for pod in waiting) if each), None)
+    enough = f" of {minimum}" if minimum else ""  # else a PodGroup says it
+    counted = f"gang {name}: {len(running)}{enough} members run, {len(waiting)} wait"
+    stage = GangStage.RUNNING if len(running) >= (minimum or len(pods)) else GangStage.WAITING
+    if len(running) + len(waiting) < minimum:
+        stage = GangStage.INCOMPLETE
+    return GangReport(
+        name=gang,
+        source="",
+        stage=stage,
+        summary=str((said or {}).get("message") or counted) if stage is not GangStage.RUNNING else counted,
+        minimum=minimum,
+        running=len(running),
+        waiting=len(waiting),
+        since=min(map(created_at, waiting), default=None),
+        priority=max((pod_identity(pod).priority for pod in waiting), default=0),
+        members=[
+            *(MemberState(pod_identity(pod), "running", bound_node(pod)) for pod in running),
+            *(MemberState(pod_identity(pod), "waiting", "") for pod in waiting),
+        ],
+        warnings=(f"this is what the pods themselves say, because the operator can't be asked: {why}; {TO_ALLOW}",),
+    ).json()
+
+
+def _minimum(pod: Json) -> int:
+    try:
+        gang = gang_of(pod)
+    except BadInput:
+        return 0
+    return gang.minimum if gang else 0

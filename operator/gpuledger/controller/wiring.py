@@ -58,6 +58,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         is_active=workflows.leadership.is_active,
         is_synced=lambda: workflows.observer.synced,
         pending_by_reason=workflows.why_waiting.pods_by_reason,
+        members=workflows.members,
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
@@ -66,10 +67,13 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         workflows.ledger,
         workflows.why_waiting,
         workflows.explainer,
+        workflows.gang_reporter,
         workflows.trail,
         workflows.leadership.active_elsewhere,
+        workflows.gang_trials.gang_of,
     )
     workflows.ledger.on_stored.append(view_source.note)
+    workflows.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,
         preemption=workflows.preemption,

@@ -7,8 +7,8 @@ server stores. What is only on its way there, a hold, is in none of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -35,6 +35,8 @@ class CardReport:
     """How many pods wait until others have left the card."""
     conflicts: int
     """Shares that were found on the card, and that it has no room for."""
+    gangs: Mapping[str, str] = field(default_factory=dict)
+    """UID of each holder that is of a gang -> the name of that in the pod's namespace, as far as it is known."""
 
     @property
     def used(self) -> Amounts:
@@ -63,7 +65,7 @@ class CardReport:
             "used": amounts_json(self.used),
             "claims": self.claims,
             "conflicts": self.conflicts,
-            "holders": [_holder_json(holder) for holder in self.holders],
+            "holders": [_holder_json(holder, self.gangs.get(holder.pod.uid, "")) for holder in self.holders],
         }
 
 
@@ -94,16 +96,18 @@ class NodeCards:
         }
 
 
-def report_of(entry: CardEntry) -> CardReport:
-    """Return the report of a line of the ledger in memory."""
+def report_of(entry: CardEntry, gang_of: Callable[[str], str] = lambda uid: "") -> CardReport:
+    """Return the report of a line of the ledger in memory. `gang_of` tells a pod's gang by its UID."""
     holders = tuple(entry.holders.values())
-    return CardReport(entry.card, entry.phase, entry.reason, holders, len(entry.claims), len(entry.misfits))
+    gangs = {uid: gang for uid in entry.holders if (gang := gang_of(uid))}
+    return CardReport(entry.card, entry.phase, entry.reason, holders, len(entry.claims), len(entry.misfits), gangs)
 
 
-def report_of_stored(stored: StoredCard) -> CardReport:
-    """Return the report of a card that was read from the API server."""
-    holders = stored.holders or ()
-    return CardReport(stored.card, stored.phase, stored.reason, holders, len(stored.claims), len(stored.misfits))
+def report_of_stored(stored: StoredCard, gangs: Mapping[str, str] | None = None) -> CardReport:
+    """Return the report of a card that was read from the API server; `gangs` are those that are known by pods' UIDs."""
+    holders, known = stored.holders or (), gangs or {}
+    here = {holder.pod.uid: known[holder.pod.uid] for holder in holders if holder.pod.uid in known}
+    return CardReport(stored.card, stored.phase, stored.reason, holders, len(stored.claims), len(stored.misfits), here)
 
 
 def by_node(reports: Iterable[CardReport]) -> list[NodeCards]:
@@ -139,7 +143,7 @@ def amounts_json(amounts: Amounts) -> Json:
     return {"memoryMiB": amounts.memory_mib, "cores": amounts.cores, "number": amounts.number}
 
 
-def _holder_json(holder: Holder) -> Json:
+def _holder_json(holder: Holder, gang: str) -> Json:
     pod, share = holder.pod, holder.share
     return {
         "namespace": pod.namespace,
@@ -149,4 +153,5 @@ def _holder_json(holder: Holder) -> Json:
         **amounts_json(share.amounts),
         "exclusive": share.exclusive,
         "state": holder.state.value,
+        **({"gang": gang} if gang else {}),
     }

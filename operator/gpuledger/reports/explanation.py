@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.gang import GangStage
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Pod
@@ -141,6 +142,10 @@ class Explanation:
     warnings: Sequence[str] = ()
     """What the pod says that has no effect, a sentence each."""
     gang: str = ""
+    """The name of its gang in its namespace; empty if it has none."""
+    gang_stage: GangStage | None = None
+    """How far the gang has come, if the pod waits for it."""
+    gang_words: str = ""
     """What names its gang, and how many of its pods start together."""
 
     @property
@@ -148,6 +153,8 @@ class Explanation:
         """Return the reason that most nodes give, the nearest ones first among equals; the state if there is none."""
         if self.refused_by_scheduler and self.state is PodState.WAITING:
             return Reason.KUBE_SCHEDULER.value
+        if self.gang_stage is not None:
+            return Reason.GANG.value
         reasons = Counter(node.reason.value for node in self.nodes if node.reason and not node.refused_by_scheduler)
         return max(reasons, key=reasons.__getitem__, default=self.state.value)
 
@@ -159,6 +166,7 @@ class Explanation:
             "pod": self.pod.name,
             "podUID": self.pod.uid,
             "priority": self.pod.priority,
+            "gang": self.gang or None,
             "state": self.state.value,
             "summary": self.summary,
             "since": self.since,
@@ -167,7 +175,7 @@ class Explanation:
             "advice": self.advice or None,
             "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
-            "gang": self.gang or None,
+            "gangWords": self.gang_words or None,
             "schedulerSays": self.scheduler_says,
             "schedulerRefused": sum(node.refused_by_scheduler for node in self.nodes),
             "schedulerRefusedAll": self.refused_by_scheduler,

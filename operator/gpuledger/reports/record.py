@@ -31,6 +31,14 @@ class RecordKind(StrEnum):
     """The pod was evicted, for another one."""
     GIVEN_UP = "given-up"
     """A preemption for the pod has ended without cards."""
+    GANG_PLANNED = "gang-planned"
+    """Cards are kept for all members of a gang that are missing. This and what follows is said of no single pod."""
+    GANG_GATHERED = "gang-gathered"
+    """All of them stand in Bind, and their shares are in the ledger."""
+    GANG_BOUND = "gang-bound"
+    """As many are bound as it needs."""
+    GANG_GIVEN_UP = "gang-given-up"
+    """Members that stood in Bind were sent back; said once for each reason, until the gang is bound."""
 
 
 class RankedNode(NamedTuple):
@@ -53,6 +61,8 @@ class Record:
     """Why, or what for, in a sentence."""
     ranked: Sequence[RankedNode] = ()
     """The node that was chosen and the next best ones."""
+    gang: str = ""
+    """The name of the pod's gang in its namespace; empty if it has none. Of a record of a gang, the pod has no name."""
 
     def json(self) -> Json:
         """Return the record as it goes over the wire, and into a file."""
@@ -62,6 +72,7 @@ class Record:
             "namespace": self.pod.namespace,
             "pod": self.pod.name,
             "podUID": self.pod.uid,
+            "gang": self.gang or None,
             "priority": self.pod.priority,
             "node": self.node_name,
             "cards": [{"uuid": share.uuid, **amounts_json(share.amounts)} for share in self.shares],

@@ -10,7 +10,7 @@ OTHERS = "a pod of another namespace"
 
 
 def seen_from(explanation: Json, namespace: str) -> Json:
-    """Return an explanation, as `Explanation.json` gives it, without names of pods of other namespaces."""
+    """Return an explanation of a pod or a gang, as its `json` gives it, without other namespaces' names of either."""
 
     def named(pods: list[str]) -> list[str]:
         return [pod if pod.startswith(f"{namespace}/") else OTHERS for pod in pods]
@@ -28,4 +28,10 @@ def seen_from(explanation: Json, namespace: str) -> Json:
     for pod in sorted(waits_for, key=len, reverse=True):  # longer names first: one can begin with another
         if not pod.startswith(f"{namespace}/"):
             summary = summary.replace(pod, OTHERS)
-    return {**explanation, "summary": summary, "waitsFor": named(waits_for), "nodes": nodes}
+    seen = {**explanation, "summary": summary, "nodes": nodes}
+    if "waitsFor" in explanation:
+        seen["waitsFor"] = named(waits_for)
+    turn = explanation.get("turn")
+    if turn and not turn["gang"].startswith(f"{namespace}/"):
+        seen["turn"] = {**turn, "gang": None}
+    return seen

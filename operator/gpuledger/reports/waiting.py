@@ -27,6 +27,8 @@ class WaitingReport:
     """When kube-scheduler asked for it last, in Unix seconds; None if it has not yet."""
     reasons: Mapping[Refusal, int]
     """Why nodes do not take it, and how many of them for each reason."""
+    gang: str = ""
+    """The name of its gang in its namespace; empty if it has none."""
 
     @property
     def main_reason(self) -> str:
@@ -41,6 +43,7 @@ class WaitingReport:
             "namespace": self.pod.namespace,
             "pod": self.pod.name,
             "podUID": self.pod.uid,
+            "gang": self.gang or None,
             "priority": self.pod.priority,
             "since": self.created,
             "lastTried": moment(self.tried_s),

@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from gpuledger.formats.dialects.foreign_words import WarningKind
+from gpuledger.model.gang import GatherEnd
 from gpuledger.model.refusal import Reason
 
 NAMESPACE: Final = "gpuledger"
@@ -30,6 +31,10 @@ class PreemptionOutcome(StrEnum):
     FORBIDDEN = "forbidden"
     """PodDisruptionBudgets protect the victims."""
     GIVEN_UP = "given-up"
+
+
+PLACE_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)
+"""Upper ends of the buckets of how long a gang waits."""
 
 
 class Counts:
@@ -56,6 +61,16 @@ class Counts:
         _begin(self.refusals, Reason)
         self.preemptions = counter("preemptions", "Preemptions, by outcome", ["outcome"])
         _begin(self.preemptions, PreemptionOutcome)
+        text = "Times that members of a gang stood in Bind and were not bound, by why"
+        self.gathers_given_up = counter("gang_gathers_given_up", text, ["reason"])
+        _begin(self.gathers_given_up, GatherEnd)
+        self.gang_place_seconds = Histogram(
+            "gang_place_seconds",
+            "Time from when the last member that a gang needs was seen until as many are bound as it needs",
+            namespace=NAMESPACE,
+            registry=self.registry,
+            buckets=PLACE_SECONDS,
+        )
         self.words_without_effect = counter(
             "words_without_effect", "Warnings about pods that are taken all the same", ["kind"]
         )

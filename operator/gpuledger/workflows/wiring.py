@@ -19,6 +19,9 @@ from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.gangs.gang_trail import follow_gangs
+from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
@@ -74,6 +77,8 @@ class Workflows:
     members: Members
     kept_places: KeptPlaces
     pod_groups: PodGroups
+    gang_trials: GangTrials
+    gang_reporter: GangReporter
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
@@ -147,6 +152,8 @@ def connect(
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
     waker = GangWaker(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, waker, waiting.refused, settings.gather_s, clock)
+    follow_gangs(gangs, members, trail, counts, clock, is_active)
+    gang_trials = GangTrials(ledger, gangs, members, clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -230,7 +237,7 @@ def connect(
         read_words=placement.words,
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
-        why_gang_waits=gangs.why_waiting,
+        gangs=gang_trials,
         gang_described=members.described,
         lives=lives,
         clock=clock,
@@ -292,6 +299,8 @@ def connect(
             members=members,
             kept_places=kept_places,
             pod_groups=pod_groups,
+            gang_trials=gang_trials,
+            gang_reporter=GangReporter(ledger, members, gang_trials, explainer),
             lives=lives,
             carrier=carrier,
             preemption=preemption,
@@ -302,7 +311,7 @@ def connect(
             observer=observer,
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
-            why_waiting=WhyWaiting(ledger, chooser, waiting, refused_by_scheduler),
+            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
             room_has_changed=asyncio.Event(),
         )
@@ -328,5 +337,6 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
+    workflows.trail.gang_of = workflows.gang_trials.gang_of
     workflows.trail.on_record.append(workflows.pod_condition_writer.observe)
     return workflows

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.command_line.commands.explain import pod_named
+from gpuledger.command_line.commands.explain import asked_for
 from gpuledger.command_line.names import Named, named_objects, one_object
 from gpuledger.model.errors import BadInput
 
@@ -51,10 +51,15 @@ def test_where_one_is_meant_several_are_refused() -> None:
 
 @pytest.mark.parametrize("words", ["web", "pod/web", "pod web", "pods web"])
 def test_explain_takes_a_pods_name_alone_too(words: str) -> None:
-    assert pod_named(words.split()) == "web"
+    assert asked_for(words.split()) == Named("pod", "web")
 
 
-@pytest.mark.parametrize("words", ["pods", "node/a", "web chat"])
-def test_explain_takes_nothing_but_one_pod(words: str) -> None:
+@pytest.mark.parametrize("words", ["gang/train", "gang train", "Gangs train"])
+def test_explain_takes_a_gang(words: str) -> None:
+    assert asked_for(words.split()) == Named("gang", "train")
+
+
+@pytest.mark.parametrize("words", ["pods", "gangs", "node/a", "web chat", "gang a b"])
+def test_explain_takes_nothing_but_one_pod_or_gang(words: str) -> None:
     with pytest.raises(BadInput):
-        pod_named(words.split())
+        asked_for(words.split())

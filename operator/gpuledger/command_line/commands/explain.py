@@ -13,7 +13,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
-from gpuledger.command_line.names import KIND_OF, one_object
+from gpuledger.command_line.names import KIND_OF, Named, one_object
 from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
     access_options,
@@ -33,8 +33,10 @@ FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
 
 
-@click.command(short_help="Why a pod waits, node by node.")
-@click.argument("names", nargs=-1, required=True, metavar="pod/NAME", shell_complete=completed_names("pod"))
+@click.command(short_help="Why a pod or a gang waits, node by node.")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="pod/NAME | gang/NAME", shell_complete=completed_names("pod", "gang")
+)
 @namespace_option
 @operator_option
 @output_option("table", "wide", "json", "yaml")
@@ -50,30 +52,33 @@ def explain(
 ) -> None:
     """Explain why a pod waits: for each node, what is missing and what would help; with -o wide, for each card.
 
-    Asks the operator. Exit status: 0 if the pod has its place, 1 if it has none, 2 after an error or if the operator
-    does not know the pod.
+    Of a gang, pods that start together: how many members find cards at once and where, and what the others lack.
+
+    Asks the operator. Exit status: 0 if the pod has its place, or as many of the gang as it needs, 1 if not, 2 after an
+    error or if the operator does not know it.
     """
     with errors_shown():
-        pod = pod_named(names)
+        asked = asked_for(names)
         namespace = namespace or namespace_of(kubeconfig, context)
         try:
-            found = explanation_of(namespace, pod, operator_url, kubeconfig, context)
+            found = explanation_of(asked.kind, namespace, str(asked.name), operator_url, kubeconfig, context)
         except NotFound as error:
-            if is_volcano_job(namespace, pod, kubeconfig, context):
+            if asked.kind == "pod" and is_volcano_job(namespace, str(asked.name), kubeconfig, context):
                 from gpuledger.formats.inspection import VOLCANO_JOB
 
                 raise NotFound(f"{error}; {VOLCANO_JOB}") from error
             raise
-        out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
+        lines = gang_lines if asked.kind == "gang" else explain_lines
+        out.show(found, output, lambda terminal: lines(found, terminal, utc_now(), output == "wide"), no_color)
         placed = is_placed(found)
     sys.exit(0 if placed else 1)
 
 
-def pod_named(words: Sequence[str]) -> str:
-    """Return the name in pod/NAME, pod NAME, or NAME alone. Raises BadInput."""
+def asked_for(words: Sequence[str]) -> Named:
+    """Return what is meant by pod/NAME, pod NAME, NAME alone, or the same of a gang. Raises BadInput."""
     if len(words) == 1 and "/" not in words[0] and words[0].lower() not in KIND_OF:
-        return words[0]
-    return str(one_object(words, ("pod",)).name)
+        return Named("pod", words[0])
+    return one_object(words, ("pod", "gang"))
 
 
 @dataclass(slots=True)
@@ -91,8 +96,8 @@ class Alike:
 
 
 def is_placed(explanation: Json) -> bool:
-    """Tell whether the pod has its place: else the answer to the question whether it runs is no."""
-    return bool(explanation["state"] == "placed")
+    """Tell whether the pod or the gang has its place: else the answer to the question whether it runs is no."""
+    return explanation["state"] in ("placed", "running")
 
 
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
@@ -104,17 +109,68 @@ def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
         "",
         *_facts(found, terminal, now),
     ]
+    lines += warning_lines(found, terminal)
+    if found["holds"]:
+        lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
+    return [*lines, *node_lines(found["nodes"], terminal, wide)]
+
+
+def warning_lines(found: Json, terminal: Terminal) -> list[str]:
+    """Return the warnings of an explanation."""
+    lines = []
     for warning in found.get("warnings", ()):  # an operator of an earlier release says none
         first, *rest = terminal.folded(f"warning: {warning}", indent=4)
         lines += [f"  {terminal.paint(first, 'yellow')}", *(f"    {line}" for line in rest)]
-    if found["holds"]:
-        lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
-    nodes = found["nodes"]
-    if nodes:
-        lines += ["", *_nodes(nodes, terminal)]
-        shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
-        lines += [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
     return lines
+
+
+def node_lines(nodes: Sequence[Json], terminal: Terminal, wide: bool) -> list[str]:
+    """Return why nodes do not take a pod, with an empty line before."""
+    if not nodes:
+        return []
+    shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
+    cards = [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
+    return ["", *_nodes(nodes, terminal), *cards]
+
+
+def gang_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
+    """Return how far a gang has come, its summary first."""
+    name, style = f"{found['namespace']}/{found['gang']}", "green" if is_placed(found) else "yellow"
+    lines = [
+        f"{terminal.paint(name, 'bold')}: {terminal.paint(found['state'], style)}",
+        *terminal.folded(found["summary"]),
+        "",
+        *_fact_lines(_gang_facts(found, now), terminal),
+        *warning_lines(found, terminal),
+    ]
+    if found["fitsOn"]:
+        rows = [(each["node"], str(each["members"])) for each in found["fitsOn"]]
+        lines += ["", *table(terminal, [Column("MEMBERS FIND CARDS ON"), Column("MEMBERS", right=True)], rows)]
+    if wide and found["members"]:
+        members = [(each["pod"], each["state"], each["node"] or "") for each in found["members"]]
+        lines += ["", *table(terminal, [Column("MEMBER"), Column("STATE"), Column("NODE")], members)]
+        if found["membersLeftOut"]:
+            lines.append(f"and {plural(found['membersLeftOut'], 'more member')}")
+    if found["nodes"]:
+        lines += ["", *terminal.folded(f"Why {found['example']} finds none beside them:")]
+    return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
+
+
+def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
+    turn, missing = found["turn"], found["missing"]
+    absent = f", {found['notCreated']} not created" if found["notCreated"] else ""
+    room = "" if found["fits"] is None else f"{found['onHold']} have cards on hold, {found['inBind']} stand in Bind"
+    whose = "" if not turn else turn["gang"] or "a gang of another namespace"
+    kinds = "; ".join(f"{plural(each['members'], 'member')}: {each['request']}" for each in missing)
+    return {
+        "named by": found["source"] or "",
+        "members": f"{found['minimum']} start together: {found['running']} run, {found['waiting']} wait{absent}",
+        "room": room,
+        "missing": kinds,
+        "priority": str(found["priority"]),
+        "waits": f"for {age(found['since'], now)}" if found["since"] and not is_placed(found) else "",
+        "turn": f"{whose} is tried alone, for {turn['secondsLeft']} s more" if turn else "",
+    }
 
 
 def alike(nodes: Iterable[Json]) -> list[Alike]:
@@ -135,13 +191,19 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     facts = {
         "asks for": asked,
         "priority": str(found["priority"]),
-        "gang": found.get("gang") or "",  # an operator of an earlier release says none
         "waits" if not is_placed(found) else "created": _since(found, now),
         "kube-scheduler says": found["schedulerSays"] or "",
     }
     if found["schedulerRefused"]:
         refused = plural(found["schedulerRefused"], "node")
         facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
+    if found.get("gang"):
+        words = found.get("gangWords") or found["gang"]
+        facts["gang"] = f"{words}; see gpuledger explain gang/{found['gang']} -n {found['namespace']}"
+    return _fact_lines(facts, terminal)
+
+
+def _fact_lines(facts: dict[str, str], terminal: Terminal) -> Iterable[str]:
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:

@@ -1,4 +1,4 @@
-"""`gpuledger history`: what happened to pods, cards and nodes; the operator's records, for people."""
+"""`gpuledger history`: what happened to pods, gangs, cards and nodes; the operator's records, for people."""
 
 from __future__ import annotations
 
@@ -31,15 +31,23 @@ Json = dict[str, Any]
 BURST_S = 10.0
 """What happens to pods of one maker within so long is one row, if it is the same."""
 
-STYLES = {"assigned": "green", "adopted": "green", "evicted": "red", "refused": "yellow", "given-up": "yellow"}
+STYLES = {
+    "assigned": "green",
+    "adopted": "green",
+    "gang-bound": "green",
+    "evicted": "red",
+    "refused": "yellow",
+    "given-up": "yellow",
+    "gang-given-up": "yellow",
+}
 
 
-@click.command(short_help="What happened to a pod, a card or a node.")
+@click.command(short_help="What happened to a pod, a gang, a card or a node.")
 @click.argument(
     "names",
     nargs=-1,
-    metavar="[pod/NAME | card/UUID | node/NAME | pods]",
-    shell_complete=completed_names("pod", "card", "node"),
+    metavar="[pod/NAME | gang/NAME | card/UUID | node/NAME | pods]",
+    shell_complete=completed_names("pod", "gang", "card", "node"),
 )
 @namespace_option
 @click.option("--kind", type=click.Choice([kind.value for kind in RecordKind]), help="Only records of this kind.")
@@ -58,14 +66,14 @@ def history(
     context: str | None,
     no_color: bool,
 ) -> None:
-    """Show what happened to a pod, a card, a node or all of them, newest last.
+    """Show what happened to a pod, a gang and its members, a card, a node or all of them, newest last.
 
     Asks the operator, which has records since it started. What happens to many pods that are alike at one time is one
     row; -o wide shows each. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
         asked = question(names, kind, limit)
-        if "pod" in asked:
+        if "pod" in asked or "gang" in asked:
             asked["namespace"] = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)
         now = utc_now().astimezone()
@@ -73,14 +81,14 @@ def history(
 
 
 def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, str]:
-    """Return the parameters that ask for the records of pod/NAME, pods, card/UUID, node/NAME or all. Raises BadInput.
+    """Return the parameters that ask for the records of what is named, all if nothing is. Raises BadInput.
 
-    Of pods, the caller adds the namespace; an empty `pod` stands for all of it.
+    Of pods and gangs, the caller adds the namespace; an empty `pod` stands for all of it.
     """
     asked = {"limit": str(limit)} | ({"kind": kind} if kind else {})
     if not words:
         return asked
-    wanted = one_object(words, ("pod", "card", "node"), all_of=("pod",))
+    wanted = one_object(words, ("pod", "gang", "card", "node"), all_of=("pod",))
     return asked | {wanted.kind: wanted.name or ""}
 
 
@@ -143,7 +151,8 @@ def _seconds(first: Json, last: Json) -> float:
 
 
 def _pod(record: Json) -> str:
-    return f"{record['namespace']}/{record['pod']}"
+    """Return what a record is about: a pod, or a gang."""
+    return f"{record['namespace']}/{record['pod']}" if record["pod"] else f"gang {record['namespace']}/{record['gang']}"
 
 
 def _cards(record: Json) -> str:

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 @click.option("-w", "--watch", is_flag=True, help="Keep running and show changes, until Ctrl-C.")
 @click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
 @click.option("-l", "--selector", help="Only the cards of nodes with these labels, like kubectl's -l.")
+@click.option("--gang", metavar="NAMESPACE/NAME", help="Only the cards of which pods of this gang hold a part.")
 @click.option(
     "--sort",
     type=click.Choice(["name", *SORTS]),
@@ -36,6 +37,7 @@ def top(
     watch: bool,
     node: str | None,
     selector: str | None,
+    gang: str | None,
     sort: str,
     output: str,
     kubeconfig: str | None,
@@ -48,8 +50,14 @@ def top(
     """
     if watch and selector:
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")
+    if watch and gang:
+        raise click.UsageError("--watch can't follow which pods are of a gang")
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         items = begin_cards(cluster, node)  # on its way while the rest is imported
+        from gpuledger.command_line.top.gangs import begin_members, gang_named, gangs_read, held_by_gangs
+
+        wanted = gang_named(gang) if gang else None
+        members = begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
         chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.command_line import output as out
         from gpuledger.command_line.top.other_nodes import begin_nodes, cordoned_nodes, nodes_read, other_nodes
@@ -71,15 +79,20 @@ def top(
         with uncollected():
             found = list(chosen or ())
             names = {item["metadata"]["name"] for item in found} if chosen else None
-            reports = [report_of_stored(stored_card(item)) for item in _of_nodes(items, names)]
+            gangs = gangs_read(members, wanted)
+            reports = [report_of_stored(stored_card(item), gangs) for item in _of_nodes(items, names)]
             if coming is not None and coming is not chosen:
                 found = nodes_read(coming) or []
-        others = other_nodes(found if view == "nodes" else (), {report.card.node_name for report in reports})
+        in_ledger = {report.card.node_name for report in reports}
+        others = other_nodes(found if view == "nodes" and not wanted else (), in_ledger)
+        if wanted:
+            reports = list(held_by_gangs(reports))
         cordoned = cordoned_nodes(found)
         if output in ("json", "yaml"):
             click.echo(out.data(top_json(view, reports, others, cordoned), output), nl=False)
         elif not reports and not others:
-            click.echo("No cards in the ledger of these nodes." if node or selector else NO_CARDS, err=True)
+            nothing = "No cards in the ledger of these nodes." if node or selector else NO_CARDS
+            click.echo(f"No pod of gang {wanted} holds a card." if wanted else nothing, err=True)
         else:
             lines = lines_of(view, reports, sort, others, cordoned)
             out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))

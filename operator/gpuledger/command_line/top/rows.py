@@ -21,6 +21,8 @@ Json = dict[str, Any]
 
 MIB_PER_GIB = 1024
 READY = CardPhase.READY.value
+GANGS_NAMED = 2
+"""Of those on one card; the others are counted."""
 NOT_OURS = "Not ours"
 """State of a node whose own device plugin counts its GPUs, and gives them out."""
 NODE_CORDONED = ", node cordoned"
@@ -41,6 +43,8 @@ class Line:
     """What stands before the name: where the card is."""
     extra: tuple[str, ...] = ()
     """What only `-o wide` shows."""
+    gang: str = ""
+    """Whose pods hold a part of the card, as far as they are of gangs."""
 
     @property
     def in_ledger(self) -> bool:
@@ -114,8 +118,9 @@ def top_table(
     view: str, lines: Sequence[Line], terminal: Terminal, wide: bool = False, sums: bool = False
 ) -> list[str]:
     """Return the table of a view; with `sums`, all of it together in a last row."""
-    columns = _columns(view, wide)
-    rows = [_row(line, view, terminal, wide) for line in lines]
+    gangs = any(line.gang for line in lines)
+    columns = [*_columns(view, wide), *([Column("GANG", spare=8)] if gangs else [])]
+    rows = [[*_row(line, view, terminal, wide), *([line.gang] if gangs else [])] for line in lines]
     counted = [line for line in lines if line.in_ledger]
     if sums and len(counted) > 1 and view in ("nodes", "models"):
         rows.append(_row(_sum(counted), view, terminal, wide))
@@ -195,7 +200,9 @@ def _card_line(report: CardReport, cordoned: bool) -> Line:
     extra = (card.model, card.mode, numa, str(report.claims), str(report.conflicts), held_by, report.reason)
     phase = (report.phase or CardPhase.PENDING.value) + NODE_CORDONED * cordoned
     lead = (card.node_name, str(card.index))
-    return Line(card.uuid, card.capacity, report.used, 1, len(holders), phase, lead, extra)
+    gangs = sorted({f"{h.pod.namespace}/{report.gangs[h.pod.uid]}" for h in holders if h.pod.uid in report.gangs})
+    gang = ", ".join(gangs[:GANGS_NAMED]) + (f" +{len(gangs) - GANGS_NAMED}" if len(gangs) > GANGS_NAMED else "")
+    return Line(card.uuid, card.capacity, report.used, 1, len(holders), phase, lead, extra, gang)
 
 
 def _model_line(model: str, cards: Sequence[CardReport]) -> Line:

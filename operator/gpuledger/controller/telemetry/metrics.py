@@ -21,6 +21,7 @@ from gpuledger.controller.telemetry.process_metrics import NumberOf, OperatorSta
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
@@ -56,6 +57,7 @@ class Metrics:
         is_active: Callable[[], bool] = lambda: True,
         is_synced: Callable[[], bool] | None = None,
         pending_by_reason: NumberOf | None = None,
+        members: Members | None = None,
         per_card: bool = True,
         per_pod: bool = True,
         compatibility: Sequence[str] = (),
@@ -67,7 +69,7 @@ class Metrics:
             *([POD_SHEET] if per_pod else ()),
             *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
         ]
-        state = OperatorState(is_active, is_synced, pending_by_reason)
+        state = OperatorState(is_active, is_synced, pending_by_reason, members)
         self._registry = CollectorRegistry()
         self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, state))
         ProcessCollector(registry=self._registry)

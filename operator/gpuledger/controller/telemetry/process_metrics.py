@@ -14,6 +14,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import Counts, JournalCounts
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
@@ -29,6 +30,8 @@ class OperatorState:
     is_synced: Callable[[], bool] | None = None
     pending_by_reason: NumberOf | None = None
     """Reason -> pods that wait for it."""
+    members: Members | None = None
+    """Who is of which gang."""
 
 
 class ProcessMetrics(Collector):
@@ -88,20 +91,28 @@ class ProcessMetrics(Collector):
         yield info
 
     def _who_waits(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=len(self._waiting))
+        members, gangs = self._state.members, 0
+        of_gangs = members.refused() if members else []
+        if members:
+            gangs = sum(1 for _ in members.waiting())
+        pods = len(self._waiting) + len(of_gangs)
+        yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=pods)
+        text = "Gangs that wait: fewer of their pods are bound than have to start together"
+        yield GaugeMetricFamily("gpuledger_waiting_gangs", text, value=gangs)
         text = (
             "Pods that wait, by the reason that applies to most nodes; "
             "kube-scheduler: it has no node for them by itself"
         )
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
         if self._state.pending_by_reason is not None:
-            pods = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
-            for reason, number in sorted(pods.items()):
+            numbers = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
+            for reason, number in sorted(numbers.items()):
                 by_reason.add_metric([reason], number)
         yield by_reason
         text = "Creation time of the pod that has been waiting longest; absent if none waits"
         oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
-        created_s = [_timestamp_s(pod.rank[1]) for pod in self._waiting.in_order()]
+        created = [*(pod.rank[1] for pod in self._waiting.in_order()), *(member.since for member in of_gangs)]
+        created_s = map(_timestamp_s, created)
         known_s = [each for each in created_s if each is not None]
         if known_s:
             oldest.add_metric([], min(known_s))

@@ -1,4 +1,4 @@
-"""Answers `explain` to people who may work in one namespace: about its pods, and without the names of others' pods.
+"""Answers `explain` to people who may work in one namespace: about its pods and gangs, without the names of others.
 
 It listens on the pod network, and trusts nobody there: docs/security.md says what proves who asks.
 """
@@ -10,7 +10,7 @@ import asyncio
 from aiohttp import web
 
 from gpuledger.controller.web.view_access import TokenVerdicts, add_headers, judged, refusal
-from gpuledger.controller.web.view_server import ViewSource, check_active, explained, explanation_response, named_pod
+from gpuledger.controller.web.view_server import ViewSource, asked_about, check_active, explained, explanation_response
 from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.reports.seen_from import seen_from
@@ -46,15 +46,15 @@ class DeveloperServer:
 
     async def _explain(self, request: web.Request) -> web.Response:
         own = await judged(self._verdicts, request.headers.get(TOKEN_HEADER, "").strip(), f"{TOKEN_HEADER}: TOKEN")
-        namespace, name = named_pod(request)
-        if not own or own != namespace:
-            raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {namespace}")
+        asked = asked_about(request)
+        if not own or own != asked.namespace:
+            raise refusal(web.HTTPForbidden, f"this token does not speak for namespace {asked.namespace}")
         check_active(self._source, web.HTTPMisdirectedRequest)
         if own in self._asking or len(self._asking) >= WAITING:
             raise refusal(web.HTTPTooManyRequests, "others are being answered: retry in a moment", {"Retry-After": "1"})
         self._asking.add(own)
         try:
             async with self._turns:
-                return await explanation_response(seen_from(await explained(self._source, namespace, name), namespace))
+                return await explanation_response(seen_from(await explained(self._source, asked), own))
         finally:
             self._asking.discard(own)

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, fields
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 from aiohttp import hdrs, web
@@ -38,6 +38,9 @@ HISTORY_DEFAULT, HISTORY_LIMIT = 100, 1_000
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """What Kubernetes allows as a name of pods and namespaces."""
 
+GANG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""What it allows as a label's value, or as an object's name."""
+
 WORD_LENGTH = 253
 
 TYPES = {
@@ -59,6 +62,7 @@ class HistoryQuery:
     card: str = ""
     node: str = ""
     kind: str = ""
+    gang: str = ""
     limit: int = HISTORY_DEFAULT
 
 
@@ -67,6 +71,10 @@ class ViewSource(ClusterSource, Protocol):
 
     async def explain(self, namespace: str, name: str) -> Json:
         """Return why a pod waits, or where it is. Raises NotFound if nothing is known of it."""
+        ...
+
+    async def explain_gang(self, namespace: str, name: str) -> Json:
+        """Return how far a gang has come. Raises NotFound if it has no pod."""
         ...
 
     def history(self, query: HistoryQuery) -> Json:
@@ -161,9 +169,9 @@ class ViewServer:
                 checked_s = clock()
 
     async def _explain(self, request: web.Request) -> web.Response:
-        namespace, name = named_pod(request)
+        asked = asked_about(request)
         check_active(self._source)
-        return await explanation_response(await explained(self._source, namespace, name))
+        return await explanation_response(await explained(self._source, asked))
 
     async def _history(self, request: web.Request) -> web.Response:
         words = {field.name: request.query.get(field.name, "") for field in fields(HistoryQuery)}
@@ -175,12 +183,22 @@ class ViewServer:
         return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
 
 
-def named_pod(request: web.Request) -> tuple[str, str]:
-    """Return namespace and name of the pod that a request is about."""
-    namespace, _, name = request.query.get("pod", "").partition("/")
-    if not NAME.fullmatch(namespace) or not NAME.fullmatch(name):
-        raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME")
-    return namespace, name
+class Asked(NamedTuple):
+    """What a request is about."""
+
+    kind: str
+    """pod or gang."""
+    namespace: str
+    name: str
+
+
+def asked_about(request: web.Request) -> Asked:
+    """Return the pod or the gang that a request is about."""
+    kind, pattern = ("gang", GANG_NAME) if "gang" in request.query else ("pod", NAME)
+    namespace, _, name = request.query.get(kind, "").partition("/")
+    if not NAME.fullmatch(namespace) or not pattern.fullmatch(name):
+        raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME, or a gang: ?gang=NAMESPACE/NAME")
+    return Asked(kind, namespace, name)
 
 
 def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPServiceUnavailable) -> None:
@@ -192,10 +210,11 @@ def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPSer
         raise refusal(kind, text, {hdrs.RETRY_AFTER: "5"})
 
 
-async def explained(source: ViewSource, namespace: str, name: str) -> Json:
-    """Return why a pod waits. Raises what the client is to get in place of an answer."""
+async def explained(source: ViewSource, asked: Asked) -> Json:
+    """Return why a pod or a gang waits. Raises what the client is to get in place of an answer."""
+    explain = source.explain_gang if asked.kind == "gang" else source.explain
     try:
-        return await source.explain(namespace, name)
+        return await explain(asked.namespace, asked.name)
     except NotFound as error:
         raise refusal(web.HTTPNotFound, str(error)) from error
     except BadInput as error:

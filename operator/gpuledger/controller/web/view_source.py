@@ -9,6 +9,7 @@ from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touches
 from gpuledger.reports.cards import NodeCards, report_of
+from gpuledger.workflows.gangs.gang_report import GangReporter
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.trail import RecordFilter, Trail
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -28,14 +29,23 @@ class LedgerSource:
         ledger: Ledger,
         waiting: Callable[[], Iterable[Json]],
         explain: Callable[[str, str], Awaitable[Json]],
+        explain_gang: Callable[[str, str], Awaitable[Json]],
         history: Callable[[HistoryQuery], Json],
         active_elsewhere: Callable[[], str | None] = lambda: None,
+        gang_of: Callable[[str], str] = lambda uid: "",
     ) -> None:
         self._ledger = ledger
         self._active_elsewhere = active_elsewhere
+        self._gang_of = gang_of
         self._waiting, self._explain, self._history = waiting, explain, history
+        self._explain_gang = explain_gang
         self._taken = 0  # the ledger's number of its last change that was looked at
         self._touches = Touches()  # an edition is the number of one
+
+    def note_pod(self, pod_uid: str) -> None:
+        """Note that something is shown of a pod, wherever it holds a card, that has changed."""
+        for card, _ in self._ledger.holders_of(pod_uid):
+            self.note(card.node_name)
 
     def note(self, node_name: str) -> None:
         """Note that something is shown of a node that has changed. Costs next to nothing."""
@@ -59,7 +69,7 @@ class LedgerSource:
     def node(self, name: str) -> NodeCards | None:
         """Return a node's cards as they are now; None if it has none."""
         entries = self._ledger.entries_of_node(name)
-        return NodeCards(name, tuple(report_of(entry) for entry in entries)) if entries else None
+        return NodeCards(name, tuple(report_of(entry, self._gang_of) for entry in entries)) if entries else None
 
     def active_elsewhere(self) -> str | None:
         """Return the name of the active replica, empty if there is none; None if this one is active."""
@@ -73,6 +83,10 @@ class LedgerSource:
         """Return why a pod waits, or where it is. Raises NotFound."""
         return await self._explain(namespace, name)
 
+    async def explain_gang(self, namespace: str, name: str) -> Json:
+        """Return how far a gang has come. Raises NotFound."""
+        return await self._explain_gang(namespace, name)
+
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened."""
         return self._history(query)
@@ -82,20 +96,25 @@ def operators_source(
     ledger: Ledger,
     waiting: WhyWaiting,
     explainer: PodExplainer,
+    gang_reporter: GangReporter,
     trail: Trail,
     active_elsewhere: Callable[[], str | None],
+    gang_of: Callable[[str], str],
 ) -> LedgerSource:
     """Return what the page shows of an operator."""
 
     async def explain(namespace: str, name: str) -> Json:
         return (await explainer.explain(namespace, name)).json()
 
+    async def explain_gang(namespace: str, name: str) -> Json:
+        return (await gang_reporter.explain(namespace, name)).json()
+
     def history(query: HistoryQuery) -> Json:
-        record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind)
+        record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind, query.gang)
         records = [record.json() for record in trail.latest(record_filter, query.limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
     def reports() -> Iterable[Json]:
         return (report.json() for report in waiting.reports())
 
-    return LedgerSource(ledger, reports, explain, history, active_elsewhere)
+    return LedgerSource(ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of)

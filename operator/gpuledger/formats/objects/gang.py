@@ -86,6 +86,12 @@ PODGROUPS = (
 OF_WAY = {words.way: words for words in PODGROUPS}
 
 
+def gang_name_of(pod: Json) -> GangName | None:
+    """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
+    name = ((pod.get("metadata") or {}).get("labels") or {}).get(GANG_LABEL)
+    return GangName(_namespace(pod), str(name)) if name else next(iter(pod_groups_named(pod)), None)
+
+
 def gang_of(pod: Json) -> Gang | None:
     """Return the gang of a pod, None if it has none. Our labels win over the names of PodGroups.
 

@@ -17,16 +17,17 @@ from typing import Any
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GangIncomplete
-from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.turns import Turns
@@ -60,6 +61,10 @@ class Gangs:
         self._pauses = FailurePauses()
         self._node_sets = NodeSets()
         self.on_due = waker.on_due
+        self.on_stage = Listeners[[GangState, GangStage, str]]()
+        """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
+        self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
+        """Called when members that stood in Bind are not bound, with why."""
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
@@ -76,6 +81,8 @@ class Gangs:
         WorkLimitExceeded if it takes more work; asked again, there is less left to do.
         """
         state = self._members.asks(found, pod, gang, request)
+        if state is None:
+            return Refusal(Reason.GANG, "the pod is bound or gone by now")
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]
@@ -88,8 +95,7 @@ class Gangs:
         if why_not is None and not (yield from self._try(state, member)):
             why_not = _too_little(state.minimum)
         if why_not is not None:
-            member.refused = True
-            return why_not
+            return self._refused(member, why_not)
         self._waker.wake(state)
         placed = self._ledger.hold_of(pod.uid)
         return placed.placement if placed else self._refused(member, _too_little(state.minimum))  # given up meanwhile
@@ -97,7 +103,7 @@ class Gangs:
     def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
         names = self._node_sets.of(node_names)
         state.asked += names != member.node_names
-        member.node_names, member.refused = names, False
+        member.node_names, member.refused, member.tried_s = names, False, self._clock.wall().timestamp()
 
     def _why_not(self, state: GangState) -> Refusal | None:
         """Return why a gang is not to be planned now."""
@@ -115,33 +121,31 @@ class Gangs:
         return _others_first(minimum) if self._plans.have_room(state) >= state.missing else None
 
     def _refused(self, member: Member, refusal: Refusal) -> Refusal:
-        member.refused = True
+        member.refused, member.refusal = True, refusal
         return refusal
 
     def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
         """Keep room for all missing members, this one among them, or for nobody; return which."""
         gathering = self._gatherings.get(state.name)
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
+            self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
             return True
         if gathering is not None:
-            gathering.fail(_too_little(state.minimum).text)
+            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
         self._turns.finds_no_cards(state.name, self._clock.now_s())
         self._look_again_when_due()
         return False
 
-    def why_waiting(self, pod_uid: str) -> str:
-        """Return why a member waits, an empty string for a pod that does not wait for its gang."""
-        state = self._members.of(pod_uid)
-        if state is None or pod_uid not in state.pending or state.missing <= 0:
-            return ""
-        if state.problem:
-            return f"gang {state.name.name}: {state.problem}"
-        if self._turns.holder(self._clock.now_s()) not in (None, state.name):
-            return _others_turn().text
-        why = _too_few(state.minimum) if len(state.pending) < state.missing else _too_little(state.minimum)
-        there = len(state.pending)
-        here = f"{len(state.bound)} of {state.minimum} members run, {there} {'waits' if there == 1 else 'wait'}"
-        return f"gang {state.name.name}: {here}; {why.text}"
+    def standing(self, name: GangName) -> int:
+        """Return how many of its members stand in Bind."""
+        gathering = self._gatherings.get(name)
+        return 0 if gathering is None or gathering.is_over else len(gathering)
+
+    def turn(self) -> tuple[GangName, float] | None:
+        """Return the gang that is tried alone, and for how many seconds more at most."""
+        now_s = self._clock.now_s()
+        holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
+        return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
 
     # Bind.
 
@@ -161,7 +165,7 @@ class Gangs:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
-            gathering = self._gatherings[state.name] = Gathering(state.name.name)
+            gathering = self._gatherings[state.name] = self._gathering(state)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
@@ -169,11 +173,10 @@ class Gangs:
             await gathering.entered(pod.uid, lambda: binder.check(placement))
             return entered
         except asyncio.CancelledError:
-            gathering.fail("the operator ends")
+            gathering.fail("the operator ends", GatherEnd.STOPPED)
             raise
         except Exception as error:
-            self._has_failed(state, gathering, error)
-            gathering.fail(f"another member of the gang could not be bound: {error}")
+            gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
             self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
             raise
@@ -182,15 +185,21 @@ class Gangs:
             if not len(gathering) and self._gatherings.get(state.name) is gathering:
                 del self._gatherings[state.name]
 
-    def _has_failed(self, state: GangState, gathering: Gathering, error: Exception) -> None:
-        """Note why: for want of other members, the first of them to find out; or as something was refused."""
+    def _gathering(self, state: GangState) -> Gathering:
+        gathering = Gathering(state.name.name)
+        text = "all members that were missing stand in Bind, and their cards are in the ledger"
+        gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
+        gathering.on_failed.append(lambda end, why: self._is_given_up(state, end, why))
+        return gathering
+
+    def _is_given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
         now_s = self._clock.now_s()
-        if gathering.lacks_members:
-            gathering.lacks_members = False
+        if end is GatherEnd.LATE:
             self._turns.lacks(state.name, state.rank, now_s)
-        elif not isinstance(error, GangIncomplete):
+        elif end is GatherEnd.REFUSED:
             self._pauses.failed(state.name, now_s)
         self._look_again_when_due()
+        self.on_given_up(state, end, why)
 
     def _let_go(self, state: GangState, gathering: Gathering) -> None:
         for uid in state.pending:
@@ -220,7 +229,7 @@ class Gangs:
         """Note that a member waits no more. One that is bound has left its gathering before."""
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
-            gathering.fail("another member of the gang is gone")
+            gathering.fail("another member of the gang is gone", GatherEnd.GONE)
 
     def _member_is_bound(self, state: GangState) -> None:
         gathering = self._gatherings.get(state.name)

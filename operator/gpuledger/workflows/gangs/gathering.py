@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 from gpuledger.model.errors import GangIncomplete, GpuledgerError
+from gpuledger.model.gang import GatherEnd
+from gpuledger.model.listeners import Listeners
 
 
 class Gathering:
@@ -23,8 +25,10 @@ class Gathering:
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
         self._all_entered: asyncio.Future[None] = loop.create_future()
-        self.lacks_members = False
-        """It has failed because too few have come."""
+        self.on_entered = Listeners[[]]()
+        """Called once the shares of all are in the ledger."""
+        self.on_failed = Listeners[[GatherEnd, str]]()
+        """Called once, if that does not come about, with why."""
 
     def __len__(self) -> int:
         """Return how many stand in Bind."""
@@ -48,8 +52,8 @@ class Gathering:
                 await asyncio.shield(self._complete)
         except TimeoutError:
             here, needed = len(self._standing), missing()
-            self.lacks_members = True
-            self.fail(f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s")
+            why = f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s"
+            self.fail(why, GatherEnd.LATE)
             await self._complete
 
     def look(self, missing: int) -> None:
@@ -72,16 +76,20 @@ class Gathering:
             for check in self._entered.values():
                 check()
         except GpuledgerError as error:
-            self.fail(f"another member of the gang could not be bound: {error}")
+            self.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
         else:
             self._all_entered.set_result(None)
+            self.on_entered()
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, end: GatherEnd) -> None:
         """Have all that have not gone on fail. Idempotent."""
+        is_first = not self.is_over
         for future in (self._complete, self._all_entered):
             if not future.done():
                 future.set_exception(GangIncomplete(why))
                 future.exception()  # whether or not anybody waits for it
+        if is_first:
+            self.on_failed(end, why)
 
     def leave(self, pod_uid: str) -> None:
         """Note that a pod does not stand in Bind any more."""

@@ -15,7 +15,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import HolderState, Placement
-from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.preemption.pod_lives import PodLives
 
 MOST_ENDING = 256

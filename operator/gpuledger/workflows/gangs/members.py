@@ -3,70 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import created_at, has_succeeded, is_finished, pod_identity
+from gpuledger.formats.objects.pod import controller_uid, created_at, has_succeeded, is_finished, pod_identity
 from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
+from gpuledger.model.gang import Gang, GangName, GangWay
+from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 Json = dict[str, Any]
 
-
-@dataclass(slots=True)
-class Member:
-    """A pod of a gang that has no node yet."""
-
-    pod: Pod
-    gang: Gang
-    request: PodRequest
-    since: str
-    node_names: NodeSet | None = None
-    """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
-    refused: bool = False
-    """Its last question was answered with no, and it has to be woken to ask again."""
-
-
-@dataclass(slots=True)
-class GangState:
-    """A gang's members."""
-
-    name: GangName
-    pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
-    bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
-    asked: int = 0
-    """How often kube-scheduler has named other nodes for a member than before."""
-    group: PodGroup | None = None
-    """What the object says that it is named after; None where the members say all."""
-
-    @property
-    def problem(self) -> str:
-        """Return why it can't start, whoever comes: its PodGroup does not exist, or can't be used. Empty if it can."""
-        return self.group.problem if self.group else ""
-
-    @property
-    def minimum(self) -> int:
-        """Return how many have to be bound at once: what its PodGroup says, or the most that a member says."""
-        if self.group is not None:
-            return self.group.minimum
-        return max((*(member.gang.minimum for member in self.pending.values()), *self.bound.values()), default=0)
-
-    @property
-    def missing(self) -> int:
-        """Return how many more have to be bound; more than there are if it can't start."""
-        return len(self.pending) + 1 if self.problem else self.minimum - len(self.bound)
-
-    @property
-    def rank(self) -> tuple[int, str]:
-        """Return the order in which gangs get room: by their highest priority, then by their oldest pod."""
-        waiting = self.pending.values()
-        return -max((m.pod.priority for m in waiting), default=0), min((m.since for m in waiting), default="")
+GONE_KEPT = 4_096
+"""Pods of which is remembered that they wait no more."""
 
 
 class Members:
@@ -77,11 +31,14 @@ class Members:
         self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
+        self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
         self.on_newcomer = Listeners[[GangState]]()
         """Called with the gang of a pod that is new among those that wait."""
+        self.on_joined = Listeners[[str]]()
+        """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
         self.on_left = Listeners[[str, GangState]]()
@@ -94,6 +51,14 @@ class Members:
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
         yield from self._gangs.values()
+
+    def waiting(self) -> Iterator[GangState]:
+        """Yield the gangs of which not as many are bound as have to be."""
+        return (state for state in self._gangs.values() if state.pending and state.missing > 0)
+
+    def refused(self) -> list[Member]:
+        """Return the members that wait for their gang, and were refused."""
+        return [member for state in self.waiting() for member in state.pending.values() if member.refused]
 
     def waits(self, name: GangName) -> bool:
         """Tell whether a gang waits, and all members that it needs are there."""
@@ -109,6 +74,11 @@ class Members:
         state = self._gangs.get(name)
         return state.missing if state else 0
 
+    def named(self, namespace: str, name: str) -> GangState | None:
+        """Return a gang by its name, None if it has no pods; of several that are named in different ways, the first."""
+        found = (self._gangs.get(GangName(namespace, name, way)) for way in GangWay)
+        return next((state for state in found if state), None)
+
     def of(self, pod_uid: str) -> GangState | None:
         """Return the gang of a pod, None if it has none that is known."""
         name = self._of_pod.get(pod_uid)
@@ -122,15 +92,21 @@ class Members:
         many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
         return described(state.name) + ("" if state.problem else f": {many}")
 
-    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
-        """Note that kube-scheduler asks for a member; return its gang."""
+    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
+        """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+
+        Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
+        """
+        return None if identity.uid in self._gone else self._waits(pod, identity, gang, request)
+
+    def _waits(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
-            state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
+            state.waits(Member(identity, gang, request, created_at(pod), controller_uid(pod)))
             self.on_newcomer(state)
-        else:
-            known.gang, known.request = gang, request
+        elif (known.gang, known.request) != (gang, request):
+            state.waits(replace(known, gang=gang, request=request))
         return state
 
     def was_tried(self, pod_uid: str) -> bool:
@@ -143,64 +119,98 @@ class Members:
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
-        read = self._read(pod)
-        if read is not None:
-            self.asks(pod, pod_identity(pod), *read)
+        gang, request = self._read(pod)
+        self._gone.drop(pod["metadata"]["uid"])
+        if gang is None:
+            self._waits_no_more(pod["metadata"]["uid"])
+        elif request is None:
+            self._comes_without_gpus(pod, gang, is_bound=False)
         else:
-            self.forget_pending(pod["metadata"]["uid"])
+            self._waits(pod, pod_identity(pod), gang, request)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
+        self._gone.note(pod_uid, None)
+        self._waits_no_more(pod_uid)
+
+    def _waits_no_more(self, pod_uid: str) -> None:
         state = self.of(pod_uid)
-        if state is not None and state.pending.pop(pod_uid, None) is not None:
+        if state is None:
+            return
+        if state.without_gpus.get(pod_uid) is False:
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
+        elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.pending}
+        return {uid for state in self._gangs.values() for uid in (*state.pending, *state.uids_without_gpus(False))}
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker."""
         uid = pod["metadata"]["uid"]
-        read = self._read(pod)
-        if read is None or is_finished(pod):
+        gang, request = self._read(pod)
+        if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
-            return
-        gang, _ = read
-        state = self._joined(uid, gang.name)
-        state.pending.pop(uid, None)
-        state.bound[uid] = gang.minimum
-        self.on_bound(state)
+            if gang is not None and request is not None and has_succeeded(pod):
+                self._joined(uid, gang.name).has_succeeded(uid, controller_uid(pod))
+        elif request is None:
+            self._comes_without_gpus(pod, gang, is_bound=True)
+        else:
+            state = self._joined(uid, gang.name)
+            state.is_bound(uid, gang.minimum, controller_uid(pod))
+            self.on_bound(state)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """See BoundPodTracker."""
         state = self.of(pod_uid)
-        if state is not None and state.bound.pop(pod_uid, None) is not None:
+        if state is None:
+            return
+        if state.without_gpus.get(pod_uid):
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
+        elif state.is_done_no_more(pod_uid):
+            self._tidy(state, pod_uid)
+        elif state.is_bound_no_more(pod_uid):
             if last is None or not has_succeeded(last):
                 self.on_left(pod_uid, state)
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:
         """See BoundPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.bound}
+        return {
+            uid for state in self._gangs.values() for uid in (*state.bound, *state.done, *state.uids_without_gpus(True))
+        }
 
-    def _read(self, pod: Json) -> tuple[Gang, PodRequest] | None:
-        """Return a pod's gang and what it asks for; None if it is of no gang, or can't be read."""
+    def _read(self, pod: Json) -> tuple[Gang | None, PodRequest | None]:
+        """Return a pod's gang, None if it is of none or can't be read; and what it asks for, None if no GPUs."""
         try:
             gang = gang_of(pod)
-            request = self._read_request(pod) if gang else None
+            return gang, self._read_request(pod) if gang else None
         except BadInput:  # kube-scheduler's question is answered with why
-            return None
-        return (gang, request) if gang is not None and request is not None else None
+            return None, None
+
+    def _comes_without_gpus(self, pod: Json, gang: Gang, is_bound: bool) -> None:
+        """Note a member that asks for none. With it, the gang may be complete."""
+        uid = pod["metadata"]["uid"]
+        state = self._joined(uid, gang.name)
+        state.waits_no_more(uid)
+        is_new = uid not in state.without_gpus
+        state.without_gpus[uid] = is_bound
+        if is_new:
+            self.on_newcomer(state)
 
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
         """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
-            self.forget_pending(pod_uid)
+            self._waits_no_more(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
+        if before is None or before.name != name:
+            self.on_joined(pod_uid)
         state = self._gangs.get(name)
         if state is None:
             state = self._gangs[name] = GangState(name, group=self._groups.of(name))
@@ -217,7 +227,7 @@ class Members:
             self._group_changes(name)
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:
-        if pod_uid not in state.pending and pod_uid not in state.bound:
+        if not any(pod_uid in known for known in (state.pending, state.bound, state.done, state.without_gpus)):
             self._of_pod.pop(pod_uid, None)
-        if not state.pending and not state.bound:
+        if not (state.pending or state.bound or state.done or state.without_gpus):
             self._gangs.pop(state.name, None)

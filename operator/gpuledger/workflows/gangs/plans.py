@@ -14,8 +14,8 @@ from gpuledger.model.latest import Latest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.gang import Found, GangPlanner, Seat
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
-from gpuledger.workflows.gangs.members import GangState, Member
 from gpuledger.workflows.tasks.stepwise import Step
 
 COME_S = LONGEST_BACK_OFF_S + 2.0

@@ -13,7 +13,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, WorkLimitExceeded
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
-from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
@@ -41,7 +41,8 @@ class GangWaker:
         self._clock = clock
         self._is_active = is_active
         self._calls: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_s = 0.0
         self.on_due = Listeners[[]]()
         """Called when gangs can be tried that could not before, though nothing has changed."""
 
@@ -80,9 +81,11 @@ class GangWaker:
 
     def look_again_in(self, wait_s: float) -> None:
         """Have gangs tried again after a while."""
-        if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
+        due_s = self._clock.now_s() + wait_s
+        if self._timer is None or due_s < self._due_s:
             if self._timer:
                 self._timer.cancel()
+            self._due_s = due_s  # uvloop's handles do not say theirs
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._is_due)
 
     def _is_due(self) -> None:

@@ -31,6 +31,7 @@ from gpuledger.placement.fit import WORK_LIMIT
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
+from gpuledger.placement.together import Trial
 from gpuledger.placement.work import Work
 from gpuledger.reports.advice import advice
 from gpuledger.reports.alike import pods_named
@@ -44,6 +45,7 @@ from gpuledger.reports.explanation import (
     refused_by_scheduler,
 )
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
 from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
@@ -96,7 +98,7 @@ class PodExplainer:
         read_words: Callable[[Json, str], WrittenWords],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
-        why_gang_waits: Callable[[str], str],
+        gangs: GangTrials,
         gang_described: Callable[[str], str],
         lives: PodLives,
         clock: Clock,
@@ -111,7 +113,7 @@ class PodExplainer:
         self._read_words = read_words
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
-        self._why_gang_waits = why_gang_waits
+        self._gangs = gangs
         self._gang_described = gang_described
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
@@ -123,8 +125,15 @@ class PodExplainer:
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         found = await self._explain(pod, of_now)
-        warnings = tuple(each.text for each in self._read_warnings(pod))
-        return replace(found, warnings=warnings, gang=self._gang_described(found.pod.uid))
+        uid, warnings = found.pod.uid, tuple(each.text for each in self._read_warnings(pod))
+        gang, words = self._gangs.gang_of(uid), self._gang_described(uid)
+        return replace(found, warnings=warnings, gang=gang, gang_words=words)
+
+    async def nodes_beside(
+        self, uid: str, shape: Shape, offered: Collection[str] | None, trial: Trial
+    ) -> list[NodeReason]:
+        """Return why nodes do not take a pod beside those of a trial, the nearest first."""
+        return await self._look(uid, shape, offered, trial)
 
     async def _explain(self, pod: Json, of_now: bool) -> Explanation:
         identity, since = pod_identity(pod), created_at(pod)
@@ -151,7 +160,8 @@ class PodExplainer:
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
         advised = advice(request, nodes, self._read_words(pod, request.names[0]))
-        state, text = self._state(identity.uid, words, nodes, advised)
+        gang = await self._gangs.view_of(identity.uid, of_now)
+        state, text = self._state(identity.uid, words, nodes, advised, gang)
         return Explanation(
             pod=identity,
             state=state,
@@ -165,6 +175,7 @@ class PodExplainer:
             holders=self._ledger.holders_of(identity.uid),
             waits_for=self._leaving(identity.uid),
             advice=advised if state is PodState.WAITING else "",
+            gang_stage=gang.stage if gang and not words.refused_all else None,
         )
 
     def _leaving(self, uid: str) -> list[str]:
@@ -181,7 +192,7 @@ class PodExplainer:
         return [replace(node, scheduler=reasons.get(node.name)) for node in nodes]
 
     def _state(
-        self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason], advised: str
+        self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason], advised: str, gang: GangView | None
     ) -> tuple[PodState, str]:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
@@ -197,8 +208,8 @@ class PodExplainer:
             return PodState.WAITING, f"kube-scheduler does not look at it before its scheduling gates are gone: {gates}"
         if words.refused_all:
             return PodState.WAITING, refused_by_scheduler(words.in_short, nodes)
-        if gang := self._why_gang_waits(uid):
-            return PodState.WAITING, gang
+        if gang:
+            return PodState.WAITING, gang.summary
         fitting = next((node for node in nodes if node.reason is None and not node.refused_by_scheduler), None)
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
@@ -214,31 +225,36 @@ class PodExplainer:
             self._found.note(key, known)
         return known[2]
 
-    async def _look(self, uid: str, shape: Shape, offered: Collection[str] | None) -> list[NodeReason]:
+    async def _look(
+        self, uid: str, shape: Shape, offered: Collection[str] | None, beside: Trial | None = None
+    ) -> list[NodeReason]:
         found = []
         since_s, searching = self._clock.work_s(), Work(SEARCH_STEPS)
         for number, name in enumerate([*self._ledger.node_names(), *self._ledger.counting_nodes()]):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
-            verdict = self._verdict(uid, shape, name, searching)
+            verdict = self._verdict(uid, shape, name, searching, beside)
             found.append(self._reason(verdict, None if offered is None else name in offered))
         found.sort(key=nearness)
         near = []
-        leaving = Work(LEAVER_STEPS)
+        leaving = Work(-1 if beside else LEAVER_STEPS)
         for node in found[:NODES_WITH_LEAVERS]:
             since_s = await rest(since_s, self._clock)
             near.append(await self._with_leavers(node, shape, leaving))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
-    def _verdict(self, uid: str, shape: Shape, name: str, searching: Work) -> NodeVerdict:
+    def _verdict(self, uid: str, shape: Shape, name: str, searching: Work, beside: Trial | None) -> NodeVerdict:
         """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
         own = self._has_kept(uid)
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
         work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
         allowed = work.left
         closed = self._ledger.strangers.closed(name)
-        verdict = explain_node(shape, room, self._ledger.entries_of_node(name), work, closed)
+        entries = self._ledger.entries_of_node(name)
+        if beside:
+            room, entries = beside.room(name), beside.entries(name)
+        verdict = explain_node(shape, room, entries, work, closed)
         searching.spend(allowed - work.left)
         return verdict
 
@@ -273,7 +289,7 @@ class PodExplainer:
     def _name(self, uid: str) -> str:
         """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
         holders = self._ledger.holders_of(uid)
-        pod = holders[0][1].pod if holders else self._held_pod(uid)
+        pod = holders[0][1].pod if holders else self._held_pod(uid) or self._gangs.pod_of(uid)
         if pod is None:
             waiting = self._waiting.find(uid)
             pod = waiting.pod if waiting else None

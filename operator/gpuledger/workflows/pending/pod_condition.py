@@ -4,6 +4,10 @@ kube-scheduler says it, too, in a sentence without numbers that it writes again 
 is written once for each change of the main reason, and not before the pod has waited for a while; so most pods are
 never written to. kube-scheduler tries a pod that an extender has refused once more whenever something of it changes,
 its conditions too: one more reason to write seldom.
+
+What is told of a gang has numbers, of the moment when it is written: how many members find cards. They change all the
+time, and are not written again; whoever wants those of now asks for the explanation. It is written again when all
+members have been created that were missing before, or the other way round.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from gpuledger.model.event_reasons import ASSIGNED, EventReason
+from gpuledger.model.gang import GangStage
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.record import Record, RecordKind
@@ -61,6 +66,7 @@ class PodConditionWriter:
         self._written: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when its condition is written
+        self._complete: dict[str, bool] = {}  # UID of a written member of a gang -> whether all others had been created
         self.writes = 0
         """How many conditions were written so far."""
         self.worker = KeyedWorker(self._write, PODS_AT_ONCE, is_active, self._namespace_of)
@@ -128,7 +134,7 @@ class PodConditionWriter:
                 raise NotFound(f"pod {pod} has been replaced by another of the same name")
             await self._bring_up_to_date(pod, found)
         except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
-            self._written.pop(uid, None)
+            self._forget(uid)
             self._waiting.pop(uid, None)
 
     async def _bring_up_to_date(self, pod: Pod, found: Json) -> None:
@@ -137,12 +143,20 @@ class PodConditionWriter:
         if explanation.state is PodState.WAITING:
             self._written[pod.uid] = pod
             reason = condition_reason(explanation.main_reason)
-            if await self._set(pod, before, "False", reason, explanation.summary):
-                self._event_recorder.post_pod_event_once(pod, EventReason.WAITING, explanation.summary, reason)
+            complete = explanation.gang_stage is not GangStage.INCOMPLETE
+            is_news = explanation.gang_stage is not None and self._complete.get(pod.uid, complete) != complete
+            if await self._set(pod, None if is_news else before, "False", reason, explanation.summary):
+                key = f"{reason} incomplete" if not complete else reason
+                self._event_recorder.post_pod_event_once(pod, EventReason.WAITING, explanation.summary, key)
+            self._complete[pod.uid] = complete
         elif bound_node(found) or is_finished(found):
             if explanation.state is PodState.PLACED and before is not None:
                 await self._set(pod, before, "True", ASSIGNED, explanation.summary)
-            self._written.pop(pod.uid, None)
+            self._forget(pod.uid)
+
+    def _forget(self, uid: str) -> None:
+        self._written.pop(uid, None)
+        self._complete.pop(uid, None)
 
     async def _set(self, pod: Pod, before: Json | None, status: str, reason: str, message: str) -> bool:
         """Write the condition, if it says something else; tell whether it did."""

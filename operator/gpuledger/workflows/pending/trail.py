@@ -6,11 +6,12 @@ A setting has all of it written to a file as it happens, one line of JSON each.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
+from gpuledger.model.gang import GangName
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
@@ -24,6 +25,9 @@ KEPT = 10_000
 REFUSALS_KEPT = 10_000
 """Pods of which it is remembered why they were refused last."""
 
+GANGS_KEPT = 10_000
+"""Pods of which it is remembered which gang they were of: they are gone when their shares are released."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
@@ -35,6 +39,7 @@ class RecordFilter:
     """UUID, or how it begins."""
     node: str = ""
     kind: str = ""
+    gang: str = ""
 
     def admits(self, record: Record) -> bool:
         """Tell whether a record is wanted."""
@@ -43,6 +48,7 @@ class RecordFilter:
             and self.pod in ("", record.pod.name)
             and self.node in ("", record.node_name)
             and self.kind in ("", record.kind.value)
+            and self.gang in ("", record.gang)
             and (not self.card or any(s.uuid.lower().startswith(self.card.lower()) for s in record.shares))
         )
 
@@ -54,6 +60,9 @@ class Trail:
         self._clock = clock
         self._records: deque[Record] = deque(maxlen=kept)
         self._refused: Latest[str, Refusal] = Latest(REFUSALS_KEPT)  # pod UID -> why it was refused last
+        self._gangs: Latest[str, str] = Latest(GANGS_KEPT)  # pod UID -> name of its gang
+        self.gang_of: Callable[[str], str] = lambda uid: ""
+        """Returns the name of the gang of the pod with a UID, empty if it has none that is known."""
         self.number = 0
         """How many there were so far."""
         self.on_record = Listeners[[Record]]()
@@ -91,8 +100,30 @@ class Trail:
         text: str,
         ranked: Sequence[RankedNode] = (),
     ) -> None:
-        """Add a record."""
-        record = Record(self._clock.wall().timestamp(), kind, pod, node_name, tuple(shares), text, ranked)
+        """Add a record of a pod."""
+        self._add(kind, pod, node_name, shares, text, ranked, self._gang(pod.uid))
+
+    def gang(self, kind: RecordKind, name: GangName, text: str) -> None:
+        """Add a record of a gang."""
+        self._add(kind, Pod("", name.namespace, ""), "", (), text, (), name.name)
+
+    def _gang(self, uid: str) -> str:
+        name = self.gang_of(uid)
+        if name:
+            self._gangs.note(uid, name)
+        return name or self._gangs.get(uid) or ""
+
+    def _add(
+        self,
+        kind: RecordKind,
+        pod: Pod,
+        node_name: str,
+        shares: Sequence[Share],
+        text: str,
+        ranked: Sequence[RankedNode],
+        gang: str,
+    ) -> None:
+        record = Record(self._clock.wall().timestamp(), kind, pod, node_name, tuple(shares), text, ranked, gang)
         self._records.append(record)
         self.number += 1
         self.on_record(record)

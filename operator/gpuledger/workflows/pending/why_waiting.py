@@ -7,26 +7,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from heapq import merge
 from itertools import chain
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.refusal import BEING_FREED, Refusal
+from gpuledger.model.refusal import BEING_FREED, Reason, Refusal
 from gpuledger.placement.choose import Chooser
 from gpuledger.reports.waiting import WaitingReport
+from gpuledger.workflows.gangs.gang_state import Member
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+
+UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
+"""Of a member that was refused before this operator has started."""
 
 
 class WhyWaiting:
     """Reports on the pods that wait."""
 
     def __init__(
-        self, ledger: Ledger, chooser: Chooser, waiting: WaitingPods, refused_by_scheduler: RefusedByScheduler
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        waiting: WaitingPods,
+        members: Members,
+        refused_by_scheduler: RefusedByScheduler,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._waiting = waiting
+        self._members = members
         self._refused_by_scheduler = refused_by_scheduler
 
     @property
@@ -40,9 +53,11 @@ class WhyWaiting:
         Pods that kube-scheduler itself refuses come last: no room helps them.
         """
         known: dict[tuple[object, ...], Counter[Refusal]] = {}
-        refused = self._refused_by_scheduler.reports()
+        refused = {uid: self._with_gang(each) for uid, each in self._refused_by_scheduler.reports().items()}
         asked = (self._report(waiting, known) for waiting in self._waiting.all() if waiting.pod.uid not in refused)
-        return chain(asked, sorted(refused.values(), key=_rank))
+        gangs = (_of_member(member) for member in self._members.refused() if member.pod.uid not in refused)
+        in_order = merge(asked, sorted(gangs, key=_rank), key=_rank)
+        return chain(in_order, sorted(refused.values(), key=_rank))
 
     def pods_by_reason(self) -> Counter[str]:
         """Return how many pods wait for each main reason."""
@@ -58,7 +73,19 @@ class WhyWaiting:
             if alike not in known:
                 known[alike] = self._chooser.reasons(request, waiting.node_names)
             reasons = known[alike]
-        return WaitingReport(pod, request, waiting.created, waiting.tried_s, reasons)
+        report = WaitingReport(pod, request, waiting.created, waiting.tried_s, reasons)
+        return self._with_gang(report)
+
+    def _with_gang(self, report: WaitingReport) -> WaitingReport:
+        state = self._members.of(report.pod.uid)
+        return replace(report, gang=state.name.name) if state else report
+
+
+def _of_member(member: Member) -> WaitingReport:
+    refusal = member.refusal or UNKNOWN
+    nodes = len(member.node_names) if member.node_names is not None else 1
+    reasons = {refusal: max(nodes, 1)}
+    return WaitingReport(member.pod, member.request, member.since, member.tried_s, reasons, member.gang.name.name)
 
 
 def _rank(report: WaitingReport) -> tuple[int, str]:

@@ -54,12 +54,30 @@ class Source:
             raise NotFound("there is no such pod")
         return an_explanation(a_node("gpu-node-1"), namespace=namespace, pod=name)
 
+    async def explain_gang(self, namespace: str, name: str) -> Json:
+        return {"gang": name, "summary": "", "turn": {"gang": "team-b/secret", "secondsLeft": 9}, "nodes": []}
+
 
 async def status(source: Source, reviews: Reviews, token: str | None, pod: str = "team-a/web") -> int:
+    return (await answer(source, reviews, token, {"pod": pod}))[0]
+
+
+async def answer(source: Source, reviews: Reviews, token: str | None, asked: Json) -> tuple[int, Json]:
     headers = {} if token is None else {TOKEN_HEADER: token}
     server = DeveloperServer(source, reviews)  # type: ignore[arg-type]
     async with TestClient(TestServer(server.application())) as client:
-        return (await client.get("/v1/explain", params={"pod": pod}, headers=headers)).status
+        found = await client.get("/v1/explain", params=asked, headers=headers)
+        return found.status, await found.json()
+
+
+async def test_gangs_of_the_own_namespace_are_explained_without_the_name_of_anothers() -> None:
+    code, found = await answer(Source(), Reviews(), "of-team-a", {"gang": "team-a/Train_1.b"})
+    assert (code, found["gang"]) == (200, "Train_1.b")
+    assert found["turn"] == {"gang": None, "secondsLeft": 9}
+    code, found = await answer(Source(), Reviews(), "of-team-b", {"gang": "team-b/train"})
+    assert found["turn"]["gang"] == "team-b/secret"
+    for token, gang, expected in (("of-team-a", "team-b/train", 403), ("of-team-a", "team-a/-", 400)):
+        assert (await answer(Source(), Reviews(), token, {"gang": gang}))[0] == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from gpuledger.ledger.book import Ledger
 
 
 def a_source(ledger: Ledger) -> LedgerSource:
-    return LedgerSource(ledger, list, cast(Any, None), cast(Any, None))
+    return LedgerSource(ledger, list, cast(Any, None), cast(Any, None), cast(Any, None))
 
 
 def test_at_first_all_nodes_are_new() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from unit.workflows.gangs.test_gangs import (
     BIND,
     CARDS,
+    UNBORN,
     WRITE,
     bind_all,
     come,
@@ -28,6 +30,8 @@ from unit.workflows.gangs.test_gangs import (
     on_hold,
     woken,
 )
+
+Json = dict[str, Any]
 
 REPLACEMENT_S = 30.0
 
@@ -219,3 +223,51 @@ async def test_zones_of_nodes_are_read_from_their_labels(api: ApiServer, parts: 
     api.delete_node("near-1")
     parts.watch()
     assert parts.ledger.zones.nodes_by_zone(0) == {"1": {"near-0", "near-2"}}
+
+
+def of_job(pod: Json, job: str) -> Json:
+    pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}]
+    return pod
+
+
+async def test_a_member_without_gpus_counts_once_it_is_created(api: ApiServer, parts: OperatorParts) -> None:
+    """The launcher of a training: kube-scheduler asks nobody about it."""
+    come(api, parts, *map(member, "ab"))
+    assert parts.filter("a", "node-a").node_names == []
+    launcher = member("launcher")
+    launcher["spec"]["containers"][0]["resources"] = {}
+    come(api, parts, launcher)
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    assert parts.filter("b", "node-a").node_names == ["node-a"]
+    assert await bind_all(parts, "ab") == [None] * 2
+    api.delete_pod("launcher")
+    parts.watch()
+    come(api, parts, member("c"))
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
+
+
+async def test_members_that_have_done_their_work_count_for_one_that_replaces_another_of_the_same_job(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *(of_job(member(name), "run") for name in "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    assert await bind_all(parts, "abc") == [None] * 3
+    parts.watch()
+    pod = api.pods["default", "a"]
+    api.put_pod({**pod, "status": {"phase": "Succeeded"}})
+    await fails(api, parts, "b")
+    come(api, parts, of_job(member("d"), "run"))
+    assert parts.filter("d", "node-a").node_names == ["node-a"], "one has ended, one runs, one is replaced"
+
+
+async def test_members_of_an_earlier_run_that_have_done_their_work_do_not_count(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    for name in "abc":
+        ended = of_job(member(name), "run-1")
+        ended["spec"]["nodeName"] = "node-a"
+        ended["status"] = {"phase": "Succeeded"}
+        come(api, parts, ended)
+    come(api, parts, *(of_job(member(name), "run-2") for name in "de"))
+    assert parts.filter("d", "node-a").refused == {"node-a": UNBORN}

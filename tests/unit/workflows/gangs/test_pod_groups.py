@@ -231,7 +231,7 @@ async def test_explain_says_what_names_the_gang_and_how_many_start_together(
     come(api, parts, member("a"), a_pod_object("alone", {GPU: "1"}))
 
     async def gang_of(name: str) -> object:
-        return (await parts.explainer.explain("default", name)).json()["gang"]
+        return (await parts.explainer.explain("default", name)).json()["gangWords"]
 
     assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling)"
     show(parts, group(3))

@@ -1,0 +1,161 @@
+"""How far a gang has come: everything that a person may ask about pods that start together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.share import Pod
+from gpuledger.reports.explanation import NodeReason
+
+Json = dict[str, Any]
+
+NODES_NAMED = 8
+"""In the summary, those where most members fit."""
+
+
+class Lacking(NamedTuple):
+    """What members ask for that find no cards."""
+
+    text: str
+    """What one of them asks for: "1 card with 40,000 MiB"."""
+    members: int
+    cards: int
+
+
+class MemberState(NamedTuple):
+    """A member of a gang."""
+
+    pod: Pod
+    state: str
+    """running, on-hold, fits, no-cards or waiting, the last for one that is not needed."""
+    node_name: str
+    """Where it is, or has cards, or would find some; empty for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangReport:
+    """All of it. Times are RFC 3339, None where there is none."""
+
+    name: GangName
+    source: str
+    """What names it: by which label or object."""
+    stage: GangStage
+    summary: str
+    minimum: int
+    running: int
+    waiting: int
+    """How many of those that were created wait."""
+    priority: int
+    since: str | None
+    """When the oldest of those that wait was created."""
+    on_hold: int | None = None
+    """For how many of these cards are kept; None where the operator was not asked."""
+    standing: int | None = None
+    """How many of these stand in Bind."""
+    fits: int | None = None
+    """How many of these have cards on hold, or would find some at once."""
+    turn: GangName | None = None
+    """The gang that is tried alone, this one or another."""
+    turn_left_s: float = 0.0
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """Where members without cards would find some, and how many."""
+    lacking: Sequence[Lacking] = ()
+    members: Sequence[MemberState] = ()
+    members_left_out: int = 0
+    example: str = ""
+    """Name of a member that finds no cards, if there is one."""
+    why: Sequence[NodeReason] = ()
+    """Why nodes do not take that one beside those that fit, the nearest first."""
+    warnings: Sequence[str] = ()
+
+    @property
+    def not_created(self) -> int:
+        """Return how many of those that it needs have not been created."""
+        return max(self.minimum - self.running - self.waiting, 0)
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {
+            "namespace": self.name.namespace,
+            "gang": self.name.name,
+            "source": self.source or None,
+            "state": self.stage.value,
+            "summary": self.summary,
+            "minimum": self.minimum,
+            "running": self.running,
+            "waiting": self.waiting,
+            "notCreated": self.not_created,
+            "onHold": self.on_hold,
+            "inBind": self.standing,
+            "fits": self.fits,
+            "priority": self.priority,
+            "since": self.since,
+            "turn": None if self.turn is None else {"gang": str(self.turn), "secondsLeft": round(self.turn_left_s)},
+            "fitsOn": [{"node": name, "members": number} for name, number in self.nodes.items()],
+            "missing": [{"request": each.text, "members": each.members, "cards": each.cards} for each in self.lacking],
+            "members": [
+                {"pod": each.pod.name, "podUID": each.pod.uid, "state": each.state, "node": each.node_name or None}
+                for each in self.members
+            ],
+            "membersLeftOut": self.members_left_out,
+            "example": self.example or None,
+            "nodes": [node.json() for node in self.why],
+            "warnings": list(self.warnings),
+        }
+
+
+def gang_summary(
+    *,
+    name: str,
+    stage: GangStage,
+    minimum: int,
+    running: int,
+    there: int,
+    standing: int,
+    fits: int,
+    nodes: Mapping[str, int],
+    lacking: Sequence[Lacking],
+    cut_short: bool,
+    problem: str = "",
+) -> str:
+    """Return how far a gang has come in a sentence or two, without the names of other gangs."""
+    if problem:
+        return f"gang {name}: {problem}"
+    missing, begun = minimum - running, f"; {running} run" if running else ""
+    if stage is GangStage.RUNNING:
+        more = f", and {there} more {'waits' if there == 1 else 'wait'}, each for itself" if there else ""
+        return f"gang {name}: {running} members run of the {minimum} that have to start together{more}"
+    if stage is GangStage.GATHERING:
+        return f"gang {name}: {standing} of {missing} members stand in Bind{begun}; none is bound before all of them do"
+    if stage is GangStage.ROOM_FOUND:
+        return f"gang {name}: cards are kept for all of {missing} members{begun}: kube-scheduler is placing them"
+    if stage is GangStage.OTHERS_TURN:
+        return f"gang {name}: another gang is tried alone for a while, which has found cards and lacked something else"
+    if stage is GangStage.INCOMPLETE:
+        absent = missing - there
+        few = "1 has" if absent == 1 else f"{absent} have"
+        found = f"; {_found(fits, there, nodes, cut_short)}, and none are kept meanwhile" if there else ""
+        return f"gang {name}: {few} not been created of {minimum} members{begun}{found}"
+    text = f"gang {name}: {_found(fits, missing, nodes, cut_short)}{begun}"
+    if not lacking:
+        return f"{text}: kube-scheduler retries them in its turn"
+    cards, kinds = sum(each.cards for each in lacking), " and ".join(_each(each) for each in lacking[:2])
+    others = ", and others" if len(lacking) > 2 else ""
+    return f"{text}. Missing: {cards} card{'' if cards == 1 else 's'}, for {kinds}{others}"
+
+
+def _found(fits: int, of: int, nodes: Mapping[str, int], cut_short: bool) -> str:
+    most = sorted(nodes.items(), key=lambda each: (-each[1], each[0]))
+    where = ", ".join(f"{node} {number}" for node, number in most[:NODES_NAMED])
+    more = f", and {len(most) - NODES_NAMED} more nodes" if len(most) > NODES_NAMED else ""
+    least = "at least " if cut_short and fits < of else ""
+    return f"{least}{fits} of {of} members find cards at once" + (f" ({where}{more})" if where else "")
+
+
+def _each(lacking: Lacking) -> str:
+    return (
+        f"{'1 member that asks' if lacking.members == 1 else f'{lacking.members} members that ask'} for {lacking.text}"
+    )

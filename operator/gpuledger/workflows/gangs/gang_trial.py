@@ -1,0 +1,154 @@
+"""How far a gang has come, and how many of its members would find cards at once: looked for, and nothing kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
+from gpuledger.model.latest import Latest
+from gpuledger.model.node_set import NodeSets
+from gpuledger.model.share import Pod
+from gpuledger.placement.together import Asking, Trial
+from gpuledger.reports.gang import Lacking, gang_summary
+from gpuledger.reports.waiting import demand_text
+from gpuledger.workflows.gangs.gang_state import GangState, Member
+from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.tasks.pauses import TURN_S, rest
+
+REUSED_S = 10.0
+"""How long what was found for a gang counts for the conditions of its members."""
+
+KEPT = 64
+"""Gangs of which it is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """A gang at one moment."""
+
+    state: GangState
+    stage: GangStage
+    on_hold: Mapping[str, str]
+    """UID of each member for which cards are kept -> their node."""
+    standing: int
+    """How many members stand in Bind."""
+    turn: tuple[GangName, float] | None
+    """The gang that is tried alone, this one or another, and for how many seconds more."""
+    trial: Trial
+    asked: tuple[Member, ...] = field(default=())
+    """The members that were tried: those without cards that have to start together."""
+
+    @property
+    def fits(self) -> int:
+        """Return how many of the members that are missing have cards on hold, or find some at once."""
+        return len(self.on_hold) + len(self.trial.placed)
+
+    @property
+    def nodes(self) -> Counter[str]:
+        """Return on which nodes the members that have no cards yet would find some, and how many on each."""
+        return self.trial.nodes()
+
+    @property
+    def lacking(self) -> tuple[Lacking, ...]:
+        """Return what the others ask for, that find none."""
+        demands = Counter[tuple[str, int]]()
+        for left in self.trial.left:
+            for demand in left.request.shape:
+                demands[demand_text(demand), demand.cards] += 1
+        return tuple(Lacking(text, number, number * cards) for (text, cards), number in demands.most_common())
+
+    @property
+    def summary(self) -> str:
+        """Return it in a sentence, without the names of other gangs."""
+        state = self.state
+        return gang_summary(
+            name=state.name.name,
+            stage=self.stage,
+            minimum=state.minimum,
+            running=len(state.bound),
+            there=len(state.pending),
+            standing=self.standing,
+            fits=self.fits,
+            nodes=self.nodes,
+            lacking=self.lacking,
+            cut_short=self.trial.is_cut_short,
+            problem=state.problem,
+        )
+
+
+class GangTrials:
+    """Looks at gangs. Takes work in slices, changes nothing, and is asked by people alone."""
+
+    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, clock: Clock) -> None:
+        self._ledger = ledger
+        self._gangs = gangs
+        self._members = members
+        self._clock = clock
+        self._node_sets = NodeSets()
+        self._found: Latest[GangName, tuple[float, GangView]] = Latest(KEPT)  # gang -> when it was looked at, and it
+
+    def gang_of(self, pod_uid: str) -> str:
+        """Return the name of a pod's gang in its namespace, empty if it has none."""
+        state = self._members.of(pod_uid)
+        return state.name.name if state else ""
+
+    def pod_of(self, pod_uid: str) -> Pod | None:
+        """Return a member that waits; None if the pod is none."""
+        state = self._members.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        return member.pod if member else None
+
+    async def view_of(self, pod_uid: str, of_now: bool = True) -> GangView | None:
+        """Return the gang for which a pod waits; None if it waits for none. It may be a few seconds old if it may."""
+        state = self._members.of(pod_uid)
+        if state is None or pod_uid not in state.pending or state.missing <= 0:
+            return None
+        found = self._found.get(state.name)
+        if of_now or found is None or found[0] < self._clock.now_s() - REUSED_S or found[1].state is not state:
+            found = (self._clock.now_s(), await self.view(state))
+            self._found.note(state.name, found)
+        return found[1]
+
+    async def view(self, state: GangState) -> GangView:
+        """Return a gang as it is now."""
+        holds = ((uid, self._ledger.hold_of(uid)) for uid in state.pending)
+        on_hold = {uid: hold.placement.node_name for uid, hold in holds if hold}
+        without = [member for uid, member in state.pending.items() if uid not in on_hold]
+        need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
+        asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
+        asking = [self._asking(member) for member in sorted(asked, key=_size, reverse=True)]
+        trial, since_s = Trial(self._ledger), self._clock.work_s()
+        for _ in trial.steps(asking):
+            if self._clock.work_s() > since_s + TURN_S:
+                since_s = await rest(since_s, self._clock)
+        stage, standing = self.stage(state), self._gangs.standing(state.name)
+        return GangView(state, stage, on_hold, standing, self._gangs.turn(), trial, asked)
+
+    def stage(self, state: GangState) -> GangStage:
+        """Return how far a gang has come."""
+        if state.missing <= 0:
+            return GangStage.RUNNING
+        if self._gangs.standing(state.name):
+            return GangStage.GATHERING
+        if len(state.pending) < state.missing:
+            return GangStage.INCOMPLETE
+        if sum(self._ledger.hold_of(uid) is not None for uid in state.pending) >= state.missing:
+            return GangStage.ROOM_FOUND
+        turn = self._gangs.turn()
+        return GangStage.OTHERS_TURN if turn and turn[0] != state.name else GangStage.WAITING
+
+    def _asking(self, member: Member) -> Asking:
+        names = None if member.node_names is None else self._node_sets.of(member.node_names)
+        return Asking(member.pod, member.request, names)
+
+
+def _size(member: Member) -> tuple[int, int]:
+    """Return how demanding a pod is: as in a plan, the most demanding is placed first."""
+    shape = member.request.shape
+    alone = any(demand.exclusive for demand in shape)
+    return member.request.cards, 2**31 if alone else max((demand.memory_mib or 0 for demand in shape), default=0)

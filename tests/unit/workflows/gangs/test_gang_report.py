@@ -1,0 +1,199 @@
+"""What people are told of a gang: how many members find cards at once, where, and what the others lack."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_holder, cards_of, whole_share
+from fakes.api_server import ApiServer
+from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.model.errors import NotFound
+from gpuledger.reports.seen_from import seen_from
+from gpuledger.workflows.pending.pod_condition import PAUSE_S
+
+Json = dict[str, Any]
+HERE = cards_of("node-a", 3)
+THERE = cards_of("node-b", 2)
+GATHER_S = 20.0
+
+
+@pytest.fixture
+def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over five cards on two nodes."""
+    for card in (*HERE, *THERE):
+        api.put_card(card)
+    return an_operator(api)
+
+
+def member(name: str, gang: str = "train", minimum: int = 3, limits: Mapping[str, str] | None = None) -> Json:
+    found = a_pod_object(name, limits or {GPU: "1"})
+    found["metadata"]["labels"] = {"gpuledger.dev/gang": gang, "gpuledger.dev/gang-minimum": str(minimum)}
+    return found
+
+
+def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
+    for each in pods:
+        api.put_pod(each)
+    parts.watch()
+
+
+async def reported(parts: OperatorParts, name: str = "train") -> Json:
+    return (await parts.workflows.gang_reporter.explain("default", name)).json()
+
+
+async def test_it_says_how_many_find_cards_at_once_where_and_what_the_others_lack(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *(member(f"m-{number}", minimum=8) for number in range(8)))
+    for number in range(8):
+        assert not parts.filter(f"m-{number}", "node-a", "node-b").node_names
+    found = await reported(parts)
+    assert (found["state"], found["fits"], found["minimum"]) == ("waiting", 5, 8)
+    assert found["fitsOn"] == [{"node": "node-a", "members": 3}, {"node": "node-b", "members": 2}]
+    assert found["missing"] == [{"request": "1 whole card", "members": 3, "cards": 3}]
+    for words in ("5 of 8 members find cards at once", "node-a 3", "node-b 2", "3 cards"):
+        assert words in found["summary"]
+    states = [each["state"] for each in found["members"]]
+    assert (states.count("fits"), states.count("no-cards")) == (5, 3)
+
+
+async def test_the_nodes_of_a_member_that_finds_none_are_shown_beside_those_that_do(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Alone it would fit on each of them."""
+    come(api, parts, *(member(f"m-{number}", minimum=6) for number in range(6)))
+    found = await reported(parts)
+    assert found["example"] == "m-5"
+    assert {node["node"]: node["fits"] for node in found["nodes"]} == {"node-a": False, "node-b": False}
+    by = {pod for node in found["nodes"] for card in node["cards"] for pod in card["by"]}
+    assert by == {f"default/m-{number}" for number in range(5)}
+
+
+async def test_asking_keeps_nothing_and_changes_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *(member(name, minimum=2) for name in "ab"))
+    before = parts.ledger.changes
+    await reported(parts)
+    await parts.explainer.explain("default", "a")
+    assert parts.ledger.changes == before
+    assert not any(entry.holds for entry in parts.ledger.entries())
+
+
+async def test_it_counts_those_that_were_not_created(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "ab"))
+    found = await reported(parts)
+    assert (found["state"], found["notCreated"], found["waiting"], found["fits"]) == ("incomplete", 1, 2, 2)
+    assert "1 has not been created" in found["summary"]
+
+
+async def test_large_members_are_tried_first_and_unequal_ones_are_named_by_what_they_ask_for(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    pods = [member(f"small-{number}", minimum=4) for number in range(3)]
+    come(api, parts, *pods, member("large", minimum=4, limits={GPU: "3"}))
+    found = await reported(parts)
+    assert found["fits"] == 3  # the large one on node-a, two on node-b
+    assert found["missing"] == [{"request": "1 whole card", "members": 1, "cards": 1}]
+
+
+async def test_members_with_room_and_in_bind_are_counted(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    assert parts.filter("a", "node-a").node_names
+    found = await reported(parts)
+    assert (found["state"], found["onHold"], found["inBind"], found["fits"]) == ("room-found", 3, 0, 3)
+    binding = asyncio.create_task(parts.bind("a", "node-a"))
+    await settle()
+    found = await reported(parts)
+    assert (found["state"], found["inBind"]) == ("gathering", 1)
+    assert "1 of 3 members stand in Bind" in found["summary"]
+    results = await asyncio.gather(*(parts.bind(name, "node-a") for name in "bc"), binding)
+    assert results == [None] * 3
+    await parts.idle()
+    found = await reported(parts)
+    assert (found["state"], found["running"], found["waiting"]) == ("running", 3, 0)
+    assert [(each["pod"], each["state"], each["node"]) for each in found["members"]] == [
+        (name, "running", "node-a") for name in "abc"
+    ]
+
+
+async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"), *(member(name, gang="other", minimum=2) for name in "xy"))
+    parts.filter("a", "node-a")
+    await asyncio.gather(parts.bind("a", "node-a"), return_exceptions=True)  # nobody follows: it has the turn next
+    found = await reported(parts, "other")
+    assert (found["state"], found["turn"]["gang"]) == ("others-turn", "default/train")
+    assert found["turn"]["secondsLeft"] > 0
+    assert "train" not in found["summary"]
+    assert seen_from(found, "default")["turn"]["gang"] == "default/train"
+    assert seen_from(found, "elsewhere")["turn"]["gang"] is None
+
+
+async def test_a_gang_without_a_pod_is_not_found(parts: OperatorParts) -> None:
+    with pytest.raises(NotFound, match="no pod of namespace default is of a gang 'train'"):
+        await reported(parts)
+
+
+async def test_a_member_is_explained_by_its_gang_and_others_cards_do_not_count_as_its_own(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_card(THERE[0], a_holder("tenant", whole_share(THERE[0])))
+    parts.read_cards()
+    come(api, parts, *(member(f"m-{number}", minimum=5) for number in range(5)))
+    found = (await parts.explainer.explain("default", "m-0")).json()
+    assert (found["gang"], found["state"]) == ("train", "waiting")
+    assert "4 of 5 members find cards at once" in found["summary"]
+
+
+async def test_a_member_that_is_told_says_gang_and_is_not_written_again_while_numbers_change(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *(member(f"m-{number}", minimum=6) for number in range(6)))
+    parts.filter("m-0", "node-a", "node-b")
+    await asyncio.sleep(parts.settings.tell_waiting_after_s + 1)
+    (said,) = api.pods["default", "m-0"]["status"]["conditions"]
+    assert (said["status"], said["reason"]) == ("False", "Gang")
+    assert "5 of 6 members find cards at once" in said["message"]
+    writes = parts.pod_condition_writer.writes
+    api.put_card(HERE[0], a_holder("tenant", whole_share(HERE[0])))
+    parts.read_cards()
+    parts.filter("m-0", "node-a", "node-b")
+    await asyncio.sleep(120)
+    assert parts.pod_condition_writer.writes == writes
+
+
+async def test_a_member_that_was_told_that_others_are_missing_is_told_once_more_when_they_have_come(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    pods = [member(f"m-{number}", minimum=6) for number in range(6)]
+    come(api, parts, *pods[:5])
+    parts.filter("m-0", "node-a", "node-b")
+    await asyncio.sleep(parts.settings.tell_waiting_after_s + 1)
+    (said,) = api.pods["default", "m-0"]["status"]["conditions"]
+    assert "1 has not been created" in said["message"]
+    parts.watch()
+    come(api, parts, pods[5])
+    await asyncio.sleep(1)
+    parts.filter("m-0", "node-a", "node-b")
+    await asyncio.sleep(PAUSE_S + 1)
+    (said,) = api.pods["default", "m-0"]["status"]["conditions"]
+    assert "5 of 6 members find cards at once" in said["message"]
+    assert [key for *_, key in parts.told_once] == ["Gang incomplete", "Gang"]
+
+
+async def test_thousands_of_nodes_and_members_that_differ_are_not_all_looked_at(api: ApiServer) -> None:
+    for number in range(600):
+        card = a_card(0, f"node-{number}")
+        api.put_card(card, a_holder(f"tenant-{number}", whole_share(card)))
+    parts = an_operator(api)
+    pods = [member(f"m-{number}", minimum=200, limits={GPU: "1", MEMORY: str(1_000 + number)}) for number in range(200)]
+    come(api, parts, *pods)
+    found = await reported(parts)
+    assert found["fits"] == 0
+    assert "at least 0 of 200" in found["summary"]
