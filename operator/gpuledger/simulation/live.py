@@ -55,9 +55,10 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialec
         for pod in page:
             facts = pod_facts(pod, dialects)
             ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod)
-            if ours and facts.pod.uid in held:
+            asks = facts.request is not None or facts.bad_request
+            if ours and (facts.pod.uid in held or not asks):
                 scene.entered.append(_given("Pod", pod))
-            elif ours and (facts.request is not None or facts.bad_request):
+            elif ours:
                 waiting.append(((-facts.pod.priority, created_at(pod)), pod))
     scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
     await _read_groups(reads, scene)

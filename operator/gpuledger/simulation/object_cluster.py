@@ -21,7 +21,15 @@ from gpuledger.formats.objects.node_rules import (
     refused_by_host,
     refused_by_rules,
 )
-from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
+from gpuledger.formats.objects.pod import (
+    bound_node,
+    controller_uid,
+    has_succeeded,
+    is_finished,
+    pod_facts,
+    scheduler_of,
+)
+from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
@@ -38,7 +46,7 @@ from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.alike import listed
 from gpuledger.simulation.gang_places import hold_all
-from gpuledger.simulation.object_gangs import GangOutcome, SceneGang, SceneGangs, SceneMember, seats_of
+from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of
 from gpuledger.simulation.objects import Given, Remark
 
 NODES_NAMED = 5
@@ -187,11 +195,23 @@ class ObjectCluster:
         for given in pods:
             try:
                 gang, facts = gang_of(given.content), pod_facts(given.content, self._dialects)
-                if gang is not None and facts.request is not None and not is_finished(given.content):
-                    member = SceneMember(facts.pod.uid, facts.request, pod_rules(given.content))
-                    self._gangs.expect(gang, member, have_cards or bool(facts.node_name))
             except BadInput:
                 continue  # said when it is taken
+            member = self._member(facts, given, have_cards) if gang is not None else None
+            if gang is not None and member is not None:
+                self._gangs.expect(gang, facts.pod.uid, controller_uid(given.content), member)
+
+    def _member(self, facts: PodFacts, given: Given, has_cards: bool) -> SceneMember | Presence | None:
+        """Return what a pod is to its gang, None if it does not count."""
+        if is_finished(given.content):
+            return Presence.DONE if has_succeeded(given.content) else None
+        if facts.bad_request:
+            return None
+        if facts.request is None:  # the operator sees it if it is not of the cluster's own scheduler
+            return Presence.THERE if scheduler_of(given.content) not in ("", CLUSTERS_OWN) else None
+        if has_cards or facts.node_name:
+            return Presence.THERE
+        return SceneMember(facts.pod.uid, facts.request, pod_rules(given.content))
 
     @property
     def gangs(self) -> list[GangOutcome]:

@@ -37,10 +37,18 @@ class GangOutcome:
     status: GangStatus
     minimum: int
     members: int
-    """Pods of it that ask for cards, those that are bound among them."""
     found: int
-    """Members that are bound, or find cards at once with these."""
+    """Members that are there already, ask for no cards, or find some at once with the others."""
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Presence(StrEnum):
+    """Why a member is not to be placed."""
+
+    THERE = "there"
+    """It has its cards, or asks for none."""
+    DONE = "done"
+    """It has succeeded: it counts as long as its controller has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,9 @@ class SceneGang:
     group: PodGroup | None
     said: int = 0
     """The minimum that its members say."""
-    bound: set[str] = field(default_factory=set)  # UIDs
+    there: set[str] = field(default_factory=set)  # UIDs of those that are not to be placed
+    done: list[str] = field(default_factory=list)  # the controllers of those that have succeeded
+    controllers: set[str] = field(default_factory=set)  # those of the others
     waiting: dict[str, SceneMember] = field(default_factory=dict)  # pod UID -> member, in the order of the pods
     places: dict[str, Placement] = field(default_factory=dict)  # pod UID -> where it goes with the others
     tried: bool = False
@@ -74,9 +84,14 @@ class SceneGang:
         return self.group.minimum if self.group is not None else self.said
 
     @property
+    def present(self) -> int:
+        """Return how many count without being placed."""
+        return len(self.there) + sum(controller in self.controllers for controller in self.done)
+
+    @property
     def missing(self) -> int:
         """Return how many more that are; more than wait, if nobody can say."""
-        return len(self.waiting) + 1 if self.problem else self.minimum - len(self.bound)
+        return len(self.waiting) + 1 if self.problem else self.minimum - self.present
 
     @property
     def problem(self) -> str:
@@ -103,10 +118,8 @@ class SceneGang:
             status = GangStatus.PLACED
         elif self.missing > len(self.waiting):
             status = GangStatus.INCOMPLETE
-        members = len(self.bound) + len(self.waiting)
-        return GangOutcome(
-            str(self.name), status, self.minimum, members, len(self.bound) + self.fitted, dict(self.reasons)
-        )
+        members, found = self.present + len(self.waiting), self.present + self.fitted
+        return GangOutcome(str(self.name), status, self.minimum, members, found, dict(self.reasons))
 
 
 class PossibleNodes(Collection[str]):
@@ -152,17 +165,22 @@ class SceneGangs:
         self._gangs: dict[GangName, SceneGang] = {}
         self._of_pod: dict[str, SceneGang] = {}  # UID of a pod that is to be placed -> its gang
 
-    def expect(self, gang: Gang, member: SceneMember, is_bound: bool) -> None:
-        """Note a member."""
-        found = self._gangs.get(gang.name)
-        if found is None:
-            found = self._gangs[gang.name] = SceneGang(gang.name, self._group(gang.name))
-        found.said = max(found.said, gang.minimum)
-        if is_bound:
-            found.bound.add(member.uid)
+    def expect(self, gang: Gang, uid: str, controller: str, found: SceneMember | Presence) -> None:
+        """Note a pod of a gang: what of it is to be placed, or why it is not."""
+        state = self._gangs.get(gang.name)
+        if state is None:
+            state = self._gangs[gang.name] = SceneGang(gang.name, self._group(gang.name))
+        if found is Presence.DONE:
+            state.done += [controller] if controller else []
+            return
+        state.said = max(state.said, gang.minimum)
+        if controller:
+            state.controllers.add(controller)
+        if isinstance(found, SceneMember):
+            state.waiting[uid] = found
+            self._of_pod[uid] = state
         else:
-            found.waiting[member.uid] = member
-            self._of_pod[member.uid] = found
+            state.there.add(uid)
 
     def of(self, pod_uid: str) -> SceneGang | None:
         """Return the gang of a pod that is to be placed."""

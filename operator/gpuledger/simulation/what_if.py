@@ -25,7 +25,7 @@ class Scene:
     running: list[Given] = field(default_factory=list)
     """Bound pods whose cards the ledger has, if they have any: they count with CPU and memory."""
     entered: list[Given] = field(default_factory=list)
-    """Pods that are not bound yet, and whose cards the ledger has."""
+    """Pods that are not bound yet, and whose cards the ledger has, or that ask for none."""
     pods: list[Given] = field(default_factory=list)
     groups: dict[GangName, PodGroup] = field(default_factory=dict)
     """What says of gangs how many members they need, where these don't."""

@@ -198,10 +198,9 @@ def _summary(answer: Answer) -> str:
 
 
 def _summary_of_gangs(answer: Answer) -> str:
-    all_of_them = len(answer.gangs)
-    if not all_of_them:
+    if not answer.gangs:
         return ""
-    of = f"of {all_of_them} gang{'s' * (all_of_them != 1)}"
+    of = f"of {len(answer.gangs)}"
     if answer.gangs_before is None:
-        return f"{answer.whole_gangs} {of} fit{'s' * (answer.whole_gangs == 1)} whole."
-    return f"{answer.gangs_before} {of} fit whole now, {answer.whole_gangs} with these."
+        return f"Gangs placed whole: {answer.whole_gangs} {of}."
+    return f"Gangs placed whole: {answer.gangs_before} {of} now, {answer.whole_gangs} then."

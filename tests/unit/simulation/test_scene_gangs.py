@@ -65,6 +65,25 @@ def test_members_that_are_bound_count() -> None:
     assert found["gangs"][0]["membersWithRoom"] == 3
 
 
+def test_a_launcher_without_gpus_counts_if_the_operator_sees_it() -> None:
+    launcher = a_member("launcher", limits={"cpu": "1"})
+    found = shown(NODE_A, launcher, *[a_member(name) for name in "ab"])
+    assert (found["fit"], found["gangs"][0]["status"], found["gangs"][0]["members"]) == (2, "placed", 3)
+    launcher["spec"]["schedulerName"] = "default-scheduler"
+    found = shown(NODE_A, launcher, *[a_member(name) for name in "ab"])
+    assert (found["fit"], found["gangs"][0]["status"]) == (0, "incomplete")
+
+
+@pytest.mark.parametrize(("controller", "status"), [("job-1", "placed"), ("job-2", "incomplete")])
+def test_members_that_have_succeeded_count_as_long_as_their_job_has_others(controller: str, status: str) -> None:
+    done = a_member("done")
+    done["status"] = {"phase": "Succeeded"}
+    members = [a_member(name) for name in "ab"]
+    for pod, uid in ((done, "job-1"), *((member, controller) for member in members)):
+        pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "job", "uid": uid, "controller": True}]
+    assert shown(NODE_A, done, *members)["gangs"][0]["status"] == status
+
+
 def test_the_most_demanding_member_is_placed_first_whatever_the_order() -> None:
     found = shown(NODE_A, NODE_B, a_member("a"), a_member("b"), a_member("large", limits=BOTH))
     assert [pod["status"] for pod in found["pods"]] == ["placed"] * 3
@@ -91,7 +110,7 @@ def test_more_nodes_let_a_gang_in_as_a_whole() -> None:
     found = shown(NODE_A, NODE_B, *members, arguments=arguments)
     assert (found["fitWithoutAddedNodes"], found["fit"], found["gangs"][0]["status"]) == (0, 5, "placed")
     lines = simulate(NODE_A, NODE_B, *members, arguments=arguments).stdout.splitlines()
-    assert lines[-1].endswith("0 of 1 gang fit whole now, 1 with these.")
+    assert lines[-1].endswith("Gangs placed whole: 0 of 1 now, 1 then.")
 
 
 def test_a_gang_that_waits_is_said_to_people_with_what_it_lacks() -> None:
@@ -99,7 +118,7 @@ def test_a_gang_that_waits_is_said_to_people_with_what_it_lacks() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("Gang default/train"))
     assert "2 of the 3 members" in lines[at]
     assert "no-whole-card" in lines[at + 1]
-    assert lines[-1] == "0 of 3 pods fit. 0 of 1 gang fit whole."
+    assert lines[-1] == "0 of 3 pods fit. Gangs placed whole: 0 of 1."
     too_few = simulate(NODE_A, a_member("a"), arguments=()).stdout
     assert "1 of the 3 members that it needs are there" in too_few
 
@@ -142,9 +161,10 @@ async def test_gangs_of_a_cluster_with_its_pod_groups_and_members_that_are_being
     first, second = cards_of("node-a", 2)
     api.put_card(first, a_holder("entered", whole_share(first)))
     api.put_card(second)
-    pending = [by_group("entered"), by_group("b")]
+    pending = [by_group("entered"), by_group("b"), by_group("launcher")]
+    pending[2]["spec"]["containers"][0]["resources"] = {}
     pending[0]["metadata"]["uid"] = "entered"
-    group = a_group(2)
+    group = a_group(3)
     group["metadata"]["namespace"] = "default"
     reads = FakeReads([NODE_A], list(api.cards.values()), [], pending, {"scheduling.x-k8s.io": [group]})
     found = await answered(reads)
