@@ -15,6 +15,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.errors import NotFound
 from gpuledger.reports.seen_from import seen_from
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 
 Json = dict[str, Any]
@@ -175,6 +176,7 @@ async def test_a_member_that_was_told_that_others_are_missing_is_told_once_more_
 ) -> None:
     pods = [member(f"m-{number}", minimum=6) for number in range(6)]
     come(api, parts, *pods[:5])
+    await asyncio.sleep(QUIET_S)
     parts.filter("m-0", "node-a", "node-b")
     await asyncio.sleep(parts.settings.tell_waiting_after_s + 1)
     (said,) = api.pods["default", "m-0"]["status"]["conditions"]

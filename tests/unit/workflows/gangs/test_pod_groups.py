@@ -15,6 +15,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
 
@@ -88,6 +89,7 @@ def on_hold(parts: OperatorParts) -> int:
 async def test_a_gang_whose_group_says_how_many_is_bound_together(api: ApiServer, parts: OperatorParts) -> None:
     show(parts, group(3))
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     assert "have been created" in refusal(parts, "a")
     come(api, parts, member("c"))
     assert [refusal(parts, name) for name in "abc"] == ["", "", ""]
@@ -185,6 +187,7 @@ async def test_a_group_that_was_deleted_while_nobody_looked_is_forgotten_by_the_
 async def test_a_minimum_above_the_members_waits_and_keeps_nothing(api: ApiServer, parts: OperatorParts) -> None:
     show(parts, group(MOST_MEMBERS))
     come(api, parts, *map(member, "abcd"))
+    await asyncio.sleep(QUIET_S)
     assert all("have been created" in refusal(parts, name) for name in "abcd")
     assert on_hold(parts) == 0
 
@@ -207,6 +210,7 @@ async def test_groups_of_one_name_and_two_kinds_or_namespaces_are_apart(api: Api
     show(parts, group(2), VOLCANO)
     show(parts, group(2, namespace="elsewhere"))
     come(api, parts, member("a"), volcanos("b"))
+    await asyncio.sleep(QUIET_S)
     assert "scheduling.x-k8s.io does not exist" in refusal(parts, "a")
     assert "have been created" in refusal(parts, "b")
 
