@@ -169,7 +169,6 @@ def test_a_binding_that_is_always_refused_costs_at_most_about_one_try_a_second(
     cluster.wait(lambda: len(bound(cluster)) == 3, "the others are bound")
     each_s = filters_a_second(cluster, 20)
     tries = [e for e in cluster.plane.api_writes(begin) if e.subresource == "binding" and e.name == stuck_binding]
-    print("filters", each_s, "tries", len(tries))
     assert 1 <= len(tries) <= 25
     assert each_s <= 2
 

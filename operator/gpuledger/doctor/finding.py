@@ -164,8 +164,8 @@ class FindingKind(StrEnum):
     GROUP_GATES = (
         "group-gates",
         W,
-        "kube-scheduler tries Kubernetes' own groups as a whole, or should: its feature gates and `native_gangs` do not "
-        "go together.",
+        "kube-scheduler tries Kubernetes' own groups as a whole, or should: its feature gates and `native_gangs` do "
+        "not go together.",
         "Take the gates from the Deployment's kube-scheduler, and native_gangs from the settings; or set both as in "
         "docs/gangs.md",
     )
