@@ -62,7 +62,7 @@ def create_group(cluster: Cluster, native: NativeGangs, name: str, minimum: int,
     cluster.request("POST", groups(native), body)
 
 
-def members(name: str, count: int, **spec: object) -> list[Json]:
+def members(name: str, count: int, **spec: Any) -> list[Json]:
     group = {"podGroupName": name}
     return [pod(f"{name}-{number}", {COUNT: 1}, schedulingGroup=group, **spec) for number in range(count)]
 

@@ -41,6 +41,9 @@ class GangState:
     name: GangName
     pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
     bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
+    without_gpus: dict[str, bool] = field(
+        default_factory=dict
+    )  # UID of a pod that asks for none -> whether it is bound
     group: PodGroup | None = None
     """What the object says that it is named after; None where the members say all."""
 
@@ -59,7 +62,7 @@ class GangState:
     @property
     def missing(self) -> int:
         """Return how many more have to be bound; more than there are if it can't start."""
-        return len(self.pending) + 1 if self.problem else self.minimum - len(self.bound)
+        return len(self.pending) + 1 if self.problem else self.minimum - len(self.bound) - len(self.without_gpus)
 
     @property
     def rank(self) -> tuple[int, str]:
@@ -84,7 +87,9 @@ class Members:
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
         self.on_minimum = Listeners[[GangState]]()
-        """Called with a gang whose PodGroup has come, has changed, or is gone."""
+        """Called with a gang that may need another number of cards: its PodGroup has come, has changed, or is gone; or
+        a member has come that asks for none.
+        """
         groups.on_change.append(self._group_changes)
         groups.on_read.append(self._groups_are_read)
 
@@ -152,12 +157,14 @@ class Members:
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
-        read = self._read(pod)
-        if read is not None:
-            identity = pod_identity(pod)
-            self.asks(pod, identity, *read).pending[identity.uid].version = resource_version(pod)
+        gang, request = self._read(pod)
+        uid = pod["metadata"]["uid"]
+        if gang is None:
+            self.forget_pending(uid)
+        elif request is None:
+            self._has_no_gpus(uid, gang, is_bound=False)
         else:
-            self.forget_pending(pod["metadata"]["uid"])
+            self.asks(pod, pod_identity(pod), gang, request).pending[uid].version = resource_version(pod)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
@@ -165,19 +172,23 @@ class Members:
         if state is not None and state.pending.pop(pod_uid, None) is not None:
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
+        elif state is not None and state.without_gpus.get(pod_uid) is False:
+            self._forget_without_gpus(state, pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.pending}
+        return {uid for state in self._gangs.values() for uid in (*state.pending, *_without_gpus(state, False))}
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker."""
         uid = pod["metadata"]["uid"]
-        read = self._read(pod)
-        if read is None or is_finished(pod):
+        gang, request = self._read(pod)
+        if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
             return
-        gang, _ = read
+        if request is None:
+            self._has_no_gpus(uid, gang, is_bound=True)
+            return
         state = self._joined(uid, gang.name)
         state.pending.pop(uid, None)
         state.bound[uid] = gang.minimum
@@ -188,19 +199,36 @@ class Members:
         state = self.of(pod_uid)
         if state is not None and state.bound.pop(pod_uid, None) is not None:
             self._tidy(state, pod_uid)
+        elif state is not None and state.without_gpus.get(pod_uid):
+            self._forget_without_gpus(state, pod_uid)
 
     def known_bound(self) -> set[str]:
         """See BoundPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.bound}
+        return {uid for state in self._gangs.values() for uid in (*state.bound, *_without_gpus(state, True))}
 
-    def _read(self, pod: Json) -> tuple[Gang, PodRequest] | None:
-        """Return a pod's gang and what it asks for; None if it is of no gang, or can't be read."""
+    def _read(self, pod: Json) -> tuple[Gang | None, PodRequest | None]:
+        """Return a pod's gang and what it asks for; no gang if it is of none, or can't be read.
+
+        A pod without GPUs counts where a PodGroup says how many there have to be: that counts all.
+        """
         try:
             gang = gang_of(pod)
             request = self._read_request(pod) if gang else None
         except BadInput:  # kube-scheduler's question is answered with why
-            return None
-        return (gang, request) if gang is not None and request is not None else None
+            return None, None
+        return (None if request is None and gang and gang.name.way is GangWay.LABELS else gang), request
+
+    def _has_no_gpus(self, pod_uid: str, gang: Gang, is_bound: bool) -> None:
+        """Note a member that kube-scheduler does not ask about: it waits for nobody."""
+        state = self._joined(pod_uid, gang.name)
+        is_new = pod_uid not in state.without_gpus
+        state.without_gpus[pod_uid] = is_bound
+        if is_new:
+            self.on_minimum(state)
+
+    def _forget_without_gpus(self, state: GangState, pod_uid: str) -> None:
+        del state.without_gpus[pod_uid]
+        self._tidy(state, pod_uid)
 
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
         """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
@@ -225,7 +253,11 @@ class Members:
             self._group_changes(name)
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:
-        if pod_uid not in state.pending and pod_uid not in state.bound:
+        if not any(pod_uid in pods for pods in (state.pending, state.bound, state.without_gpus)):
             self._of_pod.pop(pod_uid, None)
-        if not state.pending and not state.bound:
+        if not (state.pending or state.bound or state.without_gpus):
             self._gangs.pop(state.name, None)
+
+
+def _without_gpus(state: GangState, are_bound: bool) -> list[str]:
+    return [uid for uid, is_bound in state.without_gpus.items() if is_bound is are_bound]

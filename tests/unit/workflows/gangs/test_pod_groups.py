@@ -211,6 +211,36 @@ async def test_groups_of_one_name_and_two_kinds_or_namespaces_are_apart(api: Api
     assert "have been created" in refusal(parts, "b")
 
 
+def launcher(node_name: str = "") -> Json:
+    """Return a member that asks for no GPU."""
+    found = a_pod_object("launcher", {"cpu": "1"}, node_name=node_name)
+    found["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+    return found
+
+
+async def test_a_member_without_gpus_counts_as_a_pod_group_counts_all(api: ApiServer, parts: OperatorParts) -> None:
+    """kube-scheduler never asks about it: without this, a training with a launcher would never start."""
+    show(parts, group(3))
+    come(api, parts, *map(member, "ab"))
+    assert "have been created" in refusal(parts, "a")
+    come(api, parts, launcher())
+    assert await woken(api, parts, "ab") == "a"
+    assert [refusal(parts, name) for name in "ab"] == ["", ""]
+    come(api, parts, launcher(node_name="node-a"))  # it is bound before them
+    await asyncio.gather(parts.bind("a", "node-a"), parts.bind("b", "node-a"))
+
+
+async def test_a_member_without_gpus_that_is_gone_does_not_count(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    come(api, parts, *map(member, "ab"), launcher(node_name="node-a"))
+    api.delete_pod("launcher")
+    parts.watch()
+    assert "have been created" in refusal(parts, "a")
+    come(api, parts, launcher())
+    parts.observer.pending_listing()({"uid-a", "uid-b"})  # it went while nobody looked
+    assert "have been created" in refusal(parts, "b")
+
+
 @pytest.mark.parametrize("policy", [{"basic": {}}, {"gang": {"minCount": 1}}])
 async def test_pods_of_a_group_that_is_no_gang_are_placed_one_by_one(
     api: ApiServer, parts: OperatorParts, policy: Json
