@@ -269,6 +269,17 @@ async def test_explain_says_what_names_the_gang_and_how_many_start_together(
     assert await gang_of("alone") is None
 
 
+async def test_explain_names_the_members_that_another_scheduler_places(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    elsewhere = {**member("c"), "spec": {**member("c")["spec"], "schedulerName": "default-scheduler"}}
+    come(api, parts, *map(member, "ab"), elsewhere)
+    assert "have been created" in refusal(parts, "a")
+    warnings = (await parts.explainer.explain("default", "a")).warnings
+    assert any("gang train" in text and "1 by default-scheduler" in text for text in warnings)
+    api.delete_pod("c")
+    assert (await parts.explainer.explain("default", "a")).warnings == ()
+
+
 async def test_our_labels_win_over_a_pod_group_that_does_not_exist(api: ApiServer, parts: OperatorParts) -> None:
     pods = [volcanos(name) for name in "ab"]
     for pod in pods:
