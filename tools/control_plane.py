@@ -198,6 +198,8 @@ class ControlPlane:
         nodes: Sequence[str] = (),
         pod_network: bool = False,
         every_controller: bool = False,
+        feature_gates: Sequence[str] = (),
+        runtime_config: Sequence[str] = (),
     ) -> None:
         """Make one that is not started.
 
@@ -208,9 +210,12 @@ class ControlPlane:
         `pod_network`, pods have networks of their own; this thread must be in one of pod_network.own_network().
 
         With `every_controller`, kube-controller-manager runs what it runs in any cluster, as far as simulated nodes
-        allow. Without, it runs what most tests need.
+        allow. Without, it runs what most tests need. `feature_gates` and `runtime_config` turn on what
+        the API server has off by default: `NAME=true`.
         """
         self._durable, self._json_storage = durable, json_storage
+        self._gates = [f"--feature-gates={','.join(feature_gates)}"] if feature_gates else []
+        self._runtime_config = [f"--runtime-config={','.join(runtime_config)}"] if runtime_config else []
         controllers = EVERY_CONTROLLER if every_controller else CONTROLLERS
         self._controllers = (*controllers, *(CONTROLLERS_OF_REAL_NODES if nodes else ()))
         self._node_tokens = {name: secrets.token_hex(16) for name in nodes}
@@ -236,9 +241,20 @@ class ControlPlane:
         nodes: Sequence[str] = (),
         pod_network: bool = False,
         every_controller: bool = False,
+        feature_gates: Sequence[str] = (),
+        runtime_config: Sequence[str] = (),
+        json_storage: bool = False,
     ) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
-        plane = cls(durable, nodes=nodes, pod_network=pod_network, every_controller=every_controller)
+        plane = cls(
+            durable,
+            json_storage,
+            nodes=nodes,
+            pod_network=pod_network,
+            every_controller=every_controller,
+            feature_gates=feature_gates,
+            runtime_config=runtime_config,
+        )
         plane.start()
         try:
             yield plane
@@ -617,6 +633,8 @@ class ControlPlane:
             f"--audit-log-path={self._audit_log}",
             f"--audit-log-maxsize={AUDIT_LOG_SIZE_MB}",
             *(["--storage-media-type=application/json"] if self._json_storage else []),
+            *self._gates,
+            *self._runtime_config,
         ]
 
     def _api_server_ready(self, port: int) -> bool:

@@ -16,7 +16,7 @@ from gpuledger.formats.objects.gang import gang_name_of, gang_of
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
-from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.gang import GangStage
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.gang import GangReport, MemberState
 
@@ -82,16 +82,18 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
 
 def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
     """Return what stands in the status of a gang's pods, in the form of a report."""
-    gang = GangName(namespace, name)
-    pods = [pod for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods") if gang_name_of(pod) == gang]
-    if not pods:
+    named = [(gang_name_of(pod), pod) for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")]
+    gang = min((found for found, _ in named if found and found.name == name), default=None)
+    pods = [pod for found, pod in named if found and found == gang]
+    if gang is None:
         raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
     running = [pod for pod in pods if bound_node(pod) and not is_finished(pod)]
     waiting = [pod for pod in pods if not bound_node(pod) and not is_finished(pod)]
     minimum = max(map(_minimum, pods))
     said = next((each for each in (condition_of(pod, ALLOCATED) for pod in waiting) if each), None)
-    counted = f"gang {name}: {len(running)} of {minimum} members run, {len(waiting)} wait"
-    stage = GangStage.RUNNING if len(running) >= minimum else GangStage.WAITING
+    enough = f" of {minimum}" if minimum else ""  # else a PodGroup says it
+    counted = f"gang {name}: {len(running)}{enough} members run, {len(waiting)} wait"
+    stage = GangStage.RUNNING if len(running) >= (minimum or len(pods)) else GangStage.WAITING
     if len(running) + len(waiting) < minimum:
         stage = GangStage.INCOMPLETE
     return GangReport(

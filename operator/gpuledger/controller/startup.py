@@ -28,6 +28,7 @@ from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
 from gpuledger.workflows.config_maps import until_settings_differ
+from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.tasks.pauses import rest
@@ -43,6 +44,9 @@ PAUSE_TO_WORK = 3.0
 
 AGENTS_WAIT_S = 5.0
 """How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
+
+POD_GROUPS_WAIT_S = 5.0
+"""How long it waits for the lists of PodGroups that pods have named."""
 
 
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
@@ -81,7 +85,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     async def _follow_settings(operator: Operator) -> None:
         await _until_settings_change(operator, options)
 
-    parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _preempt]
+    parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _follow_pod_groups, _preempt]
     if options.host_name is not None:
         parts.append(_follow_lease)
     if config_maps(options.settings):
@@ -105,6 +109,8 @@ async def _keep_in_sync(operator: Operator) -> None:
     await operator.lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
+    with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
+        await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
@@ -165,6 +171,10 @@ async def _follow_agents(operator: Operator) -> None:
     await follow(operator.client, path, selector, agents.observe, agents.listing)
 
 
+async def _follow_pod_groups(operator: Operator) -> None:
+    await follow_pod_groups(operator.client, operator.workflows.pod_groups, operator.workflows.members)
+
+
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:
     """Follow the ConfigMaps that the settings name, until one makes other settings of them."""
     count_refused = operator.workflows.counts.bad_input.labels("config").inc
@@ -198,9 +208,7 @@ async def _give_room(operator: Operator) -> None:
         workflows.placer.expire_holds()
         if workflows.observer.synced and workflows.leadership.is_active():
             begin_s = operator.clock.work_s()
-            is_more = workflows.waiting.give_room()
-            if not is_more:
-                await workflows.gangs.give_room()
+            is_more = await workflows.gangs.give_room()
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()

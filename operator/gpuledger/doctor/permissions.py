@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.formats.custom_resource.resource import GROUP, PLURAL
+from gpuledger.formats.objects.gang import PODGROUPS
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 
 
@@ -52,6 +53,7 @@ OPERATOR = (
     *_each("create", "pods/eviction"),
     *_each("list", "poddisruptionbudgets", "policy"),
     *_each("create", "events"),
+    *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),

@@ -16,6 +16,7 @@ from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.gang_inspection import gang_notes, gang_shown, pod_group_shown, words_of_group
 from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.node import NodeFacts, has_label, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
@@ -116,6 +117,8 @@ def _objects(document: object, dialects: Dialects) -> Iterator[Json]:
         yield _pod(document, dialects)
     elif kind == "ConfigMap" and _configures_devices(document):
         yield _config_map(document)
+    elif kind == "PodGroup" and (group := words_of_group(document)):
+        yield {**head, "namespace": _text(document, "namespace"), **pod_group_shown(document, group)}
     elif kind is None or isinstance(document.get("items"), list):
         yield {**head, "problems": [f"a {kind} {SAYS_NOTHING}"]}
     else:
@@ -301,11 +304,11 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
     return {
         **head,
         "schedulerName": scheduler_of(pod) or None,
-        **({"gang": {"name": gang.name.name, "minimum": gang.minimum}} if gang else {}),
+        **({"gang": gang_shown(gang)} if gang else {}),
         "containers": found,
         "selectors": {name: value for name, value in selectors.items() if value},
         "notes": [
-            *([f"gang {gang.name.name}: {gang.minimum} of its pods start together, or none"] if gang else []),
+            *(gang_notes(pod, gang) if gang else []),
             *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
             *_others_names(pod, found, dialects, said),
         ],

@@ -28,6 +28,9 @@ SILENCE_S = 320.0
 """Longer than the longest watch: when nothing has come for so long, nothing will."""
 
 
+NOT_SERVED = 404
+"""What the API server answers about a kind that it does not have: its CustomResourceDefinition may be deleted."""
+
 EVENTS_AT_ONCE = 32
 """Events that are processed before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
 
@@ -57,8 +60,9 @@ async def follow(
     changed: Callable[[Json, bool], None],
     listing: Callable[[], Callable[[set[str]], None]],
     silence_s: float = SILENCE_S,
+    while_served: bool = False,
 ) -> None:
-    """Show every object, and every change of one, until cancelled.
+    """Show every object, and every change of one, until cancelled; `while_served`: or until there is no such kind.
 
     `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
     list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen is known
@@ -78,7 +82,10 @@ async def follow(
             version = ""
             await asyncio.sleep(PAUSE_S)
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
-            if isinstance(error, ApiError) and error.status == 410:
+            status = error.status if isinstance(error, ApiError) else 0
+            if while_served and status == NOT_SERVED:
+                return
+            if status == 410:
                 version = ""
             logger.info("watching %s failed, retrying: %r", path, error)
             await asyncio.sleep(PAUSE_S)

@@ -7,7 +7,7 @@ write is in flight. A hold can have *spares*, shares on other nodes: kube-schedu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
@@ -17,6 +17,7 @@ from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.strangers import Strangers
 from gpuledger.ledger.topologies import Topologies
 from gpuledger.ledger.touches import Touches
+from gpuledger.ledger.zones import Zones
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.latest import Latest
@@ -35,7 +36,7 @@ LOST_KEPT = 16_384
 class Ledger:
     """All cards, holders and holds of the cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, zone_labels: Sequence[str] = ()) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
         self._lost: Latest[str, int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
@@ -52,6 +53,7 @@ class Ledger:
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
         self.strangers = Strangers(self, self._touch)
+        self.zones = Zones(zone_labels)
         self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""
         self.on_stored = Listeners[[str]]()
@@ -226,9 +228,8 @@ class Ledger:
         """Note what a node's device plugin serves, None while it does not answer."""
         if offer == self._offers.get(node_name):
             return
-        if offer is None:
-            del self._offers[node_name]
-        else:
+        self._offers.pop(node_name, None)
+        if offer is not None:
             self._offers[node_name] = offer
         self._touch(node_name)
 
@@ -323,14 +324,13 @@ class Ledger:
 
     def _has_counted(self, pod_uid: str, placement: Placement) -> bool:
         """Tell whether a node that only counts its cards has as many left as the pod would take; others have."""
-        node_name, cards = placement.node_name, placement.host.cards
-        return bool(placement.shares) or not cards or self.hosts.has_cards(node_name, pod_uid, cards)
+        cards = placement.host.cards
+        return bool(placement.shares) or not cards or self.hosts.has_cards(placement.node_name, pod_uid, cards)
 
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
         reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
         cards, takes = tuple(entry.card for entry in reported), [entry for entry in reported if entry.takes_pods]
-        closed = self.strangers.closed(node_name)
-        host = self.hosts.free(node_name)
+        closed, host = self.strangers.closed(node_name), self.hosts.free(node_name)
         return NodeRoom(
             name=node_name,
             offer=self._offers.get(node_name),

@@ -5,7 +5,8 @@ GpuledgerError
 ├── NotReady            the operator has not read the ledger yet; kube-scheduler asks again
 ├── ShareRefused        the ledger does not enter a share: its card has no room for it, is gone, or takes no pods
 ├── BindFailed          a pod can't be bound now; the text goes into its event
-│   └── BindAbandoned   kube-scheduler does not wait for its Binding any more
+│   ├── BindAbandoned   kube-scheduler does not wait for its Binding any more
+│   └── GangIncomplete  other members of its gang can't be bound
 ├── BindInProgress      an earlier attempt to bind the pod is not over, so the pod can't be placed anew
 ├── WorkLimitExceeded   an answer takes more work than one question may cost; asked again, there is less left to do
 ├── DriverGone          the node agent can't talk to the driver of its cards (agent/devices/source.py)
@@ -47,6 +48,10 @@ class BindFailed(GpuledgerError):  # noqa: N818
 
 class BindAbandoned(BindFailed):
     """kube-scheduler does not wait for a pod's Binding any more; that says nothing of the pod or its node."""
+
+
+class GangIncomplete(BindFailed):
+    """Other members of a pod's gang can't be bound with it now; that says nothing of the pod or its node."""
 
 
 class BindInProgress(GpuledgerError):  # noqa: N818

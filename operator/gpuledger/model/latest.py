@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, ItemsView, Iterator
+from collections.abc import Hashable, ItemsView, Iterator, ValuesView
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -31,6 +31,10 @@ class Latest(Generic[Key, Value]):
     def items(self) -> ItemsView[Key, Value]:
         """Return the keys with their values, the oldest first."""
         return self._values.items()
+
+    def values(self) -> ValuesView[Value]:
+        """Return the values, the oldest first."""
+        return self._values.values()
 
     def drop(self, key: Key) -> None:
         """Forget a key."""

@@ -145,6 +145,8 @@ class Explanation:
     """The name of its gang in its namespace; empty if it has none."""
     gang_stage: GangStage | None = None
     """How far the gang has come, if the pod waits for it."""
+    gang_words: str = ""
+    """What names its gang, and how many of its pods start together."""
 
     @property
     def main_reason(self) -> str:
@@ -173,6 +175,7 @@ class Explanation:
             "advice": self.advice or None,
             "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
+            "gangWords": self.gang_words or None,
             "schedulerSays": self.scheduler_says,
             "schedulerRefused": sum(node.refused_by_scheduler for node in self.nodes),
             "schedulerRefusedAll": self.refused_by_scheduler,

@@ -119,8 +119,11 @@ def gang_summary(
     nodes: Mapping[str, int],
     lacking: Sequence[Lacking],
     cut_short: bool,
+    problem: str = "",
 ) -> str:
     """Return how far a gang has come in a sentence or two, without the names of other gangs."""
+    if problem:
+        return f"gang {name}: {problem}"
     missing, begun = minimum - running, f"; {running} run" if running else ""
     if stage is GangStage.RUNNING:
         more = f", and {there} more {'waits' if there == 1 else 'wait'}, each for itself" if there else ""

@@ -122,10 +122,12 @@ class ClusterObserver:
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
+                self._ledger.zones.observe(node["metadata"]["name"], node["metadata"].get("labels") or {})
                 self._inventory.observe(node_facts(node, self._dialects))
                 self._ends.observe(node)
 
     def _forget_node(self, name: str) -> None:
+        self._ledger.zones.forget(name)
         self._inventory.forget(name)
         self._ends.forget(name)
 

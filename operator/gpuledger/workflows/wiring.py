@@ -12,6 +12,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
+from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
@@ -22,7 +23,11 @@ from gpuledger.workflows.gangs.gang_report import GangReporter
 from gpuledger.workflows.gangs.gang_trail import follow_gangs
 from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.plans import GangPlans
+from gpuledger.workflows.gangs.pod_groups import PodGroups
+from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.late_starts import LateStarts
@@ -70,6 +75,8 @@ class Workflows:
     placer: PodPlacer
     gangs: Gangs
     members: Members
+    kept_places: KeptPlaces
+    pod_groups: PodGroups
     gang_trials: GangTrials
     gang_reporter: GangReporter
     lives: PodLives
@@ -98,7 +105,8 @@ def connect(
     gather_s: float,
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
-    ledger, counts, trail = Ledger(), Counts(), Trail(clock=clock, kept=settings.trail_kept)
+    ledger, counts = Ledger(settings.gang_zones), Counts()
+    trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
     chooser = Chooser(ledger, policy)
@@ -137,8 +145,13 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
-    members = Members(placement.request)
-    gangs = Gangs(ledger, chooser, members, waiting.wake_up, waiting.refused, settings.gather_s, clock, is_active)
+    pod_groups = PodGroups(counts)
+    members = Members(placement.request, pod_groups)
+    failures = BindFailures(clock)
+    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
+    plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
+    waker = GangWaker(ledger, waiting, clock, is_active)
+    gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, clock)
     placer = PodPlacer(
@@ -154,6 +167,7 @@ def connect(
         clock=clock,
         trail=trail,
         gangs=gangs,
+        failures=failures,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -224,6 +238,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         gangs=gang_trials,
+        gang_described=members.described,
         lives=lives,
         clock=clock,
     )
@@ -282,6 +297,8 @@ def connect(
             placer=placer,
             gangs=gangs,
             members=members,
+            kept_places=kept_places,
+            pod_groups=pod_groups,
             gang_trials=gang_trials,
             gang_reporter=GangReporter(ledger, members, gang_trials, explainer),
             lives=lives,
@@ -313,6 +330,9 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.ends.on_news.append(workflows.releaser.word_of_node)
     workflows.journal.on_lost.append(workflows.inventory.recheck)
     workflows.gangs.on_due.append(workflows.room_has_changed.set)
+    workflows.members.on_left.append(workflows.kept_places.member_left)
+    workflows.members.on_bound.append(workflows.kept_places.others_leave)
+    ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)

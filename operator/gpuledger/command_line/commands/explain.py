@@ -198,7 +198,8 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
         refused = plural(found["schedulerRefused"], "node")
         facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
     if found.get("gang"):
-        facts["gang"] = f"{found['gang']}: see gpuledger explain gang/{found['gang']} -n {found['namespace']}"
+        words = found.get("gangWords") or found["gang"]
+        facts["gang"] = f"{words}; see gpuledger explain gang/{found['gang']} -n {found['namespace']}"
     return _fact_lines(facts, terminal)
 
 

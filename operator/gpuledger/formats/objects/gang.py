@@ -1,15 +1,22 @@
-"""The labels by which pods say that they are bound together, or not at all."""
+"""How pods say that they are bound together, or not at all: by labels of ours, or by naming a PodGroup.
+
+Sources: scheduler-plugins' Coscheduling, Koordinator 1.8 (and Coscheduling before 0.23), Volcano 1.15, Kubernetes 1.36
+and 1.37 (pkg/apis/scheduling). What a PodGroup says is read in pod_group.py.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName
+from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay
 
 Json = Mapping[str, Any]
+Path = tuple[str, ...]
 
 GANG_LABEL = "gpuledger.dev/gang"
 """On pods: the name of their gang, which is one of their namespace."""
@@ -17,18 +24,118 @@ GANG_LABEL = "gpuledger.dev/gang"
 MINIMUM_LABEL = "gpuledger.dev/gang-minimum"
 """On pods of a gang: how many of its members have to be bound at once."""
 
+LABELS: Path = ("metadata", "labels")
+ANNOTATIONS: Path = ("metadata", "annotations")
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+SHOWN = 64
+"""How much of a name is repeated that can be none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWords:
+    """One way to name a PodGroup: where the pod does, and which object it is."""
+
+    way: GangWay
+    system: str
+    """Whose way it is."""
+    named_at: tuple[Path, ...]
+    """The places in the pod, the first of which counts."""
+    api_group: str
+    versions: tuple[str, ...]
+    """The newest first."""
+    minimum_at: Path
+    """The place in the PodGroup. Absent: its pods are no gang."""
+
+
+PODGROUPS = (
+    GroupWords(
+        GangWay.KUBERNETES,
+        "Kubernetes",
+        (("spec", "schedulingGroup", "podGroupName"),),
+        "scheduling.k8s.io",
+        ("v1beta1", "v1alpha2"),
+        ("spec", "schedulingPolicy", "gang", "minCount"),
+    ),
+    GroupWords(
+        GangWay.COSCHEDULING,
+        "Coscheduling",
+        ((*LABELS, "scheduling.x-k8s.io/pod-group"),),
+        "scheduling.x-k8s.io",
+        ("v1alpha1",),
+        ("spec", "minMember"),
+    ),
+    GroupWords(
+        GangWay.KOORDINATOR,
+        "Koordinator",
+        ((*LABELS, "pod-group.scheduling.sigs.k8s.io"),),
+        "scheduling.sigs.k8s.io",
+        ("v1alpha1",),
+        ("spec", "minMember"),
+    ),
+    GroupWords(
+        GangWay.VOLCANO,
+        "Volcano",
+        ((*ANNOTATIONS, "scheduling.k8s.io/group-name"), (*ANNOTATIONS, "scheduling.volcano.sh/group-name")),
+        "scheduling.volcano.sh",
+        ("v1beta1",),
+        ("spec", "minMember"),
+    ),
+)
+
+OF_WAY = {words.way: words for words in PODGROUPS}
+
 
 def gang_name_of(pod: Json) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
-    metadata = pod.get("metadata") or {}
-    name = (metadata.get("labels") or {}).get(GANG_LABEL)
-    return GangName(str(metadata.get("namespace") or ""), str(name)) if name else None
+    name = ((pod.get("metadata") or {}).get("labels") or {}).get(GANG_LABEL)
+    return GangName(_namespace(pod), str(name)) if name else next(iter(pod_groups_named(pod)), None)
 
 
 def gang_of(pod: Json) -> Gang | None:
-    """Return the gang of a pod, None if it has none. Raises BadInput for a minimum that can't be had."""
-    metadata = pod.get("metadata") or {}
-    labels = metadata.get("labels") or {}
+    """Return the gang of a pod, None if it has none. Our labels win over the names of PodGroups.
+
+    Raises BadInput for a minimum that can't be had, a name that can be none, and PodGroups named in two ways.
+    """
+    own = _by_labels(pod)
+    if own is not None:
+        return own
+    named = [(words, place, name) for words in PODGROUPS for place, name in _names(pod, words)[:1]]
+    if not named:
+        return None
+    if len(named) > 1:
+        places = " and ".join(_place(place) for _, place, _ in named)
+        raise BadInput(f"{places} name two gangs: keep one of them, or say which by label {GANG_LABEL}")
+    words, place, name = named[0]
+    if not _OBJECT_NAME.fullmatch(name):
+        raise BadInput(f"{_place(place)}: {name[:SHOWN]!r} can't be the name of a PodGroup")
+    return Gang(GangName(_namespace(pod), name, words.way), 0)
+
+
+def pod_groups_named(pod: Json) -> list[GangName]:
+    """Return all PodGroups that a pod names, whether that counts or not."""
+    return [
+        GangName(_namespace(pod), name[:SHOWN], words.way) for words in PODGROUPS for _, name in _names(pod, words)[:1]
+    ]
+
+
+def described(name: GangName) -> str:
+    """Return what names a gang, for people: our label, or which object."""
+    words = OF_WAY.get(name.way)
+    return f"PodGroup {name.name} of {words.api_group} ({words.system})" if words else f"label {GANG_LABEL}={name.name}"
+
+
+def at(found: Any, path: Path) -> Any:
+    """Return what is at a place of an object, None if nothing is."""
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _by_labels(pod: Json) -> Gang | None:
+    labels = at(pod, LABELS) or {}
     name, said = labels.get(GANG_LABEL), labels.get(MINIMUM_LABEL)
     if not name:
         if said is not None:
@@ -42,4 +149,18 @@ def gang_of(pod: Json) -> Gang | None:
         raise BadInput(f"label {MINIMUM_LABEL}: {error}") from None
     if not 1 <= minimum <= MOST_MEMBERS:
         raise BadInput(f"label {MINIMUM_LABEL}: {minimum} is not between 1 and {MOST_MEMBERS}")
-    return Gang(GangName(str(metadata.get("namespace") or ""), str(name)), minimum)
+    return Gang(GangName(_namespace(pod), str(name)), minimum)
+
+
+def _names(pod: Json, words: GroupWords) -> list[tuple[Path, str]]:
+    found = ((place, at(pod, place)) for place in words.named_at)
+    return [(place, name) for place, name in found if name and isinstance(name, str)]
+
+
+def _place(place: Path) -> str:
+    kinds = {LABELS: "label", ANNOTATIONS: "annotation"}
+    return f"{kinds[place[:-1]]} {place[-1]}" if place[:-1] in kinds else ".".join(place)
+
+
+def _namespace(pod: Json) -> str:
+    return str((pod.get("metadata") or {}).get("namespace") or "")

@@ -153,9 +153,20 @@ def resource_version(pod: Json) -> str:
     return str((pod.get("metadata") or {}).get("resourceVersion") or "")
 
 
+def controller_uid(pod: Json) -> str:
+    """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
+    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
+    return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
+
+
 def is_finished(pod: Json) -> bool:
     """Tell whether all containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def has_succeeded(pod: Json) -> bool:
+    """Tell whether all containers have done what they were to do."""
+    return (pod.get("status") or {}).get("phase") == "Succeeded"
 
 
 def has_ended(pod: Json) -> bool:

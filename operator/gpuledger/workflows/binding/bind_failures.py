@@ -10,11 +10,20 @@ keeps the pod off the node by itself, and nothing is remembered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BindAbandoned, BindFailed, Conflict, GpuledgerError, NotFound
+from gpuledger.model.errors import (
+    ApiError,
+    BindAbandoned,
+    BindFailed,
+    Conflict,
+    GangIncomplete,
+    GpuledgerError,
+    NotFound,
+)
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 
@@ -23,8 +32,15 @@ FAILURES_FREE = 3
 
 FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 
+ANSWER_PAUSE_S = 1.0
+"""Between two answers that a pod is not bound. kube-scheduler's own back-off is as long; but where it tries groups as a
+whole it has none: 1.37 was seen to try a member whose Bind is refused 140 times a second."""
+
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
+
+NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete)
+"""Errors that say nothing of the node."""
 
 NODES_KEPT = 64
 """Nodes that are remembered of one pod: those that led nowhere last."""
@@ -36,6 +52,8 @@ class _Failures:
     put_off_until_s: float = 0.0
     offered: tuple[str, ...] = ()
     """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
+    answered_s: float | None = None
+    """When kube-scheduler was told last that the pod is not bound."""
     nodes: Latest[str, None] = field(default_factory=lambda: Latest(NODES_KEPT))
     """Names of the nodes that led nowhere."""
 
@@ -54,6 +72,13 @@ class BindFailures:
     def forget(self, pod_uid: str) -> None:
         """Note that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
+
+    async def pause_before_answer(self, pod_uid: str) -> None:
+        """Wait until kube-scheduler may be told again that a pod is not bound; the first time, that is now."""
+        failures = self._failures.setdefault(pod_uid, _Failures())
+        if failures.answered_s is not None:
+            await asyncio.sleep(max(0.0, failures.answered_s + ANSWER_PAUSE_S - self._clock.now_s()))
+        failures.answered_s = self._clock.now_s()
 
     def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
         """Note which nodes kube-scheduler was offered for a pod."""
@@ -76,6 +101,11 @@ class BindFailures:
         failures.offered = ()
         return failures.nodes
 
+    def avoided(self, pod_uid: str) -> Collection[str]:
+        """Return the nodes that have led nowhere, as far as is known."""
+        failures = self._failures.get(pod_uid)
+        return failures.nodes if failures else ()
+
     def start_over(self, pod_uid: str) -> None:
         """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
@@ -86,7 +116,7 @@ class BindFailures:
         """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
-        if isinstance(error, GpuledgerError) and not isinstance(error, (NotFound, Conflict, BindAbandoned)):
+        if isinstance(error, GpuledgerError) and not isinstance(error, NOT_OF_THE_NODE):
             self._failures.setdefault(pod_uid, _Failures()).nodes.note(node_name, None)
         if isinstance(error, ApiError) and not isinstance(error, NotFound):
             self._count(self._failures.setdefault(pod_uid, _Failures()))

@@ -74,6 +74,10 @@ class PodBinder:
         """Enter a pod's shares, ahead of `bind`. Raises the first error when every card has answered."""
         return await self._enter(pod, placement, ())
 
+    def check(self, placement: Placement) -> None:
+        """Raise BindFailed if its cards no longer take pods, or another pod may use them."""
+        self._turns.check_cards(placement)
+
     async def give_back(self, pod: Pod, placement: Placement, entered: Sequence[Entered]) -> None:
         """Give back what `enter` has entered, if anything."""
         await self._releaser.give_back(pod, placement.shares, _never_sent(entered))

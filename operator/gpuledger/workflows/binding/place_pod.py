@@ -46,7 +46,6 @@ from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
 TEXT = attrgetter("text")
 
 
@@ -80,6 +79,7 @@ class PodPlacer:
         clock: Clock,
         trail: Trail,
         gangs: Gangs,
+        failures: BindFailures,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -98,7 +98,7 @@ class PodPlacer:
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
-        self._failures = BindFailures(clock)
+        self._failures = failures
         self._trail = trail
         self._gangs = gangs
 
@@ -108,8 +108,7 @@ class PodPlacer:
 
     def held_pod(self, pod_uid: str) -> Pod | None:
         """Return the pod that has a hold, or is being bound."""
-        seen = self._held.get(pod_uid)
-        return seen.pod if seen else None
+        return self._held[pod_uid].pod if pod_uid in self._held else None
 
     def known_pending(self) -> set[str]:
         """Return the UIDs of the pods without a node of which something is kept: those that were refused, too."""
@@ -148,18 +147,19 @@ class PodPlacer:
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        self._failures.check(pod)
         found = None
         if gang is not None:
+            self._failures.led_nowhere(pod.uid, arguments.node_names)
             found = yield from self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names)
         if found is None:
+            self._failures.check(pod)
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):
             self._held.pop(pod.uid, None)
             self._trail.refused(pod, dict.fromkeys(arguments.node_names, found))
             return self._refuse_all(arguments.node_names, found)
         self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
-        return FilterResult([found.node_name], {})
+        return self._offered(pod.uid, [found.node_name])
 
     def expire_holds(self) -> None:
         """Give up the holds whose time is over."""
@@ -168,8 +168,7 @@ class PodPlacer:
 
     def next_expiry_s(self) -> float | None:
         """Return before what time of the clock `expire_holds` has nothing to do; None: never, as far as is known."""
-        first_s = self._ledger.first_deadline_s
-        return None if first_s == PINNED else first_s
+        return None if self._ledger.first_deadline_s == PINNED else self._ledger.first_deadline_s
 
     def look_further(self) -> bool:
         """Do some work that a question has left for a quiet moment; tell whether there was any."""
@@ -211,15 +210,17 @@ class PodPlacer:
             self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
-            names = [placement.node_name for placement in choice.placements]
-            self._failures.offered(pod.uid, names)
-            return FilterResult(names, {})
+            return self._offered(pod.uid, [placement.node_name for placement in choice.placements])
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
         self.on_refused(pod.uid)
         self._trail.refused(pod, choice.refusals)
         if choice.refusals:
             self._counts.refusals.labels(next(iter(choice.refusals.values())).reason).inc()
         return self._refused(choice.refusals, self._promised_node(pod.uid))
+
+    def _offered(self, pod_uid: str, node_names: list[str]) -> FilterResult:
+        self._failures.offered(pod_uid, node_names)
+        return FilterResult(node_names, {})
 
     def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
         if promised_node in refusals:
@@ -253,9 +254,8 @@ class PodPlacer:
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
         """Return the node that an earlier attempt has decided on, if it still stands."""
-        bind = self._binds.get(pod.uid)
-        if bind is not None:
-            return bind.node_name
+        if pod.uid in self._binds:
+            return self._binds[pod.uid].node_name
         if not self._allocated(pod.uid):
             return None
         placement = self._entered(pod.uid, request)
@@ -286,10 +286,10 @@ class PodPlacer:
         Answers before the scheduler gives up, if the API server answers. `is_heard` tells whether it still waits.
         Raises BindFailed if it can't be done, or is not done yet: then nothing is bound before it is asked again.
         """
-        bind = self._binds.get(arguments.uid)
-        if bind is None:
-            bind = self._binds[arguments.uid] = self._begin(arguments)
-        elif bind.node_name != arguments.node_name:
+        if arguments.uid not in self._binds:
+            self._binds[arguments.uid] = self._begin(arguments)
+        bind = self._binds[arguments.uid]
+        if bind.node_name != arguments.node_name:
             raise BindFailed(f"the pod is being bound to node {bind.node_name}")
         with bind.permission.question(is_heard):
             await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
@@ -304,6 +304,7 @@ class PodPlacer:
             bind.task.result()
         except GpuledgerError as error:
             self._counts.binds.labels("failed").inc()
+            await self._failures.pause_before_answer(arguments.uid)
             raise BindFailed(str(error)) from error
         self._counts.binds.labels("bound").inc()
 
@@ -318,9 +319,10 @@ class PodPlacer:
         with self._releaser.leaves_alone(arguments.uid):
             try:
                 await self._bind_now(arguments, permission)
-            finally:  # however it has ended, nothing is kept for the pod any more
+            finally:  # however it has ended
                 self._waiting.forget(arguments.uid)
                 self._drop_hold(arguments.uid)
+                self._gangs.hold_has_ended(arguments.uid)
 
     async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
@@ -331,8 +333,7 @@ class PodPlacer:
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)
-        error = None if task.cancelled() else task.exception()
-        if error is None:
+        if task.cancelled() or (error := task.exception()) is None:
             self._failures.forget(arguments.uid)
             return
         logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)
@@ -340,8 +341,7 @@ class PodPlacer:
 
     def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
         seen = self._held.get(arguments.uid)
-        placement = self._ledger.keep(arguments.uid, arguments.node_name) if seen else None
-        if seen is None or placement is None:
+        if seen is None or (placement := self._ledger.keep(arguments.uid, arguments.node_name)) is None:
             return None
         self._ledger.pin_hold(arguments.uid)
         return seen, placement

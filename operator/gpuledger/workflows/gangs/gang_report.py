@@ -6,16 +6,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.formats.objects.gang import GANG_LABEL
+from gpuledger.formats.objects.gang import described
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
-from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.gang import GangStage
 from gpuledger.model.request import Shape
 from gpuledger.placement.together import Trial
 from gpuledger.reports.explanation import NodeReason
 from gpuledger.reports.gang import GangReport, MemberState
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 
 MEMBERS_NAMED = 256
 """In a report; others are counted."""
@@ -41,7 +42,7 @@ class GangReporter:
 
     async def explain(self, namespace: str, name: str) -> GangReport:
         """Return all that there is to say of a gang. Raises NotFound if it has no pod."""
-        state = self._members.named(GangName(namespace, name))
+        state = self._members.named(namespace, name)
         if state is None:
             raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
         view = await self._trials.view(state)
@@ -53,7 +54,7 @@ class GangReporter:
         minus_priority, since = state.rank
         return GangReport(
             name=state.name,
-            source=f"label {GANG_LABEL}",
+            source=described(state.name),
             stage=view.stage,
             summary=view.summary,
             minimum=state.minimum,

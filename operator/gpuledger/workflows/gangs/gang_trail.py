@@ -9,8 +9,9 @@ from gpuledger.model.gang import GangName, GangStage, GatherEnd
 from gpuledger.model.latest import Latest
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.members import GangState, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.trail import Trail
 
 KEPT = 4_096

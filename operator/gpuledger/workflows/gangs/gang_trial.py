@@ -14,8 +14,9 @@ from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
 REUSED_S = 10.0
@@ -75,6 +76,7 @@ class GangView:
             nodes=self.nodes,
             lacking=self.lacking,
             cut_short=self.trial.is_cut_short,
+            problem=state.problem,
         )
 
 

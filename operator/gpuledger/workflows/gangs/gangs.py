@@ -1,10 +1,10 @@
 """Gangs: pods that get their cards together, or keep none while they wait.
 
-Once as many pods are there as the gang needs, the first question for one of them has room looked up for all; if there
-is room, it is kept for a while, and the others follow. (Room for members that do not exist yet would let one pod keep
-hundreds of cards from others.) kube-scheduler then finds CPU, memory and volumes for one member after the other;
-`Gathering` has the rest. Where that does not come together, as something else than cards is short, two gangs could take
-it from each other for ever: so the first gang to fail there is tried alone, for a while.
+Once as many pods are there as the gang needs, the first question for one of them has room looked up for all
+(`plans.py`); if there is room, it is kept for a while, and the others follow. (Room for members that do not exist yet
+would let one pod keep hundreds of cards from others.) kube-scheduler then finds CPU, memory and volumes for one member
+after the other; `Gathering` has the rest. Where that does not come together, as something else than cards is short, the
+gang is tried alone (`turns.py`).
 
 A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
 """
@@ -12,53 +12,33 @@ A gang that was refused is tried again when something in the ledger has changed,
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, ShareRefused, WorkLimitExceeded
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
-from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
+from gpuledger.model.node_set import NodeSets
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
+from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.pauses import FailurePauses
+from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
+from gpuledger.workflows.gangs.turns import Turns
+from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.journal.journal import Entered
-from gpuledger.workflows.tasks.stepwise import Step, giving_way
+from gpuledger.workflows.tasks.stepwise import Step
 
-logger = logging.getLogger(__name__)
-
-COME_S = LONGEST_BACK_OFF_S + 2.0
-"""How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
-
-TURN_S = 30.0
-"""How long a gang is tried alone."""
-
-MEMBERS_AT_ONCE = 8
-"""For which room is looked for before others have their turn."""
-
-TRIED_KEPT = 1_024
-"""Gangs of which is remembered when they found no room."""
-
-TRY_PAUSE_S = 0.5
-"""Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
-
-
-class _Try(NamedTuple):
-    """A try of a gang that has found no room: at which change of the ledger, when, and on which nodes."""
-
-    change: int
-    at_s: float
-    node_names: Collection[str] | None
+_Gathered = tuple[SeenPod, list[Entered]]
 
 
 class Gangs:
@@ -67,30 +47,27 @@ class Gangs:
     def __init__(
         self,
         ledger: Ledger,
-        chooser: Chooser,
         members: Members,
-        wake_up: Callable[[Pod], Awaitable[None]],
+        plans: GangPlans,
+        kept_places: KeptPlaces,
+        waker: GangWaker,
         wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
         gather_s: float,
         clock: Clock,
-        is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
-        self._chooser = chooser
         self._members = members
-        self._wake_up = wake_up
+        self._plans = plans
+        self._kept_places = kept_places
+        self._waker = waker
         self._wait_alone = wait_alone
         self._gather_s = gather_s
         self._clock = clock
-        self._is_active = is_active
         self._gatherings: dict[GangName, Gathering] = {}
-        self._turn: tuple[GangName, float] | None = None  # the gang that was tried alone last, and until when
-        self._planning: set[GangName] = set()
-        self._tried: Latest[GangName, _Try] = Latest(TRIED_KEPT)  # the last tries that found no room
-        self._calls: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self.on_due = Listeners[[]]()
-        """Called when gangs can be tried that could not before, though nothing has changed."""
+        self._turns = Turns(members.waits)
+        self._pauses = FailurePauses()
+        self._node_sets = NodeSets()
+        self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
@@ -98,6 +75,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
+        members.on_minimum.extend((lambda of: plans.forget(of.name), self._member_comes, self._member_is_bound))
 
     # Filter.
 
@@ -110,26 +88,60 @@ class Gangs:
         WorkLimitExceeded if it takes more work; asked again, there is less left to do.
         """
         state = self._members.asks(found, pod, gang, request)
+        if state is None:
+            return Refusal(Reason.GANG, "the pod is bound or gone by now")
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]
-        member.node_names, member.refused, member.tried_s = node_names, False, self._clock.wall().timestamp()
-        hold = self._ledger.hold_of(member.pod.uid)
-        if hold is not None and hold.placement.node_name in node_names:
-            return hold.placement
+        self._is_asked_for(state, member, node_names)
+        kept = self._plans.kept_for(member)
+        if kept is not None:
+            return kept
+        self._ledger.drop_hold(pod.uid)
+        why_not = self._why_not(state)
+        if why_not is None and not (yield from self._try(state, member)):
+            why_not = _too_little(state.minimum)
+        if why_not is not None:
+            return self._refused(member, why_not)
+        self._waker.wake(state)
+        placed = self._ledger.hold_of(pod.uid)
+        return placed.placement if placed else self._refused(member, _too_little(state.minimum))  # given up meanwhile
+
+    def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
+        names = self._node_sets.of(node_names)
+        state.asked += names != member.node_names
+        member.node_names, member.refused, member.tried_s = names, False, self._clock.wall().timestamp()
+
+    def _why_not(self, state: GangState) -> Refusal | None:
+        """Return why a gang is not to be planned now."""
+        now_s, minimum = self._clock.now_s(), state.minimum
+        if state.problem:
+            return Refusal(Reason.GANG, state.problem)
         if len(state.pending) < state.missing:
-            return self._refuse(member, _too_few(state.minimum))
-        if self._is_others_turn(state.name):
-            return self._refuse(member, _others_turn())
-        if self._has_found_no_room(state.name, node_names) or self._was_tried_just_now(state.name):
-            return self._refuse(member, _too_little(state.minimum))
-        if self._have_room(state) >= state.missing:
-            return self._refuse(member, _others_first(state.minimum))
-        if not (yield from self._plan(state, member, node_names)):
-            return self._refuse(member, _too_little(state.minimum))
-        self._wake_others(state)
-        placed = self._ledger.hold_of(member.pod.uid)
-        return placed.placement if placed else self._refuse(member, _too_little(state.minimum))  # given up meanwhile
+            return _too_few(minimum)
+        if self._turns.holder(now_s) not in (None, state.name):
+            return _others_turn()
+        if self._pauses.left_s(state.name, now_s):
+            return _pause()
+        if self._plans.has_found_none(state) or self._plans.has_to_pause(state.name):
+            return _too_little(minimum)
+        return _others_first(minimum) if self._plans.have_room(state) >= state.missing else None
+
+    def _refused(self, member: Member, refusal: Refusal) -> Refusal:
+        member.refused, member.refusal = True, refusal
+        return refusal
+
+    def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
+        """Keep room for all missing members, this one among them, or for nobody; return which."""
+        gathering = self._gatherings.get(state.name)
+        if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
+            self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
+            return True
+        if gathering is not None:
+            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
+        self._turns.finds_no_cards(state.name, self._clock.now_s())
+        self._look_again_when_due()
+        return False
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
@@ -137,105 +149,52 @@ class Gangs:
         return 0 if gathering is None or gathering.is_over else len(gathering)
 
     def turn(self) -> tuple[GangName, float] | None:
-        """Return the gang that is tried alone, and for how many seconds more."""
-        left_s = self._turn[1] - self._clock.now_s() if self._turn else 0.0
-        return (self._turn[0], left_s) if self._turn and left_s > 0 and self._members.waits(self._turn[0]) else None
-
-    def _refuse(self, member: Member, refusal: Refusal) -> Refusal:
-        member.refused, member.refusal = True, refusal
-        return refusal
-
-    def _plan(self, state: GangState, first: Member, node_names: Collection[str] | None) -> Generator[Step, None, bool]:
-        """Keep room for all missing members on these nodes, one of them included; or nothing for any of them."""
-        if state.name in self._planning:
-            raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
-        self._planning.add(state.name)
-        try:
-            return (yield from self._planned(state, first, node_names))
-        finally:
-            self._planning.discard(state.name)
-
-    def _planned(
-        self, state: GangState, first: Member, node_names: Collection[str] | None
-    ) -> Generator[Step, None, bool]:
-        self._ledger.drop_hold(first.pod.uid)
-        self._ledger.take_back_spares()
-        gathering = self._gatherings.get(state.name)
-        others = [m for m in state.pending.values() if m is not first]
-        without = [m for m in others if self._ledger.hold_of(m.pod.uid) is None]
-        need = state.missing - (len(others) - len(without))
-        asking = [first, *sorted(without, key=_asked_first)][:need]
-        deadline_s = self._clock.now_s() + self._gather_s + COME_S
-        for number, member in enumerate(sorted(asking, key=_size, reverse=True), 1):
-            if number % MEMBERS_AT_ONCE == 0:
-                yield None
-            if not self._keep(member, node_names, deadline_s):
-                self._give_up(state, gathering)
-                self._tried.note(state.name, _Try(self._ledger.changes, self._clock.now_s(), node_names))
-                return False
-        self._tried.drop(state.name)
-        self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
-        return True
-
-    def _have_room(self, state: GangState) -> int:
-        """Return for how many members room is kept."""
-        return sum(self._ledger.hold_of(uid) is not None for uid in state.pending)
-
-    def _keep(self, member: Member, node_names: Collection[str] | None, deadline_s: float) -> bool:
-        placement = self._chooser.best(member.request, node_names)
-        if placement is None and self._chooser.is_unfinished(member.request):
-            raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
-        if placement is None:
-            return False
-        try:
-            self._ledger.hold(member.pod.uid, placement, deadline_s)
-        except ShareRefused:
-            return False
-        return True
-
-    def _give_up(self, state: GangState, gathering: Gathering | None) -> None:
-        """Let go of all that is kept for a gang, and fail the binds that wait for it."""
-        if gathering is not None:
-            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
-        self._let_go(state, gathering)
-
-    def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
-        for uid in state.pending:
-            if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
-                self._ledger.drop_hold(uid)
+        """Return the gang that is tried alone, and for how many seconds more at most."""
+        now_s = self._clock.now_s()
+        holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
+        return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
 
     # Bind.
 
     async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission, binder: PodBinder) -> None:
         """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
 
-        Raises as PodBinder does, and BindFailed if they can't.
+        Raises as PodBinder does, and GangIncomplete if they can't.
         """
-        state = self._members.of(seen.pod.uid) if seen.gang else None
-        if state is None or state.missing <= 0:
+        state = self._members.of(seen.pod.uid)
+        if seen.gang is None or (state is not None and state.missing <= 0):
             await binder.bind(seen, placement, permission)
             return
-        entered = await self._gather(seen.pod, state, placement, binder)
-        if self._turn and self._turn[0] == state.name:
-            self._turn = None
-        await binder.bind(seen, placement, permission, entered)
+        if state is None:
+            raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
+        seen, entered = await self._gather(seen, state, placement, binder)
+        try:
+            await binder.bind(seen, placement, permission, entered)
+        except GpuledgerError:
+            self._kept_places.binding_was_refused(seen.pod.uid, state.name, placement)
+            raise
 
-    async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
+    def hold_has_ended(self, pod_uid: str) -> None:
+        """Note that a bind is over, and its hold has ended."""
+        self._kept_places.hold_has_ended(pod_uid)
+
+    async def _gather(self, seen: SeenPod, state: GangState, placement: Placement, binder: PodBinder) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        pod = seen.pod
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
             entered = await binder.enter(pod, placement)
-            await gathering.entered(pod.uid)
-            return entered
+            await gathering.entered(pod.uid, lambda: binder.check(placement))
+            return replace(seen, resource_version=version), entered
         except asyncio.CancelledError:
             gathering.fail("the operator ends", GatherEnd.STOPPED)
             raise
         except Exception as error:
-            self._has_failed(state.name)
             gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
             self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
@@ -249,39 +208,39 @@ class Gangs:
         gathering = Gathering(state.name.name)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
         gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
-        gathering.on_failed.append(lambda end, why: self.on_given_up(state, end, why))
+        gathering.on_failed.append(lambda end, why: self._is_given_up(state, end, why))
         return gathering
 
-    def _has_failed(self, name: GangName) -> None:
-        """Let a gang be tried alone: what it lacks may be what another one has taken."""
+    def _is_given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
         now_s = self._clock.now_s()
-        if self._turn is not None:
-            last, until_s = self._turn
-            is_on = until_s > now_s and self._members.waits(last)
-            if is_on or (last == name and until_s + TURN_S > now_s):  # no gang has two turns in a row
-                return
-        self._turn = name, now_s + TURN_S
-        self._try_again_in(TURN_S)
+        if end is GatherEnd.LATE:
+            self._turns.lacks(state.name, state.rank, now_s)
+        elif end is GatherEnd.REFUSED:
+            self._pauses.failed(state.name, now_s)
+        self._look_again_when_due()
+        self.on_given_up(state, end, why)
 
-    def _is_others_turn(self, name: GangName) -> bool:
-        if self._turn is None or self._turn[0] == name or self._turn[1] <= self._clock.now_s():
-            return False
-        return self._members.waits(self._turn[0])
+    def _let_go(self, state: GangState, gathering: Gathering) -> None:
+        for uid in state.pending:
+            if not gathering.stands(uid):  # what stands in Bind lets go by itself
+                self._ledger.drop_hold(uid)
 
-    def _has_found_no_room(self, name: GangName, node_names: Collection[str] | None) -> bool:
-        """Tell whether a gang has found no room on these nodes, and nothing has changed since."""
-        tried = self._tried.get(name)
-        return tried is not None and tried.change == self._ledger.changes and tried.node_names == node_names
+    def _look_again_when_due(self) -> None:
+        now_s = self._clock.now_s()
+        self._turns.holder(now_s)
+        due_s = [each for each in (self._turns.next_s(), self._pauses.next_s(now_s)) if each is not None]
+        if due_s:
+            self._waker.look_again_in(max(0.0, min(due_s) - now_s))
 
-    def _was_tried_just_now(self, name: GangName) -> bool:
-        """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
-        tried = self._tried.get(name)
-        return tried is not None and self._clock.now_s() < tried.at_s + TRY_PAUSE_S
+    # What the watches show.
 
     def _member_comes(self, state: GangState) -> None:
         """Try a gang whose last missing member was created: the others were refused before."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None:
+            gathering.look(state.missing)
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
-            self._try_again_in(0.0)
+            self._waker.look_again_in(0.0)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
@@ -294,72 +253,38 @@ class Gangs:
         if gathering is not None:
             gathering.look(state.missing)
         if state.missing <= 0:  # the others are pods like any others from here on
+            self._pauses.forget(state.name)
+            if self._turns.is_bound(state.name, self._clock.now_s()):
+                self._look_again_when_due()
             for member in [each for each in state.pending.values() if each.refused]:
                 member.refused = False
                 self._wait_alone(member.pod, member.request, member.since, member.node_names)
 
     # Waking.
 
-    async def give_room(self) -> None:
-        """Try gangs that were refused; keep room for those that fit, and wake them. Others have turns meanwhile."""
-        refused = [state for state in self._members.all() if self._is_refused(state)]
-        waiting = [state for state in refused if not self._was_tried_just_now(state.name)]
-        if len(waiting) < len(refused):
-            self._try_again_in(TRY_PAUSE_S)
-        waiting.sort(key=lambda state: state.rank)
-        for state in waiting:
-            if self._is_refused(state) and not self._was_tried_just_now(state.name):  # still, after the others
-                first = _first_refused(state)
-                with suppress(WorkLimitExceeded):
-                    if await giving_way(self._plan(state, first, first.node_names)):
-                        self._wake_others(state)
-            await asyncio.sleep(0)
+    async def give_room(self) -> bool:
+        """Give room to all who wait, single pods and gangs; see GangWaker."""
+        is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
+        self._look_again_when_due()
+        return is_more
 
-    def _try_again_in(self, wait_s: float) -> None:
-        if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
-            if self._timer:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._is_due)
+    def _try_again(self, state: GangState) -> Generator[Step, None, bool]:
+        return self._try(state, _first_refused(state))
 
-    def _is_due(self) -> None:
-        self._timer = None
-        self.on_due()
-
-    def _is_refused(self, state: GangState) -> bool:
+    def _may_be_tried(self, state: GangState) -> bool:
         """Tell whether all missing members are there, wait, and have nothing kept for them."""
-        if state.missing <= 0 or len(state.pending) < state.missing or self._is_others_turn(state.name):
+        if state.missing <= 0 or self._plans.have_room(state):
             return False
-        if self._have_room(state) or not any(member.refused for member in state.pending.values()):
+        if not any(member.refused for member in state.pending.values()):
             return False
-        return not self._has_found_no_room(state.name, _first_refused(state).node_names)
-
-    def _wake_others(self, state: GangState) -> None:
-        """Have kube-scheduler ask again for the members that have room, and that it was told no for."""
-        for member in state.pending.values():
-            if member.refused and self._ledger.hold_of(member.pod.uid) is not None:
-                member.refused = False
-                self._start(self._wake(member.pod), f"wake pod {member.pod}")
-
-    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(call, name=name)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-
-    async def _wake(self, pod: Pod) -> None:
-        if not self._is_active():
-            return
-        try:
-            await self._wake_up(pod)
-        except ApiError as error:  # its gang's room is given up in time, and the gang tried again
-            logger.info("pod %s can't be woken: %s", pod, error)
+        if self._plans.has_to_pause(state.name):
+            self._waker.look_again_in(TRY_PAUSE_S)
+            return False
+        return self._why_not(state) is None
 
     async def stop(self) -> None:
         """Wake no more pods."""
-        if self._timer:
-            self._timer.cancel()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._waker.stop()
 
 
 def _first_refused(state: GangState) -> Member:
@@ -368,19 +293,6 @@ def _first_refused(state: GangState) -> Member:
 
 def _age(member: Member) -> tuple[str, str]:
     return member.since, member.pod.uid
-
-
-def _asked_first(member: Member) -> tuple[bool, str, str]:
-    """Return who is planned first: kube-scheduler asks for no pod that it would find no CPU for anywhere."""
-    return member.node_names is None, *_age(member)
-
-
-def _size(member: Member) -> tuple[int, int]:
-    """Return how demanding a pod is: the most demanding is placed first."""
-    request = member.request
-    memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
-    whole = any(demand.exclusive for demand in request.shape)
-    return request.cards, 2**31 if whole else memory_mib
 
 
 def _too_few(minimum: int) -> Refusal:
@@ -398,3 +310,7 @@ def _too_little(minimum: int) -> Refusal:
 def _others_turn() -> Refusal:
     text = "another gang, which has found cards and lacked something else, is tried alone for a while"
     return Refusal(Reason.GANG, text)
+
+
+def _pause() -> Refusal:
+    return Refusal(Reason.GANG, "a member of the pod's gang could not be bound a moment ago")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import GatherEnd
 from gpuledger.model.listeners import Listeners
 
@@ -21,7 +21,7 @@ class Gathering:
     def __init__(self, name: str) -> None:
         self._name = name
         self._standing: set[str] = set()  # UIDs
-        self._entered: set[str] = set()
+        self._entered: dict[str, Callable[[], None]] = {}  # UID -> what raises if its shares can't be used any more
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
         self._all_entered: asyncio.Future[None] = loop.create_future()
@@ -44,7 +44,7 @@ class Gathering:
         return pod_uid in self._standing
 
     async def stand(self, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
-        """Wait until as many stand in Bind as are missing. Raises BindFailed if that takes too long, or one fails."""
+        """Wait until as many stand in Bind as are missing. Raises GangIncomplete if it takes too long, or one fails."""
         self._standing.add(pod_uid)
         self.look(missing())
         try:
@@ -61,20 +61,32 @@ class Gathering:
         if self._standing and len(self._standing) >= missing and not self._complete.done():
             self._complete.set_result(None)
 
-    async def entered(self, pod_uid: str) -> None:
-        """Wait until the shares of all that were there are in the ledger. Raises BindFailed if those of one are not."""
-        self._entered.add(pod_uid)
-        if self._entered >= self._standing and not self._all_entered.done():
+    async def entered(self, pod_uid: str, check: Callable[[], None]) -> None:
+        """Wait until the ledger has the shares of all that were there. Raises GangIncomplete if one is missing.
+
+        When it has, `check` of each is called: it raises a GpuledgerError if the pod can't use its shares any more.
+        """
+        self._entered[pod_uid] = check
+        if self._entered.keys() >= self._standing and not self._all_entered.done():
+            self._go_on()
+        await asyncio.shield(self._all_entered)
+
+    def _go_on(self) -> None:
+        try:
+            for check in self._entered.values():
+                check()
+        except GpuledgerError as error:
+            self.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
+        else:
             self._all_entered.set_result(None)
             self.on_entered()
-        await asyncio.shield(self._all_entered)
 
     def fail(self, why: str, end: GatherEnd) -> None:
         """Have all that have not gone on fail. Idempotent."""
         is_first = not self.is_over
         for future in (self._complete, self._all_entered):
             if not future.done():
-                future.set_exception(BindFailed(why))
+                future.set_exception(GangIncomplete(why))
                 future.exception()  # whether or not anybody waits for it
         if is_first:
             self.on_failed(end, why)
@@ -82,4 +94,4 @@ class Gathering:
     def leave(self, pod_uid: str) -> None:
         """Note that a pod does not stand in Bind any more."""
         self._standing.discard(pod_uid)
-        self._entered.discard(pod_uid)
+        self._entered.pop(pod_uid, None)

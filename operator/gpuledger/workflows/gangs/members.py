@@ -2,72 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.pod import created_at, is_finished, pod_identity
+from gpuledger.formats.objects.gang import described, gang_of
+from gpuledger.formats.objects.pod import (
+    controller_uid,
+    created_at,
+    has_succeeded,
+    is_finished,
+    pod_identity,
+    resource_version,
+)
 from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.gang import Gang, GangName, GangWay
+from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.workflows.gangs.gang_state import GangState, Member
+from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 Json = dict[str, Any]
 
-
-@dataclass(slots=True)
-class Member:
-    """A pod of a gang that has no node yet."""
-
-    pod: Pod
-    gang: Gang
-    request: PodRequest
-    since: str
-    node_names: Collection[str] | None = None
-    """The nodes that kube-scheduler would take for it, as of its last question; None if it has asked none."""
-    refused: bool = False
-    """Its last question was answered with no, and it has to be woken to ask again."""
-    tried_s: float | None = None
-    """When kube-scheduler asked for it last, in Unix seconds."""
-    refusal: Refusal | None = None
-    """The last answer to it that was a no."""
-
-
-@dataclass(slots=True)
-class GangState:
-    """A gang's members."""
-
-    name: GangName
-    pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
-    bound: dict[str, int] = field(default_factory=dict)  # pod UID -> the minimum that it says
-
-    @property
-    def minimum(self) -> int:
-        """Return how many have to be bound at once: the most that a member says."""
-        return max((*(member.gang.minimum for member in self.pending.values()), *self.bound.values()), default=0)
-
-    @property
-    def missing(self) -> int:
-        """Return how many more have to be bound."""
-        return self.minimum - len(self.bound)
-
-    @property
-    def rank(self) -> tuple[int, str]:
-        """Return the order in which gangs get room: by their highest priority, then by their oldest pod."""
-        waiting = self.pending.values()
-        return -max((m.pod.priority for m in waiting), default=0), min((m.since for m in waiting), default="")
+GONE_KEPT = 4_096
+"""Pods of which is remembered that they wait no more."""
 
 
 class Members:
     """All gangs that have a pod. Follows bound and pending pods: see pod_trackers.py."""
 
-    def __init__(self, read_request: Callable[[Json], PodRequest | None]) -> None:
+    def __init__(self, read_request: Callable[[Json], PodRequest | None], groups: PodGroups) -> None:
         self._read_request = read_request
+        self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
+        self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
@@ -77,6 +48,12 @@ class Members:
         """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
         """Called with the gang of a member that is seen bound."""
+        self.on_left = Listeners[[str, GangState]]()
+        """Called with the UID and the gang of a bound member that is gone, or has failed."""
+        self.on_minimum = Listeners[[GangState]]()
+        """Called with a gang whose PodGroup has come, has changed, or is gone."""
+        groups.on_change.append(self._group_changes)
+        groups.on_read.append(self._groups_are_read)
 
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
@@ -91,107 +68,186 @@ class Members:
         return [member for state in self.waiting() for member in state.pending.values() if member.refused]
 
     def waits(self, name: GangName) -> bool:
-        """Tell whether a gang has members that wait."""
+        """Tell whether a gang waits, and all members that it needs are there."""
         state = self._gangs.get(name)
-        return state is not None and bool(state.pending) and state.missing > 0
+        return state is not None and len(state.pending) >= state.missing > 0
+
+    def names(self, way: GangWay) -> bool:
+        """Tell whether a gang is named in this way."""
+        return any(name.way is way for name in self._gangs)
 
     def missing(self, name: GangName) -> int:
         """Return how many more of a gang have to be bound; none of one that has no pods."""
         state = self._gangs.get(name)
         return state.missing if state else 0
 
-    def named(self, name: GangName) -> GangState | None:
-        """Return a gang, None if it has no pods."""
-        return self._gangs.get(name)
+    def named(self, namespace: str, name: str) -> GangState | None:
+        """Return a gang by its name, None if it has no pods; of several that are named in different ways, the first."""
+        found = (self._gangs.get(GangName(namespace, name, way)) for way in GangWay)
+        return next((state for state in found if state), None)
 
     def of(self, pod_uid: str) -> GangState | None:
         """Return the gang of a pod, None if it has none that is known."""
         name = self._of_pod.get(pod_uid)
         return self._gangs.get(name) if name else None
 
-    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
-        """Note that kube-scheduler asks for a member; return its gang."""
+    def described(self, pod_uid: str) -> str:
+        """Return what names a pod's gang, and how many of its pods start together; empty if it has none."""
+        state = self.of(pod_uid)
+        if state is None:
+            return ""
+        many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
+        return described(state.name) + ("" if state.problem else f": {many}")
+
+    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
+        """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+
+        Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
+        """
+        return None if identity.uid in self._gone else self._waits(pod, identity, gang, request)
+
+    def _waits(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
-            state.pending[identity.uid] = Member(identity, gang, request, created_at(pod))
+            state.waits(Member(identity, gang, request, created_at(pod), controller_uid(pod)))
             self.on_newcomer(state)
-        else:
-            known.gang, known.request = gang, request
+        elif (known.gang, known.request) != (gang, request):
+            state.waits(replace(known, gang=gang, request=request))
         return state
 
-    def was_tried(self, pod_uid: str) -> bool:
-        """Note that a pod was refused before this process was there; return False if it is no member of a gang."""
+    def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
+        """Return the resourceVersion of a pod that the watch has shown last, if it still asks for the same; else this.
+
+        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. What is to count
+        for a Binding has to be asked before the pod's shares are entered.
+        """
         state = self.of(pod_uid)
         member = state.pending.get(pod_uid) if state else None
+        if member is None or not member.version or member.request != request:
+            return version
+        return max(version, member.version, key=lambda each: int(each or 0))
+
+    def was_tried(self, pod_uid: str) -> bool:
+        """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
+        state = self.of(pod_uid)
+        member = state.pending.get(pod_uid) if state and state.missing > 0 else None
         if member is not None:
             member.refused = True
         return member is not None
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
-        read = self._read(pod)
-        if read is not None:
-            self.asks(pod, pod_identity(pod), *read)
+        gang, request = self._read(pod)
+        self._gone.drop(pod["metadata"]["uid"])
+        if gang is None:
+            self._waits_no_more(pod["metadata"]["uid"])
+        elif request is None:
+            self._comes_without_gpus(pod, gang, is_bound=False)
         else:
-            self.forget_pending(pod["metadata"]["uid"])
+            identity = pod_identity(pod)
+            self._waits(pod, identity, gang, request).pending[identity.uid].version = resource_version(pod)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
+        self._gone.note(pod_uid, None)
+        self._waits_no_more(pod_uid)
+
+    def _waits_no_more(self, pod_uid: str) -> None:
         state = self.of(pod_uid)
-        if state is not None and state.pending.pop(pod_uid, None) is not None:
+        if state is None:
+            return
+        if state.without_gpus.get(pod_uid) is False:
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
+        elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.pending}
+        return {uid for state in self._gangs.values() for uid in (*state.pending, *state.uids_without_gpus(False))}
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker."""
         uid = pod["metadata"]["uid"]
-        read = self._read(pod)
-        if read is None or is_finished(pod):
+        gang, request = self._read(pod)
+        if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
-            return
-        gang, _ = read
-        state = self._joined(uid, gang.name)
-        state.pending.pop(uid, None)
-        state.bound[uid] = gang.minimum
-        self.on_bound(state)
+            if gang is not None and request is not None and has_succeeded(pod):
+                self._joined(uid, gang.name).has_succeeded(uid, controller_uid(pod))
+        elif request is None:
+            self._comes_without_gpus(pod, gang, is_bound=True)
+        else:
+            state = self._joined(uid, gang.name)
+            state.is_bound(uid, gang.minimum, controller_uid(pod))
+            self.on_bound(state)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """See BoundPodTracker."""
         state = self.of(pod_uid)
-        if state is not None and state.bound.pop(pod_uid, None) is not None:
+        if state is None:
+            return
+        if state.without_gpus.get(pod_uid):
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
+        elif state.is_done_no_more(pod_uid):
+            self._tidy(state, pod_uid)
+        elif state.is_bound_no_more(pod_uid):
+            if last is None or not has_succeeded(last):
+                self.on_left(pod_uid, state)
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:
         """See BoundPodTracker."""
-        return {uid for state in self._gangs.values() for uid in state.bound}
+        return {
+            uid for state in self._gangs.values() for uid in (*state.bound, *state.done, *state.uids_without_gpus(True))
+        }
 
-    def _read(self, pod: Json) -> tuple[Gang, PodRequest] | None:
-        """Return a pod's gang and what it asks for; None if it is of no gang, or can't be read."""
+    def _read(self, pod: Json) -> tuple[Gang | None, PodRequest | None]:
+        """Return a pod's gang, None if it is of none or can't be read; and what it asks for, None if no GPUs."""
         try:
             gang = gang_of(pod)
-            request = self._read_request(pod) if gang else None
+            return gang, self._read_request(pod) if gang else None
         except BadInput:  # kube-scheduler's question is answered with why
-            return None
-        return (gang, request) if gang is not None and request is not None else None
+            return None, None
+
+    def _comes_without_gpus(self, pod: Json, gang: Gang, is_bound: bool) -> None:
+        """Note a member that asks for none. With it, the gang may be complete."""
+        uid = pod["metadata"]["uid"]
+        state = self._joined(uid, gang.name)
+        state.waits_no_more(uid)
+        is_new = uid not in state.without_gpus
+        state.without_gpus[uid] = is_bound
+        if is_new:
+            self.on_newcomer(state)
 
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
         """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
-            self.forget_pending(pod_uid)
+            self._waits_no_more(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
         if before is None or before.name != name:
             self.on_joined(pod_uid)
-        return self._gangs.setdefault(name, GangState(name))
+        state = self._gangs.get(name)
+        if state is None:
+            state = self._gangs[name] = GangState(name, group=self._groups.of(name))
+        return state
+
+    def _group_changes(self, name: GangName) -> None:
+        state = self._gangs.get(name)
+        if state is not None:
+            state.group = self._groups.of(name)
+            self.on_minimum(state)
+
+    def _groups_are_read(self, way: GangWay) -> None:
+        for name in [name for name in self._gangs if name.way is way]:
+            self._group_changes(name)
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:
-        if pod_uid not in state.pending and pod_uid not in state.bound:
+        if not any(pod_uid in known for known in (state.pending, state.bound, state.done, state.without_gpus)):
             self._of_pod.pop(pod_uid, None)
-        if not state.pending and not state.bound:
+        if not (state.pending or state.bound or state.done or state.without_gpus):
             self._gangs.pop(state.name, None)

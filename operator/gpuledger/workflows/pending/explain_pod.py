@@ -99,6 +99,7 @@ class PodExplainer:
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         gangs: GangTrials,
+        gang_described: Callable[[str], str],
         lives: PodLives,
         clock: Clock,
     ) -> None:
@@ -113,6 +114,7 @@ class PodExplainer:
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         self._gangs = gangs
+        self._gang_described = gang_described
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
@@ -123,8 +125,9 @@ class PodExplainer:
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         found = await self._explain(pod, of_now)
-        gang = self._gangs.gang_of(found.pod.uid)
-        return replace(found, warnings=tuple(each.text for each in self._read_warnings(pod)), gang=gang)
+        uid, warnings = found.pod.uid, tuple(each.text for each in self._read_warnings(pod))
+        gang, words = self._gangs.gang_of(uid), self._gang_described(uid)
+        return replace(found, warnings=warnings, gang=gang, gang_words=words)
 
     async def nodes_beside(
         self, uid: str, shape: Shape, offered: Collection[str] | None, trial: Trial

@@ -145,13 +145,11 @@ class WaitingPods:
 
     def all(self) -> list[WaitingPod]:
         """Return everybody who waits, those too for whom there is room; first who goes first."""
-        earmarked = [earmark.waiting for earmark in self._earmarks.values()]
-        return sorted([*self._waiting.values(), *earmarked], key=_rank)
+        return sorted([*self._waiting.values(), *(each.waiting for each in self._earmarks.values())], key=_rank)
 
     def find(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod that waits; None if it does not, or if nothing is known of it."""
-        earmark = self._earmarks.get(pod_uid)
-        return earmark.waiting if earmark else self._waiting.get(pod_uid)
+        return self._earmarks[pod_uid].waiting if pod_uid in self._earmarks else self._waiting.get(pod_uid)
 
     def in_order(self) -> list[WaitingPod]:
         """Return those for whom there is no room, first who goes first."""
@@ -208,17 +206,20 @@ class WaitingPods:
         """Return the UIDs of the pods that wait."""
         return self._waiting.keys() | self._earmarks.keys()
 
-    def give_room(self) -> bool:
+    def give_room(self, before: tuple[int, str] | None = None) -> bool:
         """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
 
-        Returns whether pods are left for whom there was no time: this was as much as one turn may cost.
+        With `before`, minus a priority and a time of creation, only for those who go before a pod like that. Returns
+        whether pods are left for whom there was no time: this was as much as one turn may cost.
         """
         looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
-            self._give(self._candidates(looking), giving)
+            self._give(self._candidates(looking, before), giving)
             if looking.is_spent or giving.is_spent:
                 self.on_newcomer()
                 return True
+            if before is not None:  # the others are still to be looked at
+                break
         return False
 
     def yield_to(self, pod: Pod) -> bool:
@@ -268,8 +269,8 @@ class WaitingPods:
             else:
                 exhausted.add(same)
 
-    def _candidates(self, work: Work) -> list[_Candidate]:
-        """Return those who fit where something has changed, first who goes first."""
+    def _candidates(self, work: Work, before: tuple[int, str] | None) -> list[_Candidate]:
+        """Return those who fit where something has changed, first who goes first; those after `before` are put off."""
         seen, self._seen = self._seen, self._ledger.changes
         unchecked, self._unchecked = self._unchecked, set()
         behind, self._behind = self._behind, {}
@@ -277,9 +278,12 @@ class WaitingPods:
         found: list[_Candidate] = []
         for shape in self._shapes_in_turns(behind):
             same, since = self._by_shape[shape], behind.get(shape, seen)
-            if shape in unchecked:
+            if before is not None and same[-1].rank > before:
+                self._put_off(shape, None if shape in unchecked else since)
+                same = same[: bisect_left(same, (*before, -1), key=_rank)]
+            if same and shape in unchecked:
                 found += [_Candidate(waiting, None, None) for waiting in same]
-            else:
+            elif same:
                 fitting = self._where_it_fits(shape, touches, since, work)
                 found += [_Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
         found.sort(key=_rank_of_candidate)

@@ -15,7 +15,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import BEING_FREED, Reason, Refusal
 from gpuledger.placement.choose import Chooser
 from gpuledger.reports.waiting import WaitingReport
-from gpuledger.workflows.gangs.members import Member, Members
+from gpuledger.workflows.gangs.gang_state import Member
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods

@@ -16,7 +16,7 @@ from fakes.virtual_time import settle
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.model.gang import GatherEnd
 from gpuledger.reports.record import RecordKind
-from gpuledger.workflows.gangs.gangs import COME_S
+from gpuledger.workflows.gangs.plans import COME_S
 from gpuledger.workflows.pending.trail import RecordFilter
 
 Json = dict[str, Any]

@@ -14,9 +14,10 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler.extender import BindArguments
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
-from gpuledger.workflows.gangs.gangs import COME_S, TRY_PAUSE_S, TURN_S
+from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
+from gpuledger.workflows.gangs.turns import TURN_S
 
 Json = dict[str, Any]
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND
@@ -379,3 +380,16 @@ async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_wait
     assert all(isinstance(error, BindFailed) for error in found)
     await parts.idle()
     assert (held(api), api.called(BIND)) == ({}, [])
+
+
+async def test_a_question_that_is_older_than_what_the_watch_has_shown_makes_no_member_of_a_pod_that_is_gone(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    late = FilterArguments(api.pods["default", "c"], ["node-a"])
+    api.delete_pod("c")
+    parts.watch()
+    assert parts.placer.filter(late).node_names == []
+    assert parts.filter("a", "node-a").refused == {"node-a": UNBORN}
+    come(api, parts, member("d"))
+    assert parts.filter("a", "node-a").node_names == ["node-a"]

@@ -499,9 +499,9 @@ async def test_a_crowd_of_one_namespace_makes_no_turn_long_and_pods_of_others_wa
         turns[-1][shape] += 1
         return fits(shape, node_name, work)
 
-    def spied_give_room() -> bool:
+    def spied_give_room(before: tuple[int, str] | None = None) -> bool:
         turns.append(Counter())
-        return give_room()
+        return give_room(before)
 
     monkeypatch.setattr(parts.chooser, "fits", spied_fits)
     monkeypatch.setattr(parts.waiting, "give_room", spied_give_room)
@@ -539,8 +539,8 @@ async def test_an_operator_that_has_just_started_looks_at_some_nodes_a_turn_and_
     looks = [parts.chooser.evaluations]
     give_room = parts.waiting.give_room
 
-    def spied() -> bool:
-        is_more = give_room()
+    def spied(before: tuple[int, str] | None = None) -> bool:
+        is_more = give_room(before)
         looks.append(parts.chooser.evaluations)
         return is_more
 

@@ -1,0 +1,193 @@
+"""Room for gangs: kept for all missing members at once, or for none; and which gangs have found none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from typing import NamedTuple
+
+from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import WorkLimitExceeded
+from gpuledger.model.gang import GangName
+from gpuledger.model.latest import Latest
+from gpuledger.model.share import Placement
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.gang import Found, GangPlanner, Seat
+from gpuledger.workflows.gangs.gang_state import GangState, Member
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
+from gpuledger.workflows.tasks.stepwise import Step
+
+COME_S = LONGEST_BACK_OFF_S + 2.0
+"""How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
+
+TRIED_KEPT = 1_024
+"""Gangs of which is remembered when they found no room."""
+
+TRY_PAUSE_S = 0.5
+"""Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
+
+PAUSE_TO_WORK = 10
+"""How many times as long as the last try has taken the pause is at least."""
+
+UNKNOWN_CHANGE = -1
+"""Stands for the last change of a ledger that has changed while room was looked for."""
+
+
+class _Try(NamedTuple):
+    """A try of a gang that has found no room."""
+
+    change: int
+    """The last change of the ledger before."""
+    asked: int
+    """How often kube-scheduler had named other nodes for a member before."""
+    again_s: float
+    """From when on it may be tried again."""
+    fitted: int
+    """For how many of the missing members there was room."""
+
+
+class GangPlans:
+    """Keeps room for gangs."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        kept_places: KeptPlaces,
+        avoided: Callable[[str], Collection[str]],
+        gather_s: float,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._planner = GangPlanner(ledger, chooser)
+        self._kept_places = kept_places
+        self._avoided = avoided
+        self._gather_s = gather_s
+        self._clock = clock
+        self._planning: set[GangName] = set()
+        self._tried: Latest[GangName, _Try] = Latest(TRIED_KEPT)
+
+    def kept_for(self, member: Member) -> Placement | None:
+        """Return where room is kept for a member, if it can go there; on another node if that one has led nowhere."""
+        uid, names = member.pod.uid, member.node_names
+        hold = self._ledger.hold_of(uid)
+        if hold is None or names is None or hold.placement.node_name not in names:
+            return None
+        avoided = self._avoided(uid)
+        if hold.placement.node_name in avoided:
+            other = self._chooser.best(member.request, names - set(avoided))
+            if other is not None:
+                self._ledger.hold(uid, other, hold.deadline_s)
+                return other
+        return hold.placement
+
+    def have_room(self, state: GangState) -> int:
+        """Return for how many members that wait room is kept."""
+        return sum(self._ledger.hold_of(uid) is not None for uid in state.pending)
+
+    def has_found_none(self, state: GangState) -> bool:
+        """Tell whether a gang has found no room, and nothing has changed since."""
+        tried = self._tried.get(state.name)
+        return tried is not None and (tried.change, tried.asked) == (self._ledger.changes, state.asked)
+
+    def has_to_pause(self, name: GangName) -> bool:
+        """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
+        tried = self._tried.get(name)
+        return tried is not None and self._clock.now_s() < tried.again_s
+
+    def forget(self, name: GangName) -> None:
+        """Note that a gang may need fewer members than before: it can be tried again."""
+        self._tried.drop(name)
+
+    def fitted(self, name: GangName) -> int | None:
+        """Return for how many missing members there was room at the last try; None if it found room for all."""
+        tried = self._tried.get(name)
+        return tried.fitted if tried else None
+
+    def keep(self, state: GangState, first: Member, stands: Callable[[str], bool]) -> Generator[Step, None, bool]:
+        """Keep room for as many members as are missing, this one among them; return whether there is room for all.
+
+        Members that have room keep it, unless the others then find none: then all are planned anew but those that
+        stand in Bind, which kube-scheduler counts on their nodes. If there is not enough, what these have is still
+        kept. Raises WorkLimitExceeded.
+        """
+        if state.name in self._planning:
+            raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
+        self._planning.add(state.name)
+        begin_s, asked = self._clock.work_s(), state.asked
+        places = self._kept_places.take(state.name)
+        try:
+            found = yield from self._keep(state, first, stands, {place.node_name for place in places})
+        except WorkLimitExceeded:
+            self._kept_places.put_back(places)
+            raise
+        finally:
+            self._planning.discard(state.name)
+        if found.number >= state.missing:
+            self._kept_places.put_back(places[state.missing :])
+            self._tried.drop(state.name)
+            return True
+        self._kept_places.put_back(places)
+        took_s = self._clock.work_s() - begin_s
+        again_s = self._clock.now_s() + max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s)
+        change = self._ledger.changes if found.is_current else UNKNOWN_CHANGE
+        self._tried.note(state.name, _Try(change, asked, again_s, found.number))
+        return False
+
+    def _keep(
+        self, state: GangState, first: Member, stands: Callable[[str], bool], places: Collection[str]
+    ) -> Generator[Step, None, Found]:
+        """Keep room; return for how many of the missing members there is room."""
+        self._ledger.drop_hold(first.pod.uid)
+        self._ledger.take_back_spares()
+        others = [member for member in state.pending.values() if member is not first]
+        without = [member for member in others if self._ledger.hold_of(member.pod.uid) is None]
+        loose = [m for m in others if self._ledger.hold_of(m.pod.uid) is not None and not stands(m.pod.uid)]
+        missing = state.missing
+        need = missing - (len(others) - len(without))
+        asking = [first, *sorted(without, key=_asked_first)][:need]
+        found = yield from self._hold(state, asking, places)
+        if found.number < len(asking) and loose:
+            for member in loose:
+                self._ledger.drop_hold(member.pod.uid)
+            asking += loose
+            found = yield from self._hold(state, asking, places)
+        return Found(missing - len(asking) + found.number, found.is_current)
+
+    def _hold(
+        self, state: GangState, members: Collection[Member], places: Collection[str]
+    ) -> Generator[Step, None, Found]:
+        """Hold room for some members; those that kube-scheduler has not asked for can go where any other one can."""
+        anywhere = _all_named(state)
+        deadline_s = self._clock.now_s() + self._gather_s + COME_S
+        seats = [
+            Seat(
+                member.pod.uid,
+                member.request,
+                anywhere if member.node_names is None else member.node_names,
+                preferred=places,
+                avoided=self._avoided(member.pod.uid),
+            )
+            for member in members
+        ]
+        beside = {name for uid in (*state.bound, *state.pending) for name in self._nodes_of(uid)}
+        return (yield from self._planner.hold(seats, deadline_s, beside))
+
+    def _nodes_of(self, pod_uid: str) -> list[str]:
+        hold = self._ledger.hold_of(pod_uid)
+        return [hold.placement.node_name] if hold else [card.node_name for card, _ in self._ledger.holders_of(pod_uid)]
+
+
+def _all_named(state: GangState) -> Collection[str] | None:
+    """Return the nodes to which some member can go; None if kube-scheduler has not asked for any yet."""
+    named = {id(each.node_names): each.node_names for each in state.pending.values() if each.node_names is not None}
+    if len(named) <= 1:
+        return next(iter(named.values()), None)
+    return frozenset[str]().union(*named.values())
+
+
+def _asked_first(member: Member) -> tuple[bool, str, str]:
+    """Return who is planned first: kube-scheduler asks for no pod that it would find no CPU for anywhere."""
+    return member.node_names is None, member.since, member.pod.uid

@@ -1,0 +1,111 @@
+"""What PodGroups say of gangs: of those kinds that a pod has named, as far as they can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpuledger.formats.objects.gang import OF_WAY, PODGROUPS, GroupWords
+from gpuledger.formats.objects.pod_group import name_of, pod_group
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import GangName, GangWay, PodGroup
+from gpuledger.model.listeners import Listeners
+from gpuledger.workflows.counts import Counts
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+NOT_READ_YET = "PodGroups have not been read yet"
+
+
+class _Known(NamedTuple):
+    uid: str
+    group: PodGroup
+
+
+class PodGroups:
+    """Follows PodGroups. A kind that no pod names is not read at all: see pod_group_watch.py."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._known: dict[GangName, _Known] = {}
+        self._unread = {words.way: NOT_READ_YET for words in PODGROUPS}  # why a kind is not known; not those that are
+        self.named = {words.way: asyncio.Event() for words in PODGROUPS}
+        """Set when a pod has named one of a kind."""
+        self._tried = {words.way: asyncio.Event() for words in PODGROUPS}
+        self.on_change = Listeners[[GangName]]()
+        """Called with the gang of a PodGroup that has come, has changed, or is gone."""
+        self.on_read = Listeners[[GangWay]]()
+        """Called when it becomes known of a whole kind that it can be read, or can't."""
+
+    def of(self, name: GangName) -> PodGroup | None:
+        """Return what a gang's PodGroup says; None of a gang that needs none, as its pods say all."""
+        words = OF_WAY.get(name.way)
+        if words is None:
+            return None
+        self.named[name.way].set()
+        known = self._known.get(name)
+        if known is not None:
+            return known.group
+        why = self._unread.get(name.way)
+        text = f"PodGroup {name} of {words.api_group} "
+        return PodGroup(0, problem=text + (f"is not known: {why}" if why else "does not exist"))
+
+    def observe(self, words: GroupWords, group: Json, gone: bool) -> None:
+        """Observe a PodGroup. One that says what can't be had is counted; its pods are told why they wait."""
+        name, uid = name_of(group, words), str(group["metadata"].get("uid"))
+        if gone:
+            self._forget(name, uid)
+            return
+        try:
+            said = pod_group(group, words)
+        except BadInput as error:
+            said = PodGroup(0, problem=str(error))
+        before = self._known.get(name)
+        self._known[name] = _Known(uid, said)
+        if before is not None and before.group == said:
+            return
+        if said.problem:
+            self._counts.bad_input.labels("podgroup").inc()
+            logger.error("podgroup %s can't be used: %s", name, said.problem)
+        self.on_change(name)
+
+    def listing(self, words: GroupWords) -> Callable[[set[str]], None]:
+        """Note what is known of a kind; return what forgets those that are not in the list read since."""
+        before = {known.uid: name for name, known in self._known.items() if name.way is words.way}
+
+        def listed(uids: set[str]) -> None:
+            for uid in before.keys() - uids:
+                self._forget(before[uid], uid)
+            self._tell(words.way, "")
+
+        return listed
+
+    def can_not_be_read(self, words: GroupWords, why: str) -> None:
+        """Note why a kind can't be read: the API server has none, or does not allow it."""
+        for name in [name for name in self._known if name.way is words.way]:
+            del self._known[name]
+        self._tell(words.way, why)
+
+    async def first_tried(self) -> None:
+        """Wait until each kind that a pod has named was read, or could not be."""
+        for way, named in self.named.items():
+            if named.is_set():
+                await self._tried[way].wait()
+
+    def _tell(self, way: GangWay, why: str) -> None:
+        before = self._unread.pop(way, "")
+        if why:
+            self._unread[way] = why
+        self._tried[way].set()
+        if before != why:
+            self.on_read(way)
+
+    def _forget(self, name: GangName, uid: str) -> None:
+        known = self._known.get(name)
+        if known is not None and known.uid == uid:
+            del self._known[name]
+            self.on_change(name)

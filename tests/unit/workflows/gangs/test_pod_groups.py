@@ -1,0 +1,263 @@
+"""A gang that is named after a PodGroup: it comes late, changes, is deleted, or says what can't be had."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from builders import cards_of
+from fakes.api_server import ApiServer
+from fakes.objects import GPU, a_pod_object
+from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
+from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.model.gang import MOST_MEMBERS, GangWay
+from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
+from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
+
+Json = dict[str, Any]
+COSCHEDULING, VOLCANO, KUBERNETES = (OF_WAY[way] for way in (GangWay.COSCHEDULING, GangWay.VOLCANO, GangWay.KUBERNETES))
+
+
+@pytest.fixture
+def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over one node with four cards, which has read the lists of PodGroups, all empty."""
+    for card in cards_of("node-a", 4):
+        api.put_card(card)
+    found = an_operator(api)
+    for words in OF_WAY.values():
+        found.workflows.pod_groups.listing(words)(set())
+    return found
+
+
+def member(name: str, group: str = "train") -> Json:
+    found = a_pod_object(name, {GPU: "1"})
+    found["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
+    return found
+
+
+def volcanos(name: str, group: str = "train") -> Json:
+    found = a_pod_object(name, {GPU: "1"})
+    found["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": group}
+    return found
+
+
+def group(minimum: object, name: str = "train", namespace: str = "default", uid: str = "1") -> Json:
+    return {"metadata": {"namespace": namespace, "name": name, "uid": uid}, "spec": {"minMember": minimum}}
+
+
+def native(policy: Json) -> Json:
+    found = group(None)
+    found["spec"] = {"schedulingPolicy": policy}
+    return found
+
+
+def show(parts: OperatorParts, found: Json, words: GroupWords = COSCHEDULING, gone: bool = False) -> None:
+    parts.workflows.pod_groups.observe(words, found, gone)
+
+
+def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
+    for each in pods:
+        api.put_pod(each)
+    parts.watch()
+
+
+def refusal(parts: OperatorParts, name: str) -> str:
+    """Return why kube-scheduler is told to put a pod nowhere, nothing if it may go to the node."""
+    result = parts.filter(name, "node-a")
+    assert bool(result.node_names) != bool(result.refused)
+    return result.refused.get("node-a", "")
+
+
+async def woken(api: ApiServer, parts: OperatorParts, names: str) -> str:
+    """Let gangs be tried that are due; return whom that has woken."""
+    await settle()
+    await parts.workflows.gangs.give_room()
+    await settle()
+    pods = {name: api.pods["default", name]["metadata"] for name in names}
+    return "".join(n for n, found in pods.items() if WOKEN_ANNOTATION in (found.get("annotations") or {}))
+
+
+def on_hold(parts: OperatorParts) -> int:
+    return sum(len(entry.holds) for entry in parts.ledger.entries())
+
+
+async def test_a_gang_whose_group_says_how_many_is_bound_together(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    come(api, parts, *map(member, "ab"))
+    assert "have been created" in refusal(parts, "a")
+    come(api, parts, member("c"))
+    assert [refusal(parts, name) for name in "abc"] == ["", "", ""]
+    first = asyncio.create_task(parts.bind("a", "node-a"))
+    await settle()
+    assert not first.done()
+    await asyncio.gather(first, parts.bind("b", "node-a"), parts.bind("c", "node-a"))
+    assert all(api.pods["default", name]["spec"]["nodeName"] == "node-a" for name in "abc")
+
+
+async def test_a_pod_whose_group_does_not_exist_waits_and_is_woken_when_it_comes(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "ab"))
+    assert [refusal(parts, name) for name in "ab"] == [
+        "PodGroup default/train of scheduling.x-k8s.io does not exist"
+    ] * 2
+    assert "does not exist" in (await parts.explainer.explain("default", "a")).summary
+    assert on_hold(parts) == 0
+    parts.workflows.room_has_changed.clear()
+    show(parts, group(2))
+    await settle()
+    assert parts.workflows.room_has_changed.is_set()
+    assert await woken(api, parts, "ab") == "ab"
+    assert [refusal(parts, name) for name in "ab"] == ["", ""]
+
+
+async def test_a_kind_that_the_api_server_does_not_have_is_said_and_comes_later(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    parts.workflows.pod_groups.can_not_be_read(COSCHEDULING, NO_SUCH_KIND)
+    come(api, parts, *map(member, "ab"))
+    assert NO_SUCH_KIND in refusal(parts, "a")
+    listed = parts.workflows.pod_groups.listing(COSCHEDULING)
+    show(parts, group(2))
+    listed({"1"})
+    assert await woken(api, parts, "ab") == "a"
+    assert refusal(parts, "b") == ""
+
+
+async def test_a_lower_minimum_lets_those_start_that_are_there(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(5))
+    come(api, parts, *map(member, "abcde"))
+    assert "find cards at once" in refusal(parts, "a")
+    show(parts, group(4))
+    await asyncio.sleep(TRY_PAUSE_S)
+    assert await woken(api, parts, "abcde") == "a"
+    assert on_hold(parts) == 4
+
+
+async def test_a_higher_minimum_keeps_a_gang_waiting_that_has_room(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(2))
+    come(api, parts, *map(member, "ab"))
+    assert refusal(parts, "a") == ""
+    show(parts, group(3))
+    binding = asyncio.create_task(parts.bind("a", "node-a"))
+    await asyncio.sleep(1.0)
+    assert not binding.done()
+    come(api, parts, member("c"))
+    assert [refusal(parts, name) for name in "bc"] == ["", ""]
+    await asyncio.gather(binding, parts.bind("b", "node-a"), parts.bind("c", "node-a"))
+
+
+async def test_a_lower_minimum_ends_a_gathering_that_is_complete_by_that(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    come(api, parts, *map(member, "abc"))
+    assert [refusal(parts, name) for name in "abc"] == ["", "", ""]
+    binds = [asyncio.create_task(parts.bind(name, "node-a")) for name in "ab"]
+    await asyncio.sleep(1.0)
+    show(parts, group(2))
+    await asyncio.gather(*binds)
+
+
+async def test_a_group_that_is_deleted_keeps_its_pods_waiting_until_another_one_comes(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    show(parts, group(2))
+    come(api, parts, *map(member, "ab"))
+    show(parts, group(2), gone=True)
+    assert "does not exist" in refusal(parts, "a")
+    show(parts, group(2, uid="2"))
+    show(parts, group(2), gone=True)  # late news of the first one
+    assert refusal(parts, "b") == ""
+
+
+async def test_a_group_that_was_deleted_while_nobody_looked_is_forgotten_by_the_next_list(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    show(parts, group(2))
+    come(api, parts, *map(member, "ab"))
+    parts.workflows.pod_groups.listing(COSCHEDULING)(set())
+    assert "does not exist" in refusal(parts, "a")
+
+
+async def test_a_minimum_above_the_members_waits_and_keeps_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(MOST_MEMBERS))
+    come(api, parts, *map(member, "abcd"))
+    assert all("have been created" in refusal(parts, name) for name in "abcd")
+    assert on_hold(parts) == 0
+
+
+@pytest.mark.parametrize("odd", [MOST_MEMBERS + 1, -3, "many", {"a": 1}])
+async def test_a_group_that_says_what_can_not_be_had_is_told_counted_once_and_stops_nobody_else(
+    api: ApiServer, parts: OperatorParts, odd: object
+) -> None:
+    for _ in range(3):
+        show(parts, group(odd))
+    come(api, parts, *map(member, "ab"), a_pod_object("other", {GPU: "1"}))
+    assert "spec.minMember" in refusal(parts, "a")
+    assert refusal(parts, "other") == ""
+    assert parts.counts.bad_input.labels("podgroup")._value.get() == 1
+    show(parts, group(2))
+    assert refusal(parts, "b") == ""
+
+
+async def test_groups_of_one_name_and_two_kinds_or_namespaces_are_apart(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(2), VOLCANO)
+    show(parts, group(2, namespace="elsewhere"))
+    come(api, parts, member("a"), volcanos("b"))
+    assert "scheduling.x-k8s.io does not exist" in refusal(parts, "a")
+    assert "have been created" in refusal(parts, "b")
+
+
+@pytest.mark.parametrize("policy", [{"basic": {}}, {"gang": {"minCount": 1}}])
+async def test_pods_of_a_group_that_is_no_gang_are_placed_one_by_one(
+    api: ApiServer, parts: OperatorParts, policy: Json
+) -> None:
+    pod = a_pod_object("a", {GPU: "1"})
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    come(api, parts, pod)
+    assert "does not exist" in refusal(parts, "a")
+    show(parts, native(policy), KUBERNETES)
+    assert parts.waiting.waiting() == {"uid-a"}  # as a pod like any other, which is woken when it has room
+    assert refusal(parts, "a") == ""
+    await parts.bind("a", "node-a")
+
+
+async def test_explain_says_what_names_the_gang_and_how_many_start_together(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, member("a"), a_pod_object("alone", {GPU: "1"}))
+
+    async def gang_of(name: str) -> object:
+        return (await parts.explainer.explain("default", name)).json()["gangWords"]
+
+    assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling)"
+    show(parts, group(3))
+    assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling): 3 of its pods start together"
+    assert await gang_of("alone") is None
+
+
+async def test_our_labels_win_over_a_pod_group_that_does_not_exist(api: ApiServer, parts: OperatorParts) -> None:
+    pods = [volcanos(name) for name in "ab"]
+    for pod in pods:
+        pod["metadata"]["labels"] = {GANG_LABEL: "ours", MINIMUM_LABEL: "2"}
+    come(api, parts, *pods)
+    assert [refusal(parts, name) for name in "ab"] == ["", ""]
+
+
+async def test_an_operator_that_starts_knows_who_waits_for_a_group_that_it_has_not_read(api: ApiServer) -> None:
+    """It must not take members of a gang for pods that go alone, before it knows better."""
+    for card in cards_of("node-a", 4):
+        api.put_card(card)
+    parts = an_operator(api)
+    come(api, parts, *map(member, "ab"))
+    assert parts.workflows.members.was_tried("uid-a")
+    assert "not been read yet" in refusal(parts, "b")
+    assert parts.workflows.pod_groups.named[GangWay.COSCHEDULING].is_set()
+    assert not parts.workflows.pod_groups.named[GangWay.VOLCANO].is_set()
+    listed = parts.workflows.pod_groups.listing(COSCHEDULING)
+    show(parts, group(2))
+    listed({"1"})
+    assert await woken(api, parts, "ab") == "ab"

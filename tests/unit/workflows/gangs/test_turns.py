@@ -1,0 +1,113 @@
+"""Turns: who lacks something else than cards is tried alone, in an order in which nobody starves."""
+
+from __future__ import annotations
+
+from gpuledger.model.gang import GangName
+from gpuledger.workflows.gangs.pauses import FIRST_PAUSE_S, LONGEST_PAUSE_S, FailurePauses
+from gpuledger.workflows.gangs.turns import TURN_S, Turns
+
+A, B, C = (GangName("team", name) for name in "abc")
+OLD, YOUNG = (0, "2030-01-01"), (0, "2030-01-02")
+HIGH = (-10, "2030-01-03")
+
+
+def all_wait() -> Turns:
+    return Turns(lambda name: True)
+
+
+def test_who_fails_first_is_tried_alone_and_the_next_one_after_a_time_for_all() -> None:
+    turns = all_wait()
+    assert turns.holder(0.0) is None
+    turns.lacks(A, YOUNG, 1.0)
+    turns.lacks(B, OLD, 1.0)
+    assert turns.holder(2.0) == A
+    turns.is_bound(A, 4.0)
+    assert turns.holder(5.0) is None
+    assert turns.holder(7.0) == B
+
+
+def test_the_oldest_of_those_that_want_a_turn_gets_the_next_one() -> None:
+    turns = all_wait()
+    for name, rank in ((A, OLD), (C, YOUNG), (B, OLD)):
+        turns.lacks(name, rank, 0.0)
+    turns.is_bound(A, 1.0)
+    assert turns.holder(2.0) == B
+
+
+def test_a_higher_priority_takes_over_and_who_was_tried_before_gets_its_turn_again() -> None:
+    turns = all_wait()
+    turns.lacks(A, OLD, 0.0)
+    turns.lacks(B, HIGH, 1.0)
+    assert turns.holder(1.0) == B
+    turns.is_bound(B, 2.0)
+    assert turns.holder(3.0) == A
+
+
+def test_a_turn_ends_when_its_gang_fails_alone_too_and_that_gang_rests_longer_each_time() -> None:
+    turns, now_s, free_s = all_wait(), 0.0, []
+    for _ in range(4):
+        turns.lacks(A, OLD, now_s)
+        begin_s = now_s
+        while turns.holder(now_s) != A:
+            now_s += 1.0
+            turns.lacks(A, OLD, now_s)
+        free_s.append(now_s - begin_s)
+        now_s += 10.0
+        turns.lacks(A, OLD, now_s)
+        assert turns.holder(now_s) is None
+    assert free_s == [0.0, TURN_S, 2 * TURN_S, 4 * TURN_S]
+
+
+def test_a_turn_is_over_after_a_while_and_when_its_gang_waits_no_more() -> None:
+    waiting = {A, B}
+    turns = Turns(waiting.__contains__)
+    turns.lacks(A, OLD, 0.0)
+    assert turns.next_s() == TURN_S
+    assert turns.holder(TURN_S) is None
+    turns.lacks(B, OLD, 2 * TURN_S)
+    assert turns.holder(2 * TURN_S) == B
+    waiting.clear()
+    assert turns.holder(2 * TURN_S + 1.0) is None
+    assert turns.next_s() is None
+
+
+def test_a_gang_that_finds_no_cards_has_no_use_for_its_turn() -> None:
+    turns = all_wait()
+    turns.lacks(A, OLD, 0.0)
+    turns.finds_no_cards(B, 1.0)
+    assert turns.holder(1.0) == A
+    turns.finds_no_cards(A, 1.0)
+    assert turns.holder(1.0) is None
+
+
+def test_who_has_had_no_turn_comes_before_who_has_had_some() -> None:
+    turns = all_wait()
+    turns.lacks(A, OLD, 0.0)
+    turns.lacks(A, OLD, 1.0)  # alone, too
+    now_s = 1.0 + TURN_S
+    turns.lacks(B, YOUNG, now_s)
+    turns.is_bound(B, now_s)
+    turns.lacks(A, OLD, now_s)
+    turns.lacks(C, YOUNG, now_s)
+    assert turns.holder(now_s) in (A, C)
+    turns = all_wait()
+    turns.lacks(B, OLD, 0.0)
+    for name, rank in ((A, OLD), (C, YOUNG)):
+        turns.lacks(name, rank, 0.5)
+    turns.lacks(B, OLD, 1.0)
+    assert turns.holder(2.0) == A
+
+
+def test_each_failure_in_a_row_makes_the_pause_longer_and_a_gang_fails_once_for_all_its_members() -> None:
+    pauses, now_s, seen = FailurePauses(), 0.0, []
+    for _ in range(6):
+        pauses.failed(A, now_s)
+        pauses.failed(A, now_s)
+        seen.append(pauses.left_s(A, now_s))
+        assert pauses.next_s(now_s) == now_s + seen[-1]
+        now_s += seen[-1]
+        assert (pauses.left_s(A, now_s), pauses.next_s(now_s)) == (0.0, None)
+    assert seen == [FIRST_PAUSE_S, 2.0, 4.0, 8.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    pauses.forget(A)
+    pauses.failed(A, now_s)
+    assert pauses.left_s(A, now_s) == FIRST_PAUSE_S
