@@ -172,6 +172,10 @@ class Gangs:
         holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
         return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
 
+    def pause_left_s(self, name: GangName) -> float:
+        """Return for how many seconds a gang is not tried, as a member could not be bound."""
+        return self._pauses.left_s(name, self._clock.now_s())
+
     # Bind.
 
     async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission, binder: PodBinder) -> None:

@@ -307,7 +307,7 @@ class PodExplainer:
         if pod is None:
             waiting = self._waiting.find(uid) or self._gangs.member(uid)
             pod = waiting.pod if waiting else None
-        return str(pod) if pod else uid
+        return str(pod) if pod else self._gangs.name_of_place(uid) or uid
 
 
 def _of_bound(
