@@ -41,7 +41,7 @@ class Eviction:
 
     node_name: str
     victims: tuple[str, ...]
-    """Pod UIDs, sorted. Those that leave anyway are not among them."""
+    """Pod UIDs, sorted: those on other nodes, too, that leave together with one here. Not those that leave anyway."""
     assignment: Assignment
     """The cards of each container once they are gone."""
     cost: Cost
@@ -118,7 +118,7 @@ def cheapest_eviction(
     cost = cost_of(victims, allowed)
     if below is not None and cost >= below:
         return None
-    return Eviction(node.name, tuple(sorted(tenant.uid for tenant in victims)), found[1], cost)
+    return Eviction(node.name, tuple(sorted(uid for tenant in victims for uid in tenant.uids)), found[1], cost)
 
 
 def node_without(node: NodeRoom, entries: Sequence[CardEntry], pod_uids: Collection[str]) -> NodeRoom:
@@ -142,7 +142,7 @@ class _CardsWithout:
 
     def of(self, gone: int) -> Assignment | None:
         """Return the cards of each container, None if the pod does not fit."""
-        uids = {tenant.uid for tenant in self.node_tenants.chosen(gone)} | self.node_tenants.leaving
+        uids = {uid for tenant in self.node_tenants.chosen(gone) for uid in tenant.uids} | self.node_tenants.leaving
         found = choose_cards(self.shape, node_without(self.node, self.entries, uids), self.preference, self.work)
         return None if isinstance(found, Refusal) else found
 
