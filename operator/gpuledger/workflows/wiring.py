@@ -44,12 +44,15 @@ from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.pod_trackers import HostTracker
+from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
 from gpuledger.workflows.preemption.claim_room import RoomClaimer
 from gpuledger.workflows.preemption.find_victims import VictimFinder
+from gpuledger.workflows.preemption.leavers import Leavers
+from gpuledger.workflows.preemption.mates import Mates
 from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.preemption.preempt import Preemption, PreemptionSettings
-from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -147,6 +150,7 @@ def connect(
     )
     pod_groups = PodGroups(counts)
     members = Members(placement.request, pod_groups)
+    mates, leavers = Mates(members, ledger, lives), Leavers()
     failures = BindFailures(clock)
     kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
@@ -175,6 +179,7 @@ def connect(
         store=store,
         waiting=waiting,
         lives=lives,
+        leavers=leavers,
         event_recorder=events,
         counts=counts,
         despite_budgets=settings.preempt_despite_budgets,
@@ -192,12 +197,16 @@ def connect(
         clock=clock,
         timeout_s=settings.preemption_timeout_s,
     )
+    finder = VictimFinder(
+        ledger=ledger, policy=policy, lives=lives, mates=mates, leavers=leavers, reader=store, clock=clock
+    )
     preemption = Preemption(
         ledger=ledger,
-        claimer=claimer,
         waiting=waiting,
-        finder=VictimFinder(ledger=ledger, policy=policy, lives=lives, reader=store, clock=clock),
+        finder=finder,
         carrier=carrier,
+        beginnings=Beginnings(ledger, claimer, carrier, leavers, events, counts),
+        mates=mates,
         event_recorder=events,
         counts=counts,
         settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),

@@ -19,12 +19,12 @@ from gpuledger.model.request import Shape
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of
+from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of, together
 from gpuledger.placement.preemption.search import VictimSearch
 from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
 from gpuledger.placement.work import Work
 
-__all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
+__all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without", "together"]
 
 
 WORK_LIMIT = 16_384

@@ -31,6 +31,7 @@ from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.leavers import Leavers
 from gpuledger.workflows.preemption.nominate import Nominator
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
@@ -66,6 +67,7 @@ class PreemptionCarrier:
         store: KubeStore,
         waiting: WaitingPods,
         lives: PodLives,
+        leavers: Leavers,
         event_recorder: EventRecorder,
         counts: Counts,
         despite_budgets: bool,
@@ -84,7 +86,8 @@ class PreemptionCarrier:
         self._lives = lives
         self._event_recorder = event_recorder
         self._counts = counts
-        self._evictor = Evictor(ledger, store, lives, event_recorder, counts, self.trail, despite_budgets)
+        evictor = Evictor(ledger, store, lives, leavers, event_recorder, counts, trail, despite_budgets)
+        self._evictor = evictor
         self._deadlines = deadlines
         self._clock = clock
         self._is_binding = is_binding
@@ -245,7 +248,7 @@ class PreemptionCarrier:
         if self._waits_in_vain(pod_uid, taken):
             self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
-        if not await self._evictor.evict(pod_uid, taken):
+        if not await self._evictor.evict(taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
         if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
             self._call(pod_uid)

@@ -12,7 +12,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import NotFound
-from gpuledger.model.share import DEFAULT_GRACE_S, Claim, Holder, HolderState, Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.find_victims import Victims
 from gpuledger.workflows.preemption.pod_lives import PodLives
@@ -54,9 +54,16 @@ class RoomClaimer:
 
     def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
         claims, shares = [], found.placement.shares
+        on_none = set(evicted)
         for share in shares:
             entry = self._ledger.entry(share.uuid)
-            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
+            on_none -= entry.holders.keys() if entry is not None else set()
+        others = sorted(on_none)  # of the victims' gangs; listed, so that they leave whoever is active then
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            here = [uid for uid in evicted if entry is not None and uid in entry.holders]
+            room = MAX_HOLDERS - len(here)
+            victims, others = (*here, *others[:room]), others[room:]
             claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
         return claims
 
