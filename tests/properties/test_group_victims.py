@@ -15,7 +15,8 @@ from gpuledger.model.request import Demand
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import Cost, Tenant, cost_of
-from gpuledger.placement.preemption.group import GroupEviction, GroupNode, Kind, cheapest_group_eviction
+from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
+from gpuledger.placement.preemption.several_pods import EXACT_TOGETHER, GroupNode, Kind
 from gpuledger.placement.work import Work
 from properties.test_victims import Scene, a_scene, with_gangs
 
@@ -36,7 +37,7 @@ def a_group(seed: int) -> tuple[Scene, list[Kind]]:
     chance = random.Random(seed)  # noqa: S311 - no secret
     scene = a_scene(seed, nodes=3, pods=chance.choice([3, 4]))
     scene = with_gangs(scene, seed) if chance.random() < 0.7 else scene
-    kinds = []
+    kinds: list[Kind] = []
     for _ in range(chance.choice([1, 1, 2])):
         cards = chance.choice([1, 1, 1, 2])
         memory_mib, percent = chance.choice([(2, 100), (4, 100), (6, 100), (None, 50), (None, 100)])
@@ -113,8 +114,12 @@ def test_no_other_set_of_pods_makes_room_for_all_at_less_cost(seeds: range) -> N
         scene, kinds = a_group(seed)
         if len(units(scene)) > 9:
             continue
-        result = found(scene, kinds)
-        assert (result and result.cost) == brute_force(scene, kinds), seed
+        result, best = found(scene, kinds), brute_force(scene, kinds)
+        if sum(kind.number * len(kind.shape) for kind in kinds) <= EXACT_TOGETHER:
+            assert (result and result.cost) == best, seed
+        elif result is not None:
+            assert best is not None, seed
+            assert result.cost >= best, seed
 
 
 def test_all_of_the_group_get_places_that_fit_together_once_the_victims_are_gone(seeds: range) -> None:
@@ -149,5 +154,6 @@ def check_places(scene: Scene, kinds: list[Kind], result: GroupEviction | None, 
             assert sum(amounts.memory_mib for amounts in taken) <= max(0, room.free.memory_mib), seed
             assert sum(amounts.cores for amounts in taken) <= max(0, room.free.cores), seed
             assert not (any(demand.exclusive for demand in on_card) and (len(on_card) > 1 or not room.idle)), seed
-        given = [(d, cards) for seat in here for d, cards in zip(kinds[seat.kind].shape, seat.assignment, strict=True)]
-        assert all(len(set(cards)) == demand.cards for demand, cards in given), seed
+        for seat in here:
+            number = [len(set(cards)) for cards in seat.assignment]
+            assert number == [demand.cards for demand in kinds[seat.kind].shape], seed
