@@ -47,11 +47,14 @@ from gpuledger.workflows.pod_trackers import HostTracker
 from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
 from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
 from gpuledger.workflows.preemption.find_victims import VictimFinder
+from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.leavers import Leavers
 from gpuledger.workflows.preemption.mates import Mates
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
@@ -85,6 +88,7 @@ class Workflows:
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
+    gang_preemption: GangPreemption
     who_preempts: WhoPreempts
     inventory: InventoryKeeper
     adopter: Adopter
@@ -180,6 +184,7 @@ def connect(
         waiting=waiting,
         lives=lives,
         leavers=leavers,
+        gang_rooms=GangRooms(members, ledger, waker),
         event_recorder=events,
         counts=counts,
         despite_budgets=settings.preempt_despite_budgets,
@@ -200,17 +205,34 @@ def connect(
     finder = VictimFinder(
         ledger=ledger, policy=policy, lives=lives, mates=mates, leavers=leavers, reader=store, clock=clock
     )
+    beginnings = Beginnings(ledger, claimer, carrier, leavers, events, counts)
+    preemption_settings = PreemptionSettings(who_preempts, settings.preempt_despite_budgets)
     preemption = Preemption(
         ledger=ledger,
         waiting=waiting,
         finder=finder,
         carrier=carrier,
-        beginnings=Beginnings(ledger, claimer, carrier, leavers, events, counts),
+        beginnings=beginnings,
         mates=mates,
         event_recorder=events,
         counts=counts,
-        settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
+        settings=preemption_settings,
         read_request=placement.request,
+        clock=clock,
+        is_active=is_active,
+    )
+    gang_preemption = GangPreemption(
+        ledger=ledger,
+        members=members,
+        gangs=gangs,
+        waiting=waiting,
+        finder=GangVictimFinder(finder, ledger, store, clock),
+        carrier=carrier,
+        beginnings=beginnings,
+        single=preemption,
+        event_recorder=events,
+        counts=counts,
+        settings=preemption_settings,
         clock=clock,
         is_active=is_active,
     )
@@ -313,6 +335,7 @@ def connect(
             lives=lives,
             carrier=carrier,
             preemption=preemption,
+            gang_preemption=gang_preemption,
             who_preempts=who_preempts,
             inventory=inventory,
             adopter=adopter,
@@ -345,6 +368,7 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
+    workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
     workflows.trail.gang_of = workflows.gang_trials.gang_of
     workflows.trail.on_record.append(workflows.pod_condition_writer.observe)

@@ -44,23 +44,32 @@ class Beginnings:
         self._ledger.promises.make(pod.uid, found.placement)
         self._leavers.choose(pod, [victim.uid for victim in found.pods])
 
-    async def claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
+    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
+        """Return how long the slowest of some pods may take to end, in seconds."""
+        return await self._claimer.longest_grace_s(pods)
+
+    async def claim(
+        self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
+    ) -> None:
         """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
 
         Raises what the API server says, or ShareRefused.
         """
         self._leavers.choose(pod, [*evicted, *(each.uid for each in leaving)])
         try:
-            await self._claimer.claim(pod, found, evicted, leaving)
+            await self._claimer.claim(pod, found, evicted, leaving, patience_s)
         except GpuledgerError as error:
             self._carrier.give_up(pod.uid, str(error))
             raise
         finally:
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
 
-    async def go_on(self, pod: Pod, found: Victims) -> None:
-        """Name the node before anybody leaves, say who does, and have it carried out."""
+    async def nominate(self, pod: Pod, found: Victims) -> None:
+        """Name the node on which room is made, before anybody leaves."""
         await self._carrier.nominator.name(pod, found.placement.node_name)
+
+    def go_on(self, pod: Pod, found: Victims) -> None:
+        """Say who leaves, and have it carried out."""
         placement = found.placement
         names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
         cards = ", ".join(share.uuid for share in placement.shares)

@@ -34,12 +34,16 @@ class RoomClaimer:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    async def claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
+    async def claim(
+        self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
+    ) -> None:
         """List the claims on all cards, for as long as those who are leaving may take, and a while.
+
+        `patience_s` is how long they may take at least, if that is known already.
 
         Raises what the API server says, or ShareRefused; some cards may have the claim then.
         """
-        patience_s = await self._longest_grace_s(leaving)
+        patience_s = max(patience_s, await self.longest_grace_s(leaving))
         now = self._clock.wall()
         patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
@@ -72,7 +76,7 @@ class RoomClaimer:
         entries = [self._ledger.entry(share.uuid) for share in found.placement.shares]
         return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
 
-    async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
+    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
         """Return how long the slowest of some pods may take to end, in seconds; the default if nothing is known."""
         graces_s = []
         for pod in pods:

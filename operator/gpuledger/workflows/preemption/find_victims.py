@@ -148,7 +148,7 @@ class VictimFinder:
             if found is None:
                 return None
             question, best = found
-            unread = {victim.namespace for victim in self._pods(best)} - budgets.namespaces
+            unread = {victim.namespace for victim in self.pods_of(best.victims)} - budgets.namespaces
             for namespace in unread:
                 await budgets.read(self._reader, namespace)
             if unread:
@@ -164,11 +164,11 @@ class VictimFinder:
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:
         """Return what is to be found out for one node, None if no pod can leave it; `leaving` go there anyway."""
-        tenants = self._tenants(pod, node_name, budgets, leaving)
+        tenants = self.tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
         room, entries = self._ledger.node_room(node_name), self._ledger.entries_of_node(node_name)
-        return Question(request.shape, room, entries, tenants, budgets.allowed, self._preference(request)).kept()
+        return Question(request.shape, room, entries, tenants, budgets.allowed, self.preference(request)).kept()
 
     async def _best(
         self,
@@ -196,7 +196,7 @@ class VictimFinder:
                 break
         return best
 
-    def _tenants(
+    def tenants(
         self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
@@ -252,18 +252,25 @@ class VictimFinder:
 
         kube-scheduler has found each of them to fit, alone.
         """
-        entries = self._ledger.entries_of_node(node_name)
-        promised = any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
         free = self._ledger.hosts.free(node_name)
-        return not promised or free is None or request.host.fits_in(free)
+        return not self.has_promises(node_name) or free is None or request.host.fits_in(free)
 
-    def _preference(self, request: PodRequest) -> Preference:
+    def has_promises(self, node_name: str) -> bool:
+        """Tell whether room is promised to pods on a node."""
+        entries = self._ledger.entries_of_node(node_name)
+        return any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
+
+    def preference(self, request: PodRequest) -> Preference:
+        """Return how a pod's cards are chosen among those that are free then."""
         wished = self._policy.wished(request).cards
         return wished if wished in CARD_RANKS else FALLBACK
 
-    def _pods(self, eviction: Eviction) -> list[Pod]:
-        """Return the victims that are still there: some may have left while others were looked for."""
-        pods = {uid: self._ledger.holders_of(uid) for uid in eviction.victims}
+    def pods_of(self, victims: Collection[str]) -> list[Pod]:
+        """Return the victims that are still there, and the rest of gangs that they break.
+
+        Some may have left while others were looked for.
+        """
+        pods = {uid: self._ledger.holders_of(uid) for uid in victims}
         found = {uid: holders[0][1].pod for uid, holders in pods.items() if holders}
         return [*found.values(), *self._mates.all_who_leave(found).values()]
 
@@ -272,21 +279,26 @@ class VictimFinder:
     ) -> Victims:
         cards = self._ledger.node_room(eviction.node_name).cards
         placement = Placement(eviction.node_name, shares_of(request, eviction.assignment, cards), request.host)
-        victims = self._pods(eviction)
-        cost = eviction.cost
-        if len(victims) > len(eviction.victims):
-            cost = cost_of([self._tenant(victim, budgets) for victim in victims], budgets.allowed)
-        violations = cost[0] > 0
-        named = {name for victim in victims for name in budgets.of(victim)} if violations else set()
+        victims = self.pods_of(eviction.victims)
+        cost = self.cost_of(victims, budgets) if len(victims) > len(eviction.victims) else eviction.cost
         return Victims(
             placement=placement,
             pods=tuple(victims),
             cost=cost,
-            displaced=self._displaced(pod, placement, {*eviction.victims, *leaving}),
-            protected_by=tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims))),
+            displaced=self.displaced(pod, placement, {*eviction.victims, *leaving}),
+            protected_by=self.protected_by(victims, budgets) if cost[0] else (),
         )
 
-    def _displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
+    def cost_of(self, victims: Collection[Pod], budgets: Budgets) -> Cost:
+        """Return what it costs that these leave."""
+        return cost_of([self._tenant(victim, budgets) for victim in victims], budgets.allowed)
+
+    def protected_by(self, victims: Collection[Pod], budgets: Budgets) -> tuple[str, ...]:
+        """Return the budgets that do not allow that all of these leave."""
+        named = {name for victim in victims for name in budgets.of(victim)}
+        return tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims)))
+
+    def displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
         """Return who has to give up what is promised to him, so that these shares fit once the others are gone."""
         displaced: set[str] = set()
         for share in placement.shares:

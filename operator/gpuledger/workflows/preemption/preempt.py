@@ -122,8 +122,17 @@ class Preemption:
         self._newcomers += 1
         self._want_if_anybody_may()
 
+    @property
+    def happened(self) -> int:
+        """Return how much has happened that could change who has to leave."""
+        return self._ledger.changes + self._newcomers
+
+    def may_preempt(self, pod_uid: str) -> bool:
+        """Tell whether kube-scheduler could not place a pending pod, and it may have others leave."""
+        return pod_uid in self._may
+
     def _look_of(self, waiting: WaitingPod) -> _Look:
-        return self._ledger.changes + self._newcomers, waiting.node_names
+        return self.happened, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
         """Note that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
@@ -172,7 +181,7 @@ class Preemption:
         self._want_if_anybody_may()
 
     def _want_if_anybody_may(self) -> None:
-        if self._settings.who.operator and self._may:
+        if (self._settings.who.operator or self._settings.who.scheduler) and self._may:
             self.wanted.set()
 
     # Deciding.
@@ -182,6 +191,8 @@ class Preemption:
 
         Only for these it can take long, and the others do not wait for them.
         """
+        if not self._settings.who.operator:  # then only gangs are its business
+            return
         await self._decide(self._undecided(hard=False))
         self._hard_wanted = bool(self._undecided(hard=True))
         if self._hard_wanted and self._deciding_hard is None:
@@ -292,7 +303,8 @@ class Preemption:
             logger.exception("pod %s: claiming room for it failed, which is a bug in gpuledger", pod)
             self._rest(pod.uid)
             return
-        await self._beginnings.go_on(pod, found)
+        await self._beginnings.nominate(pod, found)
+        self._beginnings.go_on(pod, found)
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
         """Answer kube-scheduler: see SchedulersPreemption."""
