@@ -72,6 +72,8 @@ class Gangs:
         self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
+        self.on_refused = Listeners[[str]]()
+        """Called with the UID of a member that is refused."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
         """Called when members that stood in Bind are not bound, with why."""
         members.on_gone.append(self._member_is_gone)
@@ -131,6 +133,7 @@ class Gangs:
 
     def _refused(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused, member.refusal = True, refusal
+        self.on_refused(member.pod.uid)
         return refusal
 
     def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
@@ -160,6 +163,15 @@ class Gangs:
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
                 self._ledger.drop_hold(uid)
+
+    def lacks_only_cards(self, state: GangState) -> bool:
+        """Tell whether all its missing members are there, were looked for cards, found too few, and keep none."""
+        now_s = self._clock.now_s()
+        if state.problem or not len(state.pending) >= state.missing > 0 or self._plans.have_room(state):
+            return False
+        if self._turns.holder(now_s) not in (None, state.name) or self._pauses.left_s(state.name, now_s):
+            return False
+        return self._plans.fitted(state.name) is not None
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
