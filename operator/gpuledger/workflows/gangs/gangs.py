@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GangIncomplete, GpuledgerError
+from gpuledger.model.errors import GangIncomplete
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
@@ -65,6 +65,7 @@ class Gangs:
         self._gather_s = gather_s
         self._clock = clock
         self._gatherings: dict[GangName, Gathering] = {}
+        self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
         self._turns = Turns(members.waits)
         self._pauses = FailurePauses()
         self._early = EarlyMembers(clock, self._never_complete)
@@ -202,11 +203,20 @@ class Gangs:
         if state is None:
             raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
         seen, entered = await self._gather(seen, state, placement, binder)
+        self._past_barrier.add(seen.pod.uid)
         try:
             await binder.bind(seen, placement, permission, entered)
-        except GpuledgerError:
-            self._kept_places.binding_was_refused(seen.pod.uid, state.name, placement)
-            raise
+        finally:
+            self._past_barrier.discard(seen.pod.uid)
+
+    def is_not_bound(self, pod_uid: str) -> None:
+        """Note that the share of a pod is about to be taken back, as the pod is not bound.
+
+        That matters if others of its gang are: an operator has ended between the Bindings, or this one was refused.
+        """
+        state = self._members.of(pod_uid)
+        if state is not None and (state.bound or pod_uid in self._past_barrier):
+            self._kept_places.member_is_not_bound(pod_uid, state)
 
     def hold_has_ended(self, pod_uid: str) -> None:
         """Note that a bind is over, and its hold has ended."""
