@@ -16,6 +16,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import OF_WAY
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.reports.seen_from import seen_from
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 
 Json = dict[str, Any]
@@ -229,6 +230,7 @@ async def test_a_member_that_was_told_that_others_are_missing_is_told_once_more_
 ) -> None:
     pods = [member(f"m-{number}", minimum=6) for number in range(6)]
     come(api, parts, *pods[:5])
+    await asyncio.sleep(QUIET_S)
     parts.filter("m-0", "node-a", "node-b")
     await asyncio.sleep(parts.settings.tell_waiting_after_s + 1)
     (said,) = api.pods["default", "m-0"]["status"]["conditions"]
