@@ -141,7 +141,9 @@ class Gangs:
         """Keep room for all missing members, this one among them, or for nobody; return which."""
         gathering = self._gatherings.get(state.name)
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
-            self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
+            if len(state.pending) >= state.missing:  # else for those that are there, for a moment
+                text = f"cards for {state.missing} of {state.minimum} members are kept"
+                self.on_stage(state, GangStage.ROOM_FOUND, text)
             return True
         self._early.ends(state)
         self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
