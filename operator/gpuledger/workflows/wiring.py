@@ -220,7 +220,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         why_gang_waits=gangs.why_waiting,
-        gang_described=members.described,
+        members=members,
         lives=lives,
         clock=clock,
     )

@@ -45,6 +45,7 @@ from gpuledger.reports.explanation import (
 )
 from gpuledger.reports.gang_parts import divided, gangs_of
 from gpuledger.reports.waiting import moment
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
@@ -98,7 +99,7 @@ class PodExplainer:
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         why_gang_waits: Callable[[str], str],
-        gang_described: Callable[[str], str],
+        members: Members,
         lives: PodLives,
         clock: Clock,
     ) -> None:
@@ -113,7 +114,7 @@ class PodExplainer:
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         self._why_gang_waits = why_gang_waits
-        self._gang_described = gang_described
+        self._members = members
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
@@ -127,14 +128,15 @@ class PodExplainer:
         warnings = [each.text for each in self._read_warnings(pod)]
         if of_now and found.state is PodState.WAITING:
             warnings += await self._of_gang(pod)
-        return replace(found, warnings=tuple(warnings), gang=self._gang_described(found.pod.uid))
+        return replace(found, warnings=tuple(warnings), gang=self._members.described(found.pod.uid))
 
     async def _of_gang(self, pod: Json) -> list[str]:
         """Return what keeps a pod's gang apart, which only all pods of its namespace show; kube-scheduler does not."""
         for name in gangs_of([pod]):
             pages = self._store.selected_pods(name.namespace, "")
             pods = [each async for page in pages for each in gangs_of(page).get(name, ()) if not is_finished(each)]
-            return [f"gang {name.name}: {text}" for text in divided(name, pods, self._scheduler_names)]
+            texts = [*divided(name, pods, self._scheduler_names), *self._members.other_priority(pod)]
+            return [f"gang {name.name}: {text}" for text in texts]
         return []
 
     async def _explain(self, pod: Json, of_now: bool) -> Explanation:
