@@ -54,7 +54,7 @@ PODGROUPS = (
         "Kubernetes",
         (("spec", "schedulingGroup", "podGroupName"),),
         "scheduling.k8s.io",
-        ("v1beta1", "v1alpha2"),
+        ("v1beta1", "v1alpha3", "v1alpha2"),
         ("spec", "schedulingPolicy", "gang", "minCount"),
     ),
     GroupWords(

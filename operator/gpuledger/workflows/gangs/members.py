@@ -132,10 +132,8 @@ class Members:
         own, of_group = pod["spec"].get("priorityClassName") or "none", state.group.priority_class or "none"
         if own == of_group:
             return []
-        text = (
-            f"the pod's priorityClassName is {own}, its PodGroup's {of_group}: a kube-scheduler that tries groups as a "
-        )
-        return [f"{text}whole does not try this one"]
+        text = f"the pod's priorityClassName is {own}, its PodGroup's {of_group}"
+        return [f"{text}: a kube-scheduler that tries groups as a whole does not try this one"]
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         """Note that kube-scheduler asks for a member; return its gang."""
