@@ -269,7 +269,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         gangs=gang_trials,
-        gang_described=members.described,
+        members=members,
         lives=lives,
         clock=clock,
     )
