@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.cluster import Cluster
+from cluster.cluster import PODS, Cluster
 from cluster.gangs import Halves, bound, gang, held, looking_for_halves, member, names
 from control_plane import ControlPlane
 from effort import seeds_for, times
@@ -28,7 +28,7 @@ MOST_ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
-def halves_of() -> Iterator[tuple[Cluster, Halves]]:
+def started() -> Iterator[tuple[Cluster, Halves]]:
     with ControlPlane.run(json_storage=True) as plane, looking_for_halves(plane.etcd_url) as halves:
         installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
         installation.start()
@@ -36,6 +36,14 @@ def halves_of() -> Iterator[tuple[Cluster, Halves]]:
         cluster.add_nodes(NODES, gpus=CARDS_OF_NODE)
         yield cluster, halves
         cluster.close()
+
+
+@pytest.fixture
+def halves_of(started: tuple[Cluster, Halves]) -> Iterator[tuple[Cluster, Halves]]:
+    yield started
+    cluster, _ = started
+    cluster.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+    cluster.wait(lambda: not held(cluster), "nothing is left in the ledger")
 
 
 class Contest:
@@ -127,4 +135,5 @@ def test_gangs_share_cards_in_turn(halves_of: tuple[Cluster, Halves], seed: int,
     say(
         f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, the last to do so after {max(contest.waits)} rounds"
     )
+    cluster.settle()
     cluster.check_consistent()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cluster import Cluster
-from cluster.test_gangs import GATHER_S, gang, held, names
+from cluster.gangs import gang, held, names
 from cluster.test_kubectl_gpuledger import Plugin
 from control_plane import ControlPlane, free_port
 from fakes.metrics import value
@@ -20,7 +20,7 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 
 Json = dict[str, Any]
 
-TOLD_AFTER_S = 2.0
+GATHER_S, TOLD_AFTER_S = 3.0, 2.0
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def create_group(cluster: Cluster, native: NativeGangs, name: str, minimum: int,
     cluster.request("POST", groups(native), body)
 
 
-def members(name: str, count: int, **spec: object) -> list[Json]:
+def members(name: str, count: int, **spec: Any) -> list[Json]:
     group = {"podGroupName": name}
     return [pod(f"{name}-{number}", {COUNT: 1}, schedulingGroup=group, **spec) for number in range(count)]
 
@@ -169,7 +169,6 @@ def test_a_binding_that_is_always_refused_costs_at_most_about_one_try_a_second(
     cluster.wait(lambda: len(bound(cluster)) == 3, "the others are bound")
     each_s = filters_a_second(cluster, 20)
     tries = [e for e in cluster.plane.api_writes(begin) if e.subresource == "binding" and e.name == stuck_binding]
-    print("filters", each_s, "tries", len(tries))
     assert 1 <= len(tries) <= 25
     assert each_s <= 2
 

@@ -337,6 +337,7 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         stage=GangStage.RUNNING,
         summary="gang asr: 4 members run of the 4 that have to start together",
         minimum=4,
+        missing=0,
         running=4,
         waiting=0,
         priority=0,
@@ -351,6 +352,7 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
             summary="gang pretrain: 5 of 9 members find cards at once (gpu-node-3 3, gpu-node-2 2). "
             "Missing: 4 cards, for 4 members that ask for 1 whole card",
             minimum=9,
+            missing=9,
             running=0,
             waiting=9,
             priority=100,

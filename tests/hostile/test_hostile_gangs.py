@@ -78,7 +78,7 @@ def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Clust
             assert create(cluster, body)
     time.sleep(2)
     begin_s = time.monotonic()
-    mine = gang("ordinary", 4, **SMALL)
+    mine = gang("mine", 4, **SMALL)
     cluster.create(*mine)
     cluster.wait_bound(*names(mine), timeout_s=LIMIT_AT_THOUSAND_S)
     waited_s = time.monotonic() - begin_s
@@ -92,8 +92,8 @@ def test_a_pod_that_says_it_is_of_a_gang_takes_nothing_from_one_of_that_name(clu
     """Names that look like others': the namespace decides, whatever the name is."""
     cluster.create(*gang("train", 2, **SMALL))
     cluster.wait_bound("train-0", "train-1")
-    for name in ("train", "train-0", "default.train", "default-train"):
-        body = a_pod(f"pretends-{name.replace('.', '-')}")
+    for number, name in enumerate(("train", "train-0", "default.train", "default-train")):
+        body = a_pod(f"pretends-{number}")
         body["metadata"]["labels"] = {GANG: name, MINIMUM: "2"}
         assert create(cluster, body)
     cluster.create(member("train-2", "train", 2, **SMALL))

@@ -38,8 +38,10 @@ class Asking:
 class Trial:
     """Places pods one after the other, each beside those before it, on the first node that takes it."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, but: Collection[str] = ()) -> None:
+        """Take the UIDs under which something is on hold that counts as free for these pods."""
         self._ledger = ledger
+        self._but = but
         self._nodes: dict[str, NodeRoom] = {}  # node name -> what is left of it, for the nodes that were looked at
         self._order: list[str] = [*ledger.node_names(), *ledger.counting_nodes()]
         # (shape, identity of the nodes allowed) -> how many nodes, in their order, have refused such pods
@@ -69,16 +71,20 @@ class Trial:
         """Return what is left of a node beside those that were placed."""
         room = self._nodes.get(node_name)
         if room is None:
-            room = self._nodes[node_name] = self._ledger.room_without_spares(node_name)
+            ledger, but = self._ledger, self._but
+            found = ledger.room_without(node_name, but) if but else ledger.room_without_spares(node_name)
+            room = self._nodes[node_name] = found
         return room
 
     def entries(self, node_name: str) -> list[CardEntry]:
         """Return the lines of a node's cards, with the shares of those that were placed."""
         entries = self._ledger.entries_of_node(node_name)
         here = [pod for pod in self._taken if self.placed[pod.uid].node_name == node_name]
-        if not here:
+        if not here and not self._but:
             return list(entries)
         copies = {entry.card.uuid: entry.as_it_is() for entry in entries}
+        for entry in copies.values():
+            entry.holds = {uid: share for uid, share in entry.holds.items() if uid not in self._but}
         for pod in here:
             for share in self.placed[pod.uid].shares:
                 if share.uuid in copies:

@@ -153,7 +153,7 @@ def connect(
     waker = GangWaker(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)
-    gang_trials = GangTrials(ledger, gangs, members, clock)
+    gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,

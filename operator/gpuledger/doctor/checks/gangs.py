@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from gpuledger.doctor.checks.scheduler import DEPLOYMENT
 from gpuledger.doctor.facts import Facts, known
 from gpuledger.doctor.finding import Finding, FindingKind
-from gpuledger.doctor.objects import some_of
-from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import pod_identity, scheduler_of
-from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import GangName, GangWay
+from gpuledger.formats.objects.gang import described
+from gpuledger.reports.gang_parts import divided, gangs_of
 
 Json = Mapping[str, Any]
 
@@ -49,35 +46,13 @@ def check_group_gates(facts: Facts) -> Iterator[Finding]:
 def check_groups(facts: Facts) -> Iterator[Finding]:
     """Yield gangs of which some pods are another scheduler's, and Kubernetes' own with pods of several priorities."""
     names = known(facts.release).scheduler_names
-    found = sorted(_gangs(facts).items())
-    divided = [finding for gang, pods in found for finding in _divided(gang, pods, names)]
-    yield from divided[:GROUPS_SHOWN]
-
-
-def _divided(gang: GangName, pods: list[Json], ours: tuple[str, ...]) -> Iterator[Finding]:
-    schedulers = Counter(scheduler_of(pod) or "no scheduler" for pod in pods)
-    if schedulers.keys().isdisjoint(ours):
-        return
-    where = f"{gang.namespace}, {described(gang)}"
-    if others := [f"{count} by {name}" for name, count in sorted(schedulers.items()) if name not in ours]:
-        text = f"of its {len(pods)} pods, some are placed by others: {some_of(others)}"
-        yield Finding.of(FindingKind.GROUP_DIVIDED, where, text)
-    priorities = sorted({pod_identity(pod).priority for pod in pods})
-    if gang.way is GangWay.KUBERNETES and len(priorities) > 1:
-        text = f"its pods have different priorities: {some_of(list(map(str, priorities)))}"
-        yield Finding.of(FindingKind.GROUP_DIVIDED, where, text)
-
-
-def _gangs(facts: Facts) -> dict[GangName, list[Json]]:
-    gangs: dict[GangName, list[Json]] = defaultdict(list)
-    for pod in known(facts.pods):
-        try:
-            gang = gang_of(pod)
-        except BadInput:  # the pod's owner is told
-            continue
-        if gang is not None:
-            gangs[gang.name].append(pod)
-    return gangs
+    texts = (
+        (gang, text)
+        for gang, pods in sorted(gangs_of(known(facts.pods)).items())
+        for text in divided(gang, pods, names)
+    )
+    for gang, text in islice(texts, GROUPS_SHOWN):
+        yield Finding.of(FindingKind.GROUP_DIVIDED, f"{gang.namespace}, {described(gang)}", text)
 
 
 def _gates(container: Json) -> dict[str, str]:

@@ -53,6 +53,10 @@ class GangState:
     """The minimums that members say, and how many say each: gangs can have thousands of pods."""
     controllers: Counter[str] = field(default_factory=Counter)
     """The controllers of members that wait or are bound, and how many each has made."""
+    first_s: float | None = None
+    """When its first member was seen, by the operator's clock; see EarlyMembers."""
+    newest_s: float | None = None
+    """The same of its newest member."""
     group: PodGroup | None = None
     """What the object says that it is named after; None where the members say all."""
 

@@ -16,6 +16,7 @@ from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
@@ -38,9 +39,19 @@ class GangView:
     """How many members stand in Bind."""
     turn: tuple[GangName, float] | None
     """The gang that is tried alone, this one or another, and for how many seconds more."""
+    pause_s: float
+    """For how many seconds it is not tried."""
+    kept_places: int
+    """How many places of members that are gone are kept for its next ones."""
     trial: Trial
     asked: tuple[Member, ...] = field(default=())
     """The members that were tried: those without cards that have to start together."""
+
+    @property
+    def missing(self) -> int:
+        """Return how many more have to be bound that ask for GPUs."""
+        state = self.state
+        return state.missing if not state.problem else max(state.minimum - len(state.bound), 0)
 
     @property
     def fits(self) -> int:
@@ -69,7 +80,9 @@ class GangView:
             name=state.name.name,
             stage=self.stage,
             minimum=state.minimum,
+            missing=self.missing,
             running=len(state.bound),
+            pause_s=self.pause_s,
             there=len(state.pending),
             standing=self.standing,
             fits=self.fits,
@@ -83,7 +96,8 @@ class GangView:
 class GangTrials:
     """Looks at gangs. Takes work in slices, changes nothing, and is asked by people alone."""
 
-    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, kept_places: KeptPlaces, clock: Clock) -> None:
+        self._kept_places = kept_places
         self._ledger = ledger
         self._gangs = gangs
         self._members = members
@@ -105,6 +119,11 @@ class GangTrials:
         """Return the nodes that kube-scheduler would take for a member; None if it has not asked yet."""
         return None if member.node_names is None else self._node_sets.of(member.node_names)
 
+    def name_of_place(self, key: str) -> str:
+        """Return what people are shown of a place that is kept for a gang; empty for anything else."""
+        gang = self._kept_places.gang_of(key)
+        return f"{gang} (kept for a member)" if gang else ""
+
     async def view_of(self, pod_uid: str, of_now: bool = True) -> GangView | None:
         """Return the gang for which a pod waits; None if it waits for none. It may be a few seconds old if it may."""
         state = self._members.of(pod_uid)
@@ -125,12 +144,22 @@ class GangTrials:
         asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
         in_order = sorted(asked, key=_size, reverse=True)
         asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
-        trial, since_s = Trial(self._ledger), self._clock.work_s()
+        kept = self._kept_places.kept_for(state.name)
+        trial, since_s = Trial(self._ledger, [place.key for place in kept]), self._clock.work_s()
         for _ in trial.steps(asking):
             if self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
-        stage, standing = self.stage(state), self._gangs.standing(state.name)
-        return GangView(state, stage, on_hold, standing, self._gangs.turn(), trial, asked)
+        return GangView(
+            state=state,
+            stage=self.stage(state),
+            on_hold=on_hold,
+            standing=self._gangs.standing(state.name),
+            turn=self._gangs.turn(),
+            pause_s=self._gangs.pause_left_s(state.name),
+            kept_places=len(kept),
+            trial=trial,
+            asked=asked,
+        )
 
     def stage(self, state: GangState) -> GangStage:
         """Return how far a gang has come."""

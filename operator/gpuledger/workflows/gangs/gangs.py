@@ -27,6 +27,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.early import EarlyMembers
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
@@ -66,6 +67,7 @@ class Gangs:
         self._gatherings: dict[GangName, Gathering] = {}
         self._turns = Turns(members.waits)
         self._pauses = FailurePauses()
+        self._early = EarlyMembers(clock, self._never_complete)
         self._node_sets = NodeSets()
         self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
@@ -75,7 +77,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
-        members.on_minimum.extend((lambda of: plans.forget(of.name), self._member_comes, self._member_is_bound))
+        members.on_minimum.extend((lambda of: plans.forget(of.name), self._may_be_complete, self._member_is_bound))
 
     # Filter.
 
@@ -117,7 +119,7 @@ class Gangs:
         now_s, minimum = self._clock.now_s(), state.minimum
         if state.problem:
             return Refusal(Reason.GANG, state.problem)
-        if len(state.pending) < state.missing:
+        if len(state.pending) < state.missing and not self._early.may_go_ahead(state):
             return _too_few(minimum)
         if self._turns.holder(now_s) not in (None, state.name):
             return _others_turn()
@@ -137,11 +139,27 @@ class Gangs:
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
             self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
             return True
-        if gathering is not None:
-            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
+        self._early.ends(state)
+        self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
         self._turns.finds_no_cards(state.name, self._clock.now_s())
         self._look_again_when_due()
         return False
+
+    def _never_complete(self, state: GangState) -> None:
+        self._give_up(state, _too_few(state.minimum).text, GatherEnd.INCOMPLETE)
+
+    def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
+        """Fail the binds of a gang, and let go of what is kept for its other members."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None and not gathering.is_over:
+            gathering.fail(why, end)  # see _is_given_up
+        else:
+            self._let_go(state, gathering)
+
+    def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
+        for uid in state.pending:
+            if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
+                self._ledger.drop_hold(uid)
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
@@ -153,6 +171,10 @@ class Gangs:
         now_s = self._clock.now_s()
         holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
         return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
+
+    def pause_left_s(self, name: GangName) -> float:
+        """Return for how many seconds a gang is not tried, as a member could not be bound."""
+        return self._pauses.left_s(name, self._clock.now_s())
 
     # Bind.
 
@@ -196,7 +218,6 @@ class Gangs:
             raise
         except Exception as error:
             gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
-            self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
             raise
         finally:
@@ -208,10 +229,12 @@ class Gangs:
         gathering = Gathering(state.name.name)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
         gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
-        gathering.on_failed.append(lambda end, why: self._is_given_up(state, end, why))
+        gathering.on_failed.append(lambda end, why: self._is_given_up(state, gathering, end, why))
         return gathering
 
-    def _is_given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
+    def _is_given_up(self, state: GangState, gathering: Gathering, end: GatherEnd, why: str) -> None:
+        """Note that a gathering has failed: once for all that stand in it."""
+        self._let_go(state, gathering)
         now_s = self._clock.now_s()
         if end is GatherEnd.LATE:
             self._turns.lacks(state.name, state.rank, now_s)
@@ -219,11 +242,6 @@ class Gangs:
             self._pauses.failed(state.name, now_s)
         self._look_again_when_due()
         self.on_given_up(state, end, why)
-
-    def _let_go(self, state: GangState, gathering: Gathering) -> None:
-        for uid in state.pending:
-            if not gathering.stands(uid):  # what stands in Bind lets go by itself
-                self._ledger.drop_hold(uid)
 
     def _look_again_when_due(self) -> None:
         now_s = self._clock.now_s()
@@ -235,6 +253,10 @@ class Gangs:
     # What the watches show.
 
     def _member_comes(self, state: GangState) -> None:
+        self._early.comes(state)
+        self._may_be_complete(state)
+
+    def _may_be_complete(self, state: GangState) -> None:
         """Try a gang whose last missing member was created: the others were refused before."""
         gathering = self._gatherings.get(state.name)
         if gathering is not None:
@@ -284,6 +306,7 @@ class Gangs:
 
     async def stop(self) -> None:
         """Wake no more pods."""
+        self._early.stop()
         await self._waker.stop()
 
 

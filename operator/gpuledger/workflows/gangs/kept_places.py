@@ -23,6 +23,8 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 NEXT_TRY_S = LONGEST_BACK_OFF_S + 2.0
 """How long the place of a member is kept whose Binding was refused."""
 
+KEPT = " (kept)"
+
 MOST_ENDING = 256
 """Members that are gone whose shares are still in the ledger: of more, no places are kept."""
 
@@ -39,7 +41,7 @@ class KeptPlace:
     @property
     def key(self) -> str:
         """Return what stands for a pod's UID where it is held."""
-        return f"{self.pod_uid} (kept)"
+        return f"{self.pod_uid}{KEPT}"
 
     @property
     def node_name(self) -> str:
@@ -111,6 +113,16 @@ class KeptPlaces:
             del self._held[place.pod_uid]
             self._ledger.drop_hold(place.key)
         return places
+
+    def kept_for(self, name: GangName) -> list[KeptPlace]:
+        """Return the places that are kept for a gang's next members."""
+        return [place for place in self._held.values() if place.gang == name]
+
+    def gang_of(self, key: str) -> GangName | None:
+        """Return for which gang a place is kept that stands in the ledger under this key; None if it is none."""
+        uid = key.removesuffix(KEPT)
+        place = self._held.get(uid) or self._ending.get(uid) if uid != key else None
+        return place.gang if place else None
 
     def put_back(self, places: Sequence[KeptPlace]) -> None:
         """Keep places, if they are free, until their time is over."""

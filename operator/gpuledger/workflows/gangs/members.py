@@ -51,7 +51,9 @@ class Members:
         self.on_left = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a bound member that is gone, or has failed."""
         self.on_minimum = Listeners[[GangState]]()
-        """Called with a gang whose PodGroup has come, has changed, or is gone."""
+        """Called with a gang that may need another number of cards: its PodGroup has come, has changed, or is gone; or
+        a member has come that asks for none.
+        """
         groups.on_change.append(self._group_changes)
         groups.on_read.append(self._groups_are_read)
 
@@ -163,6 +165,9 @@ class Members:
         elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
+        elif state is not None and state.without_gpus.get(pod_uid) is False:
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
@@ -196,6 +201,9 @@ class Members:
         elif state.is_bound_no_more(pod_uid):
             if last is None or not has_succeeded(last):
                 self.on_left(pod_uid, state)
+            self._tidy(state, pod_uid)
+        elif state is not None and state.without_gpus.get(pod_uid):
+            del state.without_gpus[pod_uid]
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:

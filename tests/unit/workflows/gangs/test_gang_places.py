@@ -16,6 +16,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.ledger.zones import Zones
 from gpuledger.model.errors import BindFailed, Denied, Invalid
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
 from unit.workflows.gangs.test_gangs import (
     BIND,
@@ -233,6 +234,7 @@ def of_job(pod: Json, job: str) -> Json:
 async def test_a_member_without_gpus_counts_once_it_is_created(api: ApiServer, parts: OperatorParts) -> None:
     """The launcher of a training: kube-scheduler asks nobody about it."""
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     assert parts.filter("a", "node-a").node_names == []
     launcher = member("launcher")
     launcher["spec"]["containers"][0]["resources"] = {}
@@ -270,6 +272,7 @@ async def test_members_of_an_earlier_run_that_have_done_their_work_do_not_count(
         ended["status"] = {"phase": "Succeeded"}
         come(api, parts, ended)
     come(api, parts, *(of_job(member(name), "run-2") for name in "de"))
+    await asyncio.sleep(QUIET_S)
     assert parts.filter("d", "node-a").refused == {"node-a": UNBORN}
 
 

@@ -57,6 +57,8 @@ export function gangDetails(found, records, { again, showCards }) {
       fact("Minimum", String(found.minimum)),
       fact("Run", String(found.running)),
       fact("Wait", found.waiting ? String(found.waiting) : ""),
+      fact("Without GPUs", found.withoutGPUs ? String(found.withoutGPUs) : ""),
+      fact("Places kept", found.keptPlaces ? `${found.keptPlaces}, for members that replace others` : ""),
       fact("Not created", found.notCreated ? String(found.notCreated) : ""),
       fact("With cards on hold", found.onHold ? String(found.onHold) : ""),
       fact("Stand in Bind", found.inBind ? String(found.inBind) : ""),
