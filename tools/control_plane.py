@@ -210,8 +210,8 @@ class ControlPlane:
         `pod_network`, pods have networks of their own; this thread must be in one of pod_network.own_network().
 
         With `every_controller`, kube-controller-manager runs what it runs in any cluster, as far as simulated nodes
-        allow. Without, it runs what most tests need. `feature_gates` (of API server and kube-scheduler) and
-        `runtime_config` turn on what is off by default: `NAME=true`.
+        allow. Without, it runs what most tests need. `feature_gates` and `runtime_config` turn on what
+        the API server has off by default: `NAME=true`.
         """
         self._durable, self._json_storage = durable, json_storage
         self._gates = [f"--feature-gates={','.join(feature_gates)}"] if feature_gates else []
@@ -243,10 +243,12 @@ class ControlPlane:
         every_controller: bool = False,
         feature_gates: Sequence[str] = (),
         runtime_config: Sequence[str] = (),
+        json_storage: bool = False,
     ) -> Iterator[ControlPlane]:
         """Start a control plane and stop it in the end, however that end comes about."""
         plane = cls(
             durable,
+            json_storage,
             nodes=nodes,
             pod_network=pod_network,
             every_controller=every_controller,
@@ -445,7 +447,6 @@ class ControlPlane:
                 f"--secure-port={port}",
                 f"--authentication-kubeconfig={self.kubeconfig}",
                 f"--authorization-kubeconfig={self.kubeconfig}",
-                *self._gates,
                 *flags,
             ]
 

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Installation:
 
     A second one on the same control plane needs a name, which its files and programs then carry. With `replicated`,
     that is also the host name of its kube-scheduler, and one of them is active at a time, as the Deployment's replicas.
+    `scheduler_flags` are given to it beside the Deployment's own.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Installation:
         settings: Mapping[str, object] | None = None,
         name: str = "",
         replicated: bool = False,
+        scheduler_flags: Sequence[str] = (),
     ) -> None:
         self.plane = plane
+        self._scheduler_flags = scheduler_flags
         self._host = name if replicated else None
         self.operator: ManagedProcess | None = None
         self.scheduler: ManagedProcess | None = None
@@ -117,7 +120,7 @@ class Installation:
             config,
             kubeconfig or self.kubeconfig,
             name=f"kube-scheduler{self._suffix}",
-            flags=scheduler_flags(),
+            flags=[*scheduler_flags(), *self._scheduler_flags],
             host=self._host,
         )
         return self.scheduler

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from build_control_plane import CHOSEN_KUBERNETES, KUBERNETES
+from build_control_plane import kubernetes_minor
 
 
 @dataclass(frozen=True)
@@ -14,6 +13,13 @@ class NativeGangs:
 
     feature_gates: tuple[str, ...]
     version: str
+    more_of_scheduler: tuple[str, ...] = ()
+    """Further gates that the chart sets for kube-scheduler."""
+
+    @property
+    def scheduler_gates(self) -> str:
+        """What the chart gives kube-scheduler where the setting native_gangs is on."""
+        return ",".join((*self.feature_gates, *self.more_of_scheduler))
 
     @property
     def api_version(self) -> str:
@@ -27,11 +33,13 @@ class NativeGangs:
 
 
 BY_VERSION = {
-    "1.36": NativeGangs(("GenericWorkload=true", "GangScheduling=true"), "v1alpha2"),
+    "1.36": NativeGangs(
+        ("GenericWorkload=true", "GangScheduling=true"), "v1alpha2", ("SchedulerPopFromBackoffQ=false",)
+    ),
     "1.37": NativeGangs(("GenericWorkload=true",), "v1beta1"),
 }
 
 
 def native_gangs() -> NativeGangs | None:
     """Return what the Kubernetes that is chosen needs; None if it has no such groups."""
-    return BY_VERSION.get(os.environ.get(CHOSEN_KUBERNETES, KUBERNETES))
+    return BY_VERSION.get(kubernetes_minor())

@@ -30,6 +30,8 @@ SETTINGS = {
     "hold_ttl_s": 10,
     "extender_timeout_s": 8,
     "preemption_timeout_s": 15,
+    "gang_gather_s": 3,
+    "gang_replacement_s": 5,
 }
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 

@@ -24,6 +24,7 @@ from chaos.arithmetic import (
     told_cards,
     totals,
 )
+from chaos.gang_rule import GangRule
 from chaos.history import Change
 from chaos.hostile_user import is_hostile
 
@@ -72,6 +73,7 @@ class Checker:
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
         self._waited: list[tuple[float, int]] = []  # when a pod ceased to wait, and its priority
+        self.gangs = GangRule()
         self._change: Change | None = None
         self._found: set[tuple[object, ...]] = set()  # rule, pods and cards of the findings: each is told once
 
@@ -82,6 +84,9 @@ class Checker:
             self._take_card(change)
         elif change.kind == "pod":
             self._take_pod(change)
+        early = self.gangs.take(change)
+        uids = [change.now["metadata"]["uid"]] if early and change.now else []
+        self._check(not early, "a member of a gang is bound before the others have their shares", early, uids)
 
     def _take_card(self, change: Change) -> None:
         before = {holder["podUID"]: holder for holder in holders_of(change.before or {})}

@@ -57,6 +57,9 @@ SHAPES = {
 }
 """Shape of a pod (see pods.py) -> how often, compared with the others."""
 
+GANG_SHAPES = ("small", "large", "percent", "cores", "alone", "whole")
+"""Of the members of gangs: with one card each, it can be worked out whether a whole gang has room."""
+
 GROUPS = 3
 """Of pods, in a namespace, that a budget can protect."""
 
@@ -112,6 +115,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
     severity = _dice(seed, "severity").choice((0.0, 0.01, 0.03, 0.08))
     steps = [
         *_pods(_dice(seed, "pods"), seconds, namespaces, _dice(seed, "CPUs").choice(CROWDS)),
+        *_gangs(_dice(seed, "gangs"), seconds, namespaces, _dice(seed, "CPUs").choice(CROWDS)),
         *_budgets(_dice(seed, "budgets"), seconds, namespaces),
         *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
         *_cards_change(_dice(seed, "cards change"), seconds, nodes),
@@ -202,6 +206,49 @@ def _pod(dice: Random, namespace: str, name: str, run_s: float | None) -> Planne
         end_after_s=dice.choice((0.0, 0.1, 1.0)),
         run_s=run_s,
     )
+
+
+def _gangs(dice: Random, seconds: float, namespaces: tuple[str, ...], cpus: tuple[int, ...]) -> Iterator[Step]:
+    """Yield gangs: members that come one by one, die and are replaced, and the ends of whole gangs.
+
+    Some need fewer than they have, some more: these never start.
+    """
+    for number in range(dice.choice((0, 2, 4, 8))):
+        namespace, name = dice.choices(("default", *namespaces), (6, 2, 2))[0], f"gang-{number}"
+        count = dice.choice((2, 3, 3, 4, 4, 6, 8))
+        minimum = max(1, count + dice.choices((0, -1, -2, 1), (70, 10, 10, 10))[0])
+        like = replace(
+            _pod(dice, namespace, name, run_s=dice.uniform(2, 10) if dice.random() < 0.3 else None),
+            shape=dice.choice(GANG_SHAPES),
+            group=number % GROUPS,
+            cpus=cpus[number % len(cpus)],
+            gang=name,
+            minimum=minimum,
+        )
+        yield from _life_of_gang(dice, seconds, [replace(like, name=f"{name}-{each}") for each in range(count)])
+
+
+def _life_of_gang(dice: Random, seconds: float, members: list[PlannedPod]) -> Iterator[Step]:
+    at_s = dice.uniform(0, seconds)
+    while at_s < seconds:
+        spread_s = dice.choice((0.0, 0.3, 5.0))
+        for member in members:
+            since_s = at_s + dice.uniform(0, spread_s)
+            yield Create(since_s, member)
+            if dice.random() < 0.15:
+                gone_s = since_s + dice.choice((dice.uniform(0, 0.6), dice.uniform(1, 10)))
+                yield Delete(gone_s, member.namespace, member.name, by_force=dice.random() < 0.5)
+                if dice.random() < 0.7:
+                    yield Create(gone_s + dice.choice((0.0, 0.05, 0.5)), member)
+        if dice.random() < 0.5:
+            return
+        at_s += spread_s + dice.uniform(0, 10)
+        by_force = dice.random() < 0.5
+        for member in members:
+            yield Delete(at_s, member.namespace, member.name, by_force)
+        if dice.random() < 0.5:
+            return
+        at_s += dice.choice((0.05, 1.0))
 
 
 def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from chaos.gang_rule import GANG, MINIMUM
 from chaos.steps import PlannedPod
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
 
@@ -68,6 +69,8 @@ def body_of(pod: PlannedPod) -> Json:
     if pod.run_s is not None:
         told[RUN] = str(pod.run_s)
     labels = {GROUP: str(pod.group)}
+    if pod.gang:
+        labels |= {GANG: pod.gang, MINIMUM: str(pod.minimum)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from chaos.arithmetic import (
@@ -21,6 +23,7 @@ from chaos.arithmetic import (
     totals,
 )
 from chaos.checker import Finding
+from chaos.gang_rule import GangName, gang_of
 from chaos.hostile_user import is_hostile
 from chaos.outcome import Outcome
 
@@ -176,8 +179,17 @@ def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping
     """
     room = _room(cards, nodes)
     free = {name: CPUS_OF_NODE - sum(cpus_of(pod) for pod in _living_on(pods, name)) for name in nodes}
+    short = _short_gangs(pods)
+    for name, (pending, missing) in short.items():
+        places = sum(_places(pending[0], room[node], free[node]) for node in room)
+        if len(pending) >= missing and places >= missing:
+            uids = tuple(pod["metadata"]["uid"] for pod in pending)
+            text = f"gang {name} lacks {missing} of its pods, {len(pending)} wait, and there is room for {places}"
+            yield Finding("a gang waits that has room", text, pods=uids)
     for uid, pod in pods.items():
         if is_bound(pod) or pod["metadata"].get("deletionTimestamp") or is_hostile(pod):
+            continue
+        if (gang := gang_of(pod)) and gang[0] in short:
             continue
         asks = asks_of(pod)
         if not asks and nodes:
@@ -186,6 +198,47 @@ def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping
         if fitting:
             text = f"{_name(pod)} waits, and there is room on {', '.join(fitting)}"
             yield Finding("a pod waits that has room", text, pods=(uid,), cards=tuple(fitting))
+
+
+def _short_gangs(pods: Mapping[str, Json]) -> dict[GangName, tuple[list[Json], int]]:
+    """Return the gangs that wait: members without a node, and how many more have to be bound at once."""
+    pending: dict[GangName, list[Json]] = {}
+    bound: Counter[GangName] = Counter()
+    minimum: dict[GangName, int] = {}
+    for pod in pods.values():
+        gang = gang_of(pod)
+        if gang is not None and not has_ended(pod) and not is_hostile(pod):
+            name, said = gang
+            minimum[name] = max(minimum.get(name, 0), said)
+            if is_bound(pod):
+                bound[name] += 1
+            elif not pod["metadata"].get("deletionTimestamp"):
+                pending.setdefault(name, []).append(pod)
+    return {
+        name: (found, minimum[name] - bound[name]) for name, found in pending.items() if minimum[name] > bound[name]
+    }
+
+
+def _places(pod: Json, cards: Iterable[Json], free_cpus: Decimal) -> int:
+    """Return how many pods like this one, which asks for one card, find room on a node at once."""
+    (ask,) = asks_of(pod)
+    by_cards = sum(_takes_many(card, ask) for card in cards)
+    return min(by_cards, int(free_cpus // cpus_of(pod))) if cpus_of(pod) else by_cards
+
+
+def _takes_many(card: Json, ask: Ask) -> int:
+    """Return for how many pods a card has room at once."""
+    if not _takes(card, ask):
+        return 0
+    if ask.exclusive:
+        return 1
+    capacity, used, number = card["spec"]["capacity"], totals(holders_of(card)), 0
+    while ask.fits(capacity, used, is_idle=False, is_shut=False):
+        number += 1
+        used["memoryMiB"] += ask.memory_on(capacity)
+        used["cores"] += ask.cores_on(capacity)
+        used["number"] += 1
+    return number
 
 
 def _living_on(pods: Mapping[str, Json], node_name: str) -> Iterator[Json]:

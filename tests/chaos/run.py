@@ -89,6 +89,7 @@ class _Run:
             self._rest(pairs)
             self._judge(pairs, rival)
         outcome.done = director.done
+        outcome.counts["members of gangs bound"] = self._checker.gangs.checks
         outcome.counts += director.counts + workers.hostile_user.counts
 
     def _workers(self, stack: ExitStack) -> Workers:

@@ -25,6 +25,9 @@ class PlannedPod:
     group: int = 0
     """Pods of one group have the same label, by which a budget selects them."""
     cpus: int = 0
+    gang: str = ""
+    minimum: int = 0
+    """How many pods of the gang have to be bound at once."""
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ def developer(cluster: Cluster, namespace: str) -> Iterator[Path]:
     kubectl("delete", "pod", "web", "-n", namespace, "--force", "--grace-period=0")
 
 
-def asked(cluster: Cluster, pod_name: str, token: str) -> tuple[int, Json]:
-    request = urllib.request.Request(f"{cluster.installation.explain_url}/v1/explain?pod={pod_name}")  # noqa: S310
+def asked(cluster: Cluster, pod_name: str, token: str, kind: str = "pod") -> tuple[int, Json]:
+    request = urllib.request.Request(f"{cluster.installation.explain_url}/v1/explain?{kind}={pod_name}")  # noqa: S310
     request.add_header(TOKEN_HEADER, token)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own process
@@ -70,6 +70,23 @@ def test_a_developer_asks_with_a_token_of_the_namespace_and_reads_no_other_names
     assert asked(cluster, f"{namespace}/web", token())[0] == 401, "a token for the API server is none for this"
     others = cluster.plane.kubectl("create", "token", "default", "-n", "default", f"--audience={AUDIENCE}").strip()
     assert asked(cluster, f"{namespace}/web", others)[0] == 403
+
+
+def test_a_developer_sees_gangs_of_the_own_namespace(cluster: Cluster, namespace: str, developer: Path) -> None:
+    words = ("create", "token", "default", "-n", namespace, f"--audience={AUDIENCE}")
+    token = cluster.plane.kubectl(*words, kubeconfig=developer).strip()
+    for number in range(2):
+        member = pod(f"train-{number}", {COUNT: 1, MEMORY: 6_000})
+        member["metadata"]["namespace"] = namespace
+        member["metadata"]["labels"] = {"gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": "2"}
+        cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", member)
+    gang = f"{namespace}/train"
+    cluster.wait(lambda: asked(cluster, gang, token, "gang")[1].get("state") == "waiting", "the gang waits")
+    _, found = asked(cluster, gang, token, "gang")
+    assert (found["fits"], found["minimum"]) == (1, 2)
+    assert "secret" not in json.dumps(found)
+    assert asked(cluster, "default/train", token, "gang")[0] == 403
+    cluster.plane.kubectl("delete", "pod", "train-0", "train-1", "-n", namespace, "--force", "--grace-period=0")
 
 
 def test_without_the_role_explain_says_what_the_pod_says_and_what_is_missing(

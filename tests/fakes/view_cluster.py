@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from gpuledger.agent.fake_nodes import MODELS_MIB
@@ -14,8 +15,10 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import NotFound
+from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import StoredCard
+from gpuledger.reports.gang import GangReport, Lacking, MemberState
 
 Json = dict[str, Any]
 
@@ -72,6 +75,11 @@ class ViewCluster:
         version = entry.resource_version + 1 if entry else 1
         self.ledger.load(StoredCard(card, version, holders, phase, reason))
         self.source.note(card.node_name)
+
+    def holders(self, card: Card) -> Sequence[Holder]:
+        """Return who holds a card."""
+        entry = self.ledger.entry(card.uuid)
+        return list(entry.holders.values()) if entry else []
 
     def remove(self, card: Card) -> None:
         """Let the API server lose a card that nobody holds."""
@@ -307,3 +315,67 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
         ],
         "holds": [],
     }
+
+
+def with_gangs(cluster: ViewCluster) -> ViewCluster:
+    """Return a cluster in which one gang runs, and another waits: five of nine members would find cards."""
+    running: list[MemberState] = []
+    cards = [entry.card for entry in cluster.ledger.entries()]
+    for card in [card for card in cards if not cluster.holders(card)][:4]:
+        holder = cluster.holder(card, 40960, 100, namespace="speech", name=f"asr-{len(running)}", exclusive=True)
+        cluster.put(card, holder)
+        cluster.gangs[holder.pod.uid] = "asr"
+        running.append(MemberState(holder.pod, "running", card.node_name))
+    text = "fewer than 9 members of the pod's gang find cards at once"
+    waiting = [Pod(f"uid-pretrain-{number}", "vision", f"pretrain-{number}") for number in range(9)]
+    for pod in waiting:
+        cluster.wait("vision", pod.name, "1 whole card", [("gang", text, 3)], 420, "pretrain")
+    where = ["gpu-node-2"] * 2 + ["gpu-node-3"] * 3
+    cluster.gang_reports["speech/asr"] = GangReport(
+        name=GangName("speech", "asr"),
+        source="label gpuledger.dev/gang",
+        stage=GangStage.RUNNING,
+        summary="gang asr: 4 members run of the 4 that have to start together",
+        minimum=4,
+        missing=0,
+        running=4,
+        waiting=0,
+        priority=0,
+        since=None,
+        members=running,
+    ).json()
+    cluster.gang_reports["vision/pretrain"] = {
+        **GangReport(
+            name=GangName("vision", "pretrain"),
+            source="label gpuledger.dev/gang",
+            stage=GangStage.WAITING,
+            summary="gang pretrain: 5 of 9 members find cards at once (gpu-node-3 3, gpu-node-2 2). "
+            "Missing: 4 cards, for 4 members that ask for 1 whole card",
+            minimum=9,
+            missing=9,
+            running=0,
+            waiting=9,
+            priority=100,
+            since=moment(420),
+            on_hold=0,
+            standing=0,
+            fits=5,
+            turn=GangName("speech", "asr"),
+            turn_left_s=12.0,
+            nodes={"gpu-node-3": 3, "gpu-node-2": 2},
+            lacking=[Lacking("1 whole card", 4, 4)],
+            members=[
+                MemberState(pod, "fits" if node else "no-cards", node)
+                for pod, node in zip_longest(waiting, where, fillvalue="")
+                if isinstance(pod, Pod)
+            ],
+            example="pretrain-5",
+        ).json(),
+        "nodes": explanation(cards)["nodes"],
+    }
+    cluster.records += [
+        record(420, "refused", "vision", "pretrain-0", None, text, "pretrain"),
+        record(33, "gang-planned", "speech", "", None, "cards for 4 of 4 members are kept", "asr"),
+        record(30, "gang-bound", "speech", "", None, "4 members are bound, 3.1 s after the last was seen", "asr"),
+    ]
+    return cluster

@@ -73,9 +73,11 @@ class FaultyCluster(Cluster):
 
 
 @contextmanager
-def faulty_cluster(settings: Mapping[str, object], durable: bool = False) -> Iterator[FaultyCluster]:
-    """Run a control plane with gpuledger on it, everything through proxies. `durable`: see ControlPlane."""
-    with ControlPlane.run(durable) as plane, ExitStack() as stack:
+def faulty_cluster(
+    settings: Mapping[str, object], durable: bool = False, json_storage: bool = False
+) -> Iterator[FaultyCluster]:
+    """Run a control plane with gpuledger on it, everything through proxies. For the storage, see ControlPlane."""
+    with ControlPlane.run(durable, json_storage=json_storage) as plane, ExitStack() as stack:
         installation = Installation(plane, {**NO_KUBELET, **settings})
         installation.install()
         api = stack.enter_context(Proxy.before_api_server(installation.kubeconfig))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PERCENT, container
+from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 
 Json = dict[str, Any]
@@ -92,6 +93,16 @@ def some_cards(count: int) -> list[Json]:
     ]
 
 
+def a_gang(
+    name: str, count: int, minimum: object, limits: Callable[[int], Json] = lambda n: SHARE, **spec: object
+) -> list[Json]:
+    """Return pods of one gang; the n-th asks for `limits(n)`."""
+    pods = [a_pod(f"{name}-{n}", container(limits(n)), **spec) for n in range(count)]
+    for pod in pods:
+        pod["metadata"]["labels"] = {GANG_LABEL: name, MINIMUM_LABEL: str(minimum)}
+    return pods
+
+
 def affinity(terms: int) -> Json:
     expressions = [{"key": f"k{n}", "operator": "NotIn", "values": ["v"] * 10} for n in range(terms)]
     return {
@@ -103,6 +114,14 @@ def affinity(terms: int) -> Json:
 
 LINKED = [f"GPU-hostile-{n}" for n in range(64)]
 PLAIN_TEXT, ANGLE_TEXT = "x" * 1_300_000, "<" * 720_000
+
+
+def with_number(pods: list[Json], number: int) -> list[Json]:
+    """Return the only pod of a gang under another name."""
+    (pod,) = pods
+    pod["metadata"]["name"] = f"{pod['metadata']['name']}-{number}"
+    return [pod]
+
 
 CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     # Long ones.
@@ -176,6 +195,27 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     "a Job of 20 pods of eight containers": lambda: [a_job("deep", 20, *asking(8, 9_000))],
     "a Job whose pods are over at once": lambda: [a_job("brief", 10, activeDeadlineSeconds=1)],
     "a Job of long pods": lambda: [a_job("long", 10, container(SHARE, args=["<" * 100_000]))],
+    # Gangs.
+    "a hundred gangs whose second member never comes": lambda: [
+        pod for n in range(100) for pod in a_gang(f"lonely-{n}", 1, 2)
+    ],
+    "a gang that needs more members than it has": lambda: a_gang("wants", 50, 256),
+    "a gang that says another number in each pod": lambda: [
+        pod for n in range(40) for pod in with_number(a_gang("numbers", 1, n + 1), n)
+    ],
+    "a gang of 300": lambda: a_gang("crowd", 300, 256),
+    "a gang of 256, each with another amount, for which there is no room": lambda: a_gang(
+        "amounts", 256, 256, lambda n: {COUNT: 1, MEMORY: 13_000 + n}
+    ),
+    "a gang of which kube-scheduler never asks for one member": lambda: [
+        *a_gang("all-but-one", 7, 8),
+        *with_number(a_gang("all-but-one", 1, 8, nodeSelector={"kubernetes.io/hostname": "none"}), 7),
+    ],
+    "gangs with numbers that are none": lambda: [
+        pod
+        for n, said in enumerate(("0", "257", "9" * 63, "1e2", "0x10", "1.5", "007", "many"))
+        for pod in a_gang(f"odd-{n}", 2, said)
+    ],
     # Elsewhere.
     "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
     "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],

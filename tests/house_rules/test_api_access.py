@@ -42,6 +42,7 @@ WITH_PATHS = {  # all of them commands
     "command_line/completion.py",
     "command_line/operator_view.py",
     "command_line/own_namespace.py",
+    "command_line/top/gangs.py",
     "command_line/top/other_nodes.py",
     "doctor/reading.py",
 }

@@ -21,6 +21,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.controller import scheduler_health
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
+from native_gangs import BY_VERSION
 
 AGENT, OPERATOR = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger")
 FAIL_OVER_S, TAKE_OVER_S = 20.0, 3.0
@@ -40,6 +41,10 @@ def containers(workload: Json) -> dict[str, Json]:
 def settings(objects: dict[tuple[str, str], Json]) -> Settings:
     """Return the settings as the program reads them."""
     return Settings().changed(yaml.safe_load(objects["ConfigMap", "gpuledger-settings"]["data"]["settings.yaml"]))
+
+
+def scheduler_command(objects: dict[tuple[str, str], Json]) -> list[str]:
+    return list(containers(objects[OPERATOR])["kube-scheduler"]["command"])
 
 
 def scheduler_image(objects: dict[tuple[str, str], Json]) -> str:
@@ -128,6 +133,20 @@ def test_the_table_has_the_versions_of_kubernetes_that_the_tests_run() -> None:
 )
 def test_the_scheduler_is_of_the_clusters_version(helm: Helm, cluster: str, tag: str) -> None:
     assert scheduler_image(helm.objects(kubernetes=cluster)) == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+@pytest.mark.parametrize("minor", BY_VERSION)
+def test_only_a_setting_has_the_scheduler_try_groups_as_a_whole(helm: Helm, minor: str) -> None:
+    """The gates have changed in each version, and a gate that is not known keeps kube-scheduler from starting."""
+    version = f"v{minor}.0"
+    without = scheduler_command(helm.objects(kubernetes=version))
+    gates = f"--feature-gates={BY_VERSION[minor].scheduler_gates}"
+    assert scheduler_command(helm.objects(kubernetes=version, settings={"native_gangs": True})) == [*without, gates]
+    assert not any(word.startswith("--feature-gates") for word in without)
+
+
+def test_a_scheduler_without_such_groups_is_refused(helm: Helm) -> None:
+    assert "1.36 or newer" in helm.refusal(kubernetes="v1.34.4", settings={"native_gangs": True})
 
 
 def test_the_table_and_the_tag_can_be_overridden(helm: Helm) -> None:

@@ -135,7 +135,8 @@ class Touch:
 
     def do(self, world: "World") -> None:
         pod = world.api.pods[f"default/{self.name}"]
-        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "labels": {"touched": str(world.api.version)}}})
+        labels = {**(pod["metadata"].get("labels") or {}), "touched": str(world.api.version)}
+        world.api.put_pod({**pod, "metadata": {**pod["metadata"], "labels": labels}})
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from fakes.virtual_time import EPOCH
 from simulation.api_server import Change, Json, Kind
+from simulation.gang_checks import GangChecks
 from simulation.kube_scheduler import FLUSH_S
-from simulation.operator_process import SETTINGS, OperatorProcess
+from simulation.operator_process import OperatorProcess
 from simulation.readings import (
     amount_asked,
     amounts_of,
@@ -22,7 +23,7 @@ from simulation.readings import (
     holders_of,
     lives_bound,
 )
-from simulation.scenario import CARD_MIB, Wish
+from simulation.scenario import CARD_MIB, SETTINGS, Wish
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -45,6 +46,9 @@ UNASKED_S = PROMPT_S + 2 * FLUSH_S
 """The same where kube-scheduler preempts, and what it has asked for, or was told, is lost: that is given up after its
 next question, and the one after that leads on."""
 
+GANG_S = 4 * PROMPT_S
+"""The same where there are gangs: what is kept for one may have to end, and another one may have a turn alone."""
+
 MANY_EVICTIONS = 4
 """So many are enough for any pod."""
 
@@ -64,6 +68,7 @@ class Checker:
         self._kept_s: dict[tuple[str, str], float] = {}  # card, UID of a pod for which room is kept on it -> since when
         self._begun_twice: set[str] = set()  # UIDs of pods to which more was promised than they ask for
         self._disturbed: set[str] = set()  # nodes whose agent was away
+        self.gangs = GangChecks(world)
         world.api.listeners.append(self._take)
 
     def _take(self, change: Change) -> None:
@@ -276,14 +281,18 @@ class Checker:
         waiting = {uid for uid in with_room if not self._is_put_off(uid)}
         self._since_s = {uid: self._since_s.get(uid, now_s) for uid in sorted(waiting)}
         limit_s = UNWOKEN_S if self._world.wake_refused else PROMPT_S
+        limit_s = max(limit_s, GANG_S) if any(wish.gang for wish in self._world.wishes.values()) else limit_s
         limit_s = UNASKED_S if self._world.scenario.preemption == "native" else limit_s
         for uid, since_s in self._since_s.items():
             if now_s > since_s + limit_s:
                 raise Violation(f"pod {uid} has waited for {now_s - since_s:.0f} s, and there is room for it")
 
     def _waiting_with_room(self) -> list[str]:
-        waiting = [pod["metadata"]["uid"] for pod in self._waiting()]
-        return [uid for uid in waiting if self._fits(self._world.wishes[uid])]
+        alone = [uid for uid in self._uids_waiting() if not self.gangs.waits_with_others(uid)]
+        return [uid for uid in alone if self._fits(self._world.wishes[uid])] + self.gangs.waiting_with_room()
+
+    def _uids_waiting(self) -> list[str]:
+        return [pod["metadata"]["uid"] for pod in self._waiting()]
 
     def _waiting(self) -> list[Json]:
         return [pod for pod in self._world.api.pods.values() if not pod["spec"].get("nodeName")]
@@ -340,7 +349,8 @@ class Checker:
             elif lives_bound(pod) and self._lacks(pod):
                 found.append(f"pod {uid} is bound, and does not hold what its annotation names")
         found += [f"pod {uid} waits, and others could make room for it" for uid in self._waiting_for_lesser_ones()]
-        return found + [f"pod {uid} waits, and there is room for it" for uid in self._waiting_with_room()]
+        found += [f"pod {uid} waits, and there is room for it" for uid in self._waiting_with_room()]
+        return found + self.gangs.halves()
 
     def _lacks(self, pod: Json) -> bool:
         """Tell whether a bound pod does not hold what it was told of, for no reason that there could be."""
@@ -351,7 +361,8 @@ class Checker:
         allowed = self._world.api.evictions_allowed()
         if allowed is not None and allowed < MANY_EVICTIONS:
             return []
-        wishes = {pod["metadata"]["uid"]: self._world.wishes[pod["metadata"]["uid"]] for pod in self._waiting()}
+        alone = [uid for uid in self._uids_waiting() if not self.gangs.waits_with_others(uid)]
+        wishes = {uid: self._world.wishes[uid] for uid in alone}
         return [uid for uid, wish in wishes.items() if self._fits(wish, stay_from=wish.priority)]
 
     def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:

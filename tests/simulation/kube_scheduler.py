@@ -10,7 +10,6 @@ from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
-from simulation.operator_process import SETTINGS
 from simulation.scheduler_preempts import PreemptQuestion
 from simulation.scheduling import Attempt, Step
 from simulation.watches import Watch
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from simulation.slot import Slot
     from simulation.world import World
 
-HTTP_TIMEOUT_S = SETTINGS.extender_timeout_s
 FLUSH_S = 300.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 10.0)
 
@@ -146,7 +144,7 @@ class KubeScheduler:
         except GpuledgerError as error:
             self.failed(attempt, "SchedulerError", str(error))
             return
-        self.world.environment.call_later(HTTP_TIMEOUT_S, self._timed_out, attempt)
+        self.world.environment.call_later(self.world.scenario.settings.extender_timeout_s, self._timed_out, attempt)
 
     def _waits_for(self, attempt: Attempt) -> bool:
         return self.active and self.attempts.get(attempt.uid) is attempt and not attempt.backing_off

@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fakes.virtual_time import LoopClock
-from gpuledger.configuration.settings import Settings
 from gpuledger.controller import startup
 from gpuledger.controller.lists_read import CARDS, NODES
 from gpuledger.controller.wiring import Operator, build_operator
@@ -23,12 +21,6 @@ from simulation.watches import KopfWatch, Watch
 
 if TYPE_CHECKING:
     from simulation.world import World
-
-SETTINGS = Settings(
-    start_timeout_s=0, preemption="own", preemption_timeout_s=10.0, bind_timeout_s=1.5, extender_timeout_s=5
-)
-"""The simulated kubelet starts pods as late as it likes, and that is not what is simulated. Bind has little time: so it
-often ends before the API server has answered."""
 
 NEVER_ENDING = ("resync_every", "wait_passive")
 """Coroutines that the parts of an operator run beside themselves."""
@@ -56,9 +48,8 @@ class OperatorProcess:
         """How often etcd had been restored when it was started."""
         self._world = world
         self._ended = ended
-        settings = replace(SETTINGS, preemption=world.scenario.preemption)
         client = cast(KubeClient, Client(world, self))
-        self.operator: Operator = self.loop.call(build_operator, client, settings, self.clock, host)
+        self.operator: Operator = self.loop.call(build_operator, client, world.scenario.settings, self.clock, host)
         self.loop.call(self._start, host)
 
     def _start(self, host: str | None) -> None:
@@ -108,7 +99,7 @@ class OperatorProcess:
 
     def is_put_off(self, uid: str) -> bool:
         """Tell whether a pod has to wait because it could not be bound several times."""
-        return self.operator.workflows.placer._failures.put_off_s(uid) > 0
+        return self.loop.call(self.operator.workflows.placer._failures.put_off_s, uid) > 0
 
     def is_binding(self, uid: str) -> bool:
         """Tell whether a pod is being bound."""

@@ -54,6 +54,15 @@ def amounts_of(holder: Json) -> tuple[Any, ...]:
     return holder["memoryMiB"], holder["cores"], holder["number"], holder["exclusive"], holder["containers"]
 
 
+def free_mib(card: Json) -> int:
+    """Return the memory that nobody holds of a card, none of one that somebody has for himself."""
+    holders = holders_of(card)
+    if any(holder["exclusive"] for holder in holders):
+        return 0
+    used_mib: int = sum(holder["memoryMiB"] for holder in holders)
+    return int(card["spec"]["capacity"]["memoryMiB"]) - used_mib
+
+
 def has_room(card: Json, wish: Wish, stay_from: int | None) -> bool:
     """Tell whether a pod fits on a card beside its holders, or beside those that have at least this priority."""
     holders = [holder for holder in holders_of(card) if stay_from is None or holder["priority"] >= stay_from]

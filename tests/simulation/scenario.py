@@ -1,12 +1,14 @@
 """What a simulated world begins with, and what may happen in it beside faults."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from builders import a_card
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.model.card import Card
 from simulation.api_server import Json
 
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 CARD_MIB = 16_000
+
+SETTINGS = Settings(
+    start_timeout_s=0, preemption="own", preemption_timeout_s=10.0, bind_timeout_s=1.5, extender_timeout_s=5
+)
+"""The simulated kubelet starts pods as late as it likes, and that is not what is simulated. Bind has little time: so it
+often ends before the API server has answered."""
+
+TIME_TO_GATHER = {"bind_timeout_s": 45.0, "extender_timeout_s": 60}
+"""Where pods wait for each other in Bind, which takes longer than kube-scheduler's longest back-off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,9 @@ class Wish:
     memory_mib: int = 0
     cards: int = 1
     priority: int = 0
+    gang: str = ""
+    """The gang that it is of, of which `minimum` start together."""
+    minimum: int = 0
 
     def pod(self, uid: str, order: int) -> Json:
         """Return the pod's object, created as the n-th."""
@@ -31,6 +45,8 @@ class Wish:
         pod = a_pod_object(self.name, limits, uid=uid)
         pod["metadata"]["creationTimestamp"] = f"2030-01-01T{order // 3600:02}:{order // 60 % 60:02}:{order % 60:02}Z"
         pod["spec"]["priority"] = self.priority
+        if self.gang:
+            pod["metadata"]["labels"] = {GANG_LABEL: self.gang, MINIMUM_LABEL: str(self.minimum)}
         return pod
 
 
@@ -42,6 +58,15 @@ class Act(Protocol):
 
     def do(self, world: "World") -> None:
         """Do it."""
+
+
+@runtime_checkable
+class Creates(Protocol):
+    """An act that creates a pod."""
+
+    @property
+    def wish(self) -> Wish:
+        """What the pod asks for."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +95,13 @@ class Scenario:
     """By how many changes the API server is behind that answers a watch which begins anew, without a version."""
     preemption: str = "own"
     """Who preempts: `own`, the operator; or `native`, kube-scheduler, which asks it."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What all operators are told."""
+        wishes = (*self.wishes, *(act.wish for act in (*self.acts, *self.then) if isinstance(act, Creates)))
+        gather: dict[str, Any] = TIME_TO_GATHER if any(wish.gang for wish in wishes) else {}
+        return replace(SETTINGS, preemption=self.preemption, **gather)
 
     def skew_s(self, slot: int) -> float:
         """Return by how much the wall clock of a replica's machine is ahead."""

@@ -231,10 +231,72 @@ LAGS = (
     ),
 )
 
+
+def a_gang(names: str, gang: str = "g", minimum: int = 0, cards: int = 1, memory_mib: int = 0) -> tuple[Wish, ...]:
+    """Return the members of a gang, all of which it needs if no minimum is given."""
+    return tuple(Wish(name, memory_mib, cards, gang=gang, minimum=minimum or len(names)) for name in names)
+
+
+GANGS = (
+    Scenario("a gang", TWO_CARDS, a_gang("ab"), (Crash(), Delete("a"), Touch("b"))),
+    Scenario("a gang and a pod", TWO_CARDS, (*a_gang("ab"), Wish("c")), (Delete("c"), Finish("c"), Crash())),
+    Scenario(
+        "two gangs that take turns", TWO_CARDS, (*a_gang("ab"), *a_gang("cd", "h")), (Delete("a"), Finish("b"), Crash())
+    ),
+    Scenario(
+        "a gang that is larger than it has to be",
+        {"node-a": 2, "node-b": 1},
+        a_gang("abc", minimum=2),
+        (Crash(), ForceDelete("a")),
+    ),
+    Scenario(
+        "a gang whose last member comes late",
+        TWO_NODES,
+        a_gang("a", minimum=2),
+        (Create(Wish("b", gang="g", minimum=2)), Create(Wish("c", HALF_MIB)), Crash(), Delete("a")),
+    ),
+    Scenario(
+        "a member of a gang is replaced",
+        {"node-a": 3},
+        a_gang("abc"),
+        (ForceDelete("a"), Create(Wish("d", gang="g", minimum=3)), Create(Wish("e", HALF_MIB)), Crash()),
+    ),
+    Scenario(
+        "a card of a gang fails", {"node-a": 2, "node-b": 1}, a_gang("ab"), (CardFails(A0), CardRecovers(A0), Crash())
+    ),
+    Scenario(
+        "a gang on shared cards",
+        TWO_NODES,
+        a_gang("abc", memory_mib=HALF_MIB),
+        (Delete("b"), AgentAway("node-a"), Crash()),
+    ),
+    Scenario(
+        "a gang whose pods have several cards",
+        {"node-a": 2, "node-b": 2},
+        a_gang("ab", cards=2),
+        (Crash(), Delete("a")),
+    ),
+    Scenario("a gang and two operators", TWO_CARDS, (*a_gang("ab"), Wish("c")), (Crash(1), Delete("c")), replicas=2),
+    Scenario(
+        "a gang, and the Lease moves",
+        TWO_CARDS,
+        (*a_gang("ab"), Wish("c")),
+        (LeaseMoves(2), LeaseMoves(1), Crash(1), Delete("c")),
+        replicas=2,
+        follows_lease=True,
+    ),
+    Scenario(
+        "etcd is restored under a gang",
+        TWO_CARDS,
+        a_gang("ab"),
+        (EtcdRestored(2), EtcdRestored(6, jumps=True), Crash()),
+    ),
+)
+
 FAULTS = CARDS + RESTORES + CLOCKS + BUDGETS + LAGS
 """Those in which more can go wrong than requests, watches and operators."""
 
-BY_NAME = {scenario.name: scenario for scenario in SMALL + FAULTS}
+BY_NAME = {scenario.name: scenario for scenario in SMALL + FAULTS + GANGS}
 
 RANDOM = "random"
 

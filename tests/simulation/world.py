@@ -204,6 +204,7 @@ class World:
         is_heard = process.binds.get(uid)
         if is_heard is None or not is_heard():
             self._lie = self._lie or f"{process.name} sends a Binding of {uid}, for which nobody waits"
+        self._lie = self._lie or self.checker.gangs.sent_too_early(uid)
         faults = process.view.faults_in(binding["target"]["name"], devices(binding))
         if faults and process.restores == self.api.starts:  # else what it knows is of two times
             self._lie = (

@@ -102,6 +102,7 @@ def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiEr
         stage=stage,
         summary=str((said or {}).get("message") or counted) if stage is not GangStage.RUNNING else counted,
         minimum=minimum,
+        missing=max(minimum - len(running), 0),
         running=len(running),
         waiting=len(waiting),
         since=min(map(created_at, waiting), default=None),

@@ -140,6 +140,9 @@ class Settings:
     gang_zones: tuple[str, ...] = option(
         (), "Labels of nodes that are close to each other, the narrowest first; a gang goes to as few zones as it can."
     )
+    native_gangs: bool = option(
+        False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
+    )
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )

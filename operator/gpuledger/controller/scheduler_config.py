@@ -32,6 +32,7 @@ def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
         settings.extender_timeout_s,
         leader_elect,
         settings.nodes_offered,
+        settings.native_gangs,
     )
     return yaml.safe_dump(configuration, sort_keys=False)
 

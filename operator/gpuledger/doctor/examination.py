@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
 from gpuledger.doctor.checks.clocks import check_clock_here, check_clocks_of_nodes
+from gpuledger.doctor.checks.gangs import check_group_gates, check_groups
 from gpuledger.doctor.checks.nodes import (
     check_cdi,
     check_inventory,
@@ -50,6 +51,8 @@ CHECKS: dict[str, Check] = {
     "lease": check_lease,
     "scheduler-errors": check_scheduler_errors,
     "scheduler-config": check_scheduler_config,
+    "group-gates": check_group_gates,
+    "groups": check_groups,
     "inventory": check_inventory,
     "registers": check_registers,
     "names-of-nodes": check_names_of_nodes,

@@ -58,6 +58,7 @@ class Release:
     topology: bool = False
     """Whether nodes or cards are chosen by how cards are connected."""
     with_cdi: bool = True
+    native_gangs: bool = False
     webhook_port: int = 0
 
 

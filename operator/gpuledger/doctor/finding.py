@@ -161,6 +161,21 @@ class FindingKind(StrEnum):
         "Another scheduler runs and serves a name that `extra_scheduler_names` makes ours.",
         "Stop the other scheduler, or remove its name from extra_scheduler_names: docs/moving-over.md",
     )
+    GROUP_GATES = (
+        "group-gates",
+        W,
+        "kube-scheduler tries Kubernetes' own groups as a whole, or should: its feature gates and `native_gangs` "
+        "do not go together.",
+        "Take the gates from the Deployment's kube-scheduler, and native_gangs from the settings; or set both as in "
+        "docs/gangs.md",
+    )
+    GROUP_DIVIDED = (
+        "group-divided",
+        W,
+        "Pods of one gang name different schedulers, so that not all of them count; or have different priorities, with "
+        "which Kubernetes' own groups are not tried.",
+        "Set the same schedulerName, and priorityClassName, on all pods of the gang.",
+    )
     OPERATOR_ABSENT = (
         "operator-absent",
         E,

@@ -33,9 +33,11 @@ def release_for(settings: Settings) -> Release:
             settings.extender_timeout_s,
             leader_elect=True,
             nodes_offered=settings.nodes_offered,
+            native_gangs=settings.native_gangs,
         ),
         preemption=settings.preemption,
         topology="topology" in settings.policies,
         with_cdi=settings.delivery == "cdi",
+        native_gangs=settings.native_gangs,
         webhook_port=settings.webhook_port,
     )

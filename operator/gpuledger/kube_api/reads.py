@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.model.errors import NotFound
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
@@ -90,6 +91,16 @@ class KubeReads:
         """Yield the pods of all schedulers that have a node and have not ended, page by page."""
         selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._client.pages(PODS, {"fieldSelector": selector})
+
+    async def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
+        for version in versions:
+            try:
+                async for page in self._client.pages(pod_groups_of(api_group, version)):
+                    yield page
+            except NotFound:
+                continue
+            return
 
     async def deployment(self, namespace: str, name: str) -> Json:
         """Return a Deployment."""

@@ -77,6 +77,8 @@ class GatherEnd(StrEnum):
 
     LATE = "late"
     """The others did not come in time: kube-scheduler has not found CPU, memory or volumes for them."""
+    INCOMPLETE = "incomplete"
+    """Members were asked for while others were being created, and too few were."""
     NO_CARDS = "no-cards"
     """Others' places in the plan were not offered, and no other cards were found."""
     GONE = "gone"

@@ -14,7 +14,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape, counted_cards
-from gpuledger.model.share import Placement, Share, shares_of
+from gpuledger.model.share import Holder, Placement, Pod, Share, shares_of
 from gpuledger.placement.choose import STEPS_OF_A_LOOK
 from gpuledger.placement.decide import hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
@@ -29,7 +29,7 @@ STEPS = 16 * WORK_LIMIT
 class Asking:
     """A pod that has nothing yet."""
 
-    uid: str
+    pod: Pod
     request: PodRequest
     node_names: Collection[str] | None
     """The nodes that it may go to; None stands for any."""
@@ -38,13 +38,16 @@ class Asking:
 class Trial:
     """Places pods one after the other, each beside those before it, on the first node that takes it."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, but: Collection[str] = ()) -> None:
+        """Take the UIDs under which something is on hold that counts as free for these pods."""
         self._ledger = ledger
+        self._but = but
         self._nodes: dict[str, NodeRoom] = {}  # node name -> what is left of it, for the nodes that were looked at
         self._order: list[str] = [*ledger.node_names(), *ledger.counting_nodes()]
         # (shape, identity of the nodes allowed) -> how many nodes, in their order, have refused such pods
         self._refused: dict[tuple[Shape, int], int] = {}
         self._work = Work(STEPS)
+        self._taken: list[Pod] = []  # those that were placed
         self.placed: dict[str, Placement] = {}
         """Pod UID -> where it fits."""
         self.left: list[Asking] = []
@@ -68,20 +71,24 @@ class Trial:
         """Return what is left of a node beside those that were placed."""
         room = self._nodes.get(node_name)
         if room is None:
-            room = self._nodes[node_name] = self._ledger.room_without_spares(node_name)
+            ledger, but = self._ledger, self._but
+            found = ledger.room_without(node_name, but) if but else ledger.room_without_spares(node_name)
+            room = self._nodes[node_name] = found
         return room
 
     def entries(self, node_name: str) -> list[CardEntry]:
         """Return the lines of a node's cards, with the shares of those that were placed."""
         entries = self._ledger.entries_of_node(node_name)
-        here = {uid: placement for uid, placement in self.placed.items() if placement.node_name == node_name}
-        if not here:
+        here = [pod for pod in self._taken if self.placed[pod.uid].node_name == node_name]
+        if not here and not self._but:
             return list(entries)
         copies = {entry.card.uuid: entry.as_it_is() for entry in entries}
-        for uid, placement in here.items():
-            for share in placement.shares:
+        for entry in copies.values():
+            entry.holds = {uid: share for uid, share in entry.holds.items() if uid not in self._but}
+        for pod in here:
+            for share in self.placed[pod.uid].shares:
                 if share.uuid in copies:
-                    copies[share.uuid].holds[uid] = share
+                    copies[share.uuid].holders[pod.uid] = Holder(pod, share)
         return list(copies.values())
 
     def _try(self, pod: Asking) -> Iterator[None]:
@@ -101,7 +108,8 @@ class Trial:
         self.left.append(pod)
 
     def _take(self, pod: Asking, placement: Placement) -> None:
-        self.placed[pod.uid] = placement
+        self.placed[pod.pod.uid] = placement
+        self._taken.append(pod.pod)
         node, taken = self.room(placement.node_name), {share.uuid: share for share in placement.shares}
         rooms = tuple(_beside(taken[room.card.uuid], room) if room.card.uuid in taken else room for room in node.rooms)
         counted = None if node.counted is None else node.counted - counted_cards(pod.request.shape)

@@ -48,9 +48,17 @@ class GangReport:
     running: int
     waiting: int
     """How many of those that were created wait."""
+    missing: int
+    """How many more have to be bound that ask for GPUs."""
     priority: int
     since: str | None
     """When the oldest of those that wait was created."""
+    without_gpus: int = 0
+    """How many members ask for no GPUs: they count once they are created."""
+    kept_places: int = 0
+    """How many places of members that are gone are kept for those that replace them."""
+    pause_s: float = 0.0
+    """For how many seconds it is not tried, as a member could not be bound."""
     on_hold: int | None = None
     """For how many of these cards are kept; None where the operator was not asked."""
     standing: int | None = None
@@ -74,7 +82,7 @@ class GangReport:
     @property
     def not_created(self) -> int:
         """Return how many of those that it needs have not been created."""
-        return max(self.minimum - self.running - self.waiting, 0)
+        return max(self.missing - self.waiting, 0)
 
     def json(self) -> Json:
         """Return it as it goes over the wire."""
@@ -88,6 +96,9 @@ class GangReport:
             "running": self.running,
             "waiting": self.waiting,
             "notCreated": self.not_created,
+            "withoutGPUs": self.without_gpus,
+            "keptPlaces": self.kept_places,
+            "pausesForSeconds": round(self.pause_s),
             "onHold": self.on_hold,
             "inBind": self.standing,
             "fits": self.fits,
@@ -112,8 +123,10 @@ def gang_summary(
     name: str,
     stage: GangStage,
     minimum: int,
+    missing: int,
     running: int,
     there: int,
+    pause_s: float,
     standing: int,
     fits: int,
     nodes: Mapping[str, int],
@@ -124,7 +137,9 @@ def gang_summary(
     """Return how far a gang has come in a sentence or two, without the names of other gangs."""
     if problem:
         return f"gang {name}: {problem}"
-    missing, begun = minimum - running, f"; {running} run" if running else ""
+    begun = f"; {running} run" if running else ""
+    if not minimum:
+        return f"gang {name}: its PodGroup asks for no members at once, so its pods are placed one by one"
     if stage is GangStage.RUNNING:
         more = f", and {there} more {'waits' if there == 1 else 'wait'}, each for itself" if there else ""
         return f"gang {name}: {running} members run of the {minimum} that have to start together{more}"
@@ -140,6 +155,8 @@ def gang_summary(
         found = f"; {_found(fits, there, nodes, cut_short)}, and none are kept meanwhile" if there else ""
         return f"gang {name}: {few} not been created of {minimum} members{begun}{found}"
     text = f"gang {name}: {_found(fits, missing, nodes, cut_short)}{begun}"
+    if pause_s:
+        return f"{text}; a member could not be bound, so it is tried again in {pause_s:.0f} s"
     if not lacking:
         return f"{text}: kube-scheduler retries them in its turn"
     cards, kinds = sum(each.cards for each in lacking), " and ".join(_each(each) for each in lacking[:2])

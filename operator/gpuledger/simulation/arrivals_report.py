@@ -35,8 +35,16 @@ def summary(runs: Sequence[ArrivalRun], loads: Sequence[float], history: History
         "unplaced_pods": fmean(sum(run.unplaced.values()) for run in runs),
         "unplaced_by_reason": {why: count for why, count in unplaced.items() if count},
         "unplaced_gpu_milli": fmean(run.unplaced_milli for run in runs),
+        **_gangs(runs),
         "curve": list(_curve(runs)),
     }
+
+
+def _gangs(runs: Sequence[ArrivalRun]) -> Json:
+    """Return how many gangs came and were placed, a mean; nothing if the trace has none."""
+    if not any(run.gangs for run in runs):
+        return {}
+    return {"gangs": fmean(run.gangs for run in runs), "whole_gangs": fmean(run.whole_gangs for run in runs)}
 
 
 def csv_rows(runs_of: Mapping[str, Sequence[ArrivalRun]]) -> Iterator[tuple[str, ...]]:
@@ -51,7 +59,9 @@ def csv_rows(runs_of: Mapping[str, Sequence[ArrivalRun]]) -> Iterator[tuple[str,
 def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
     """Return a table with one row per policy, the best allocation at the end first."""
     loads = list(next(iter(summaries.values()))["allocation_ratio"])
+    has_gangs = any("gangs" in found for found in summaries.values())
     numbers = (*(f"AT {percent(load)}" for load in loads), "± SEEDS", "FRAGMENTS", "UNPLACED")
+    numbers = (*numbers, *(["WHOLE GANGS"] if has_gangs else []))
     columns = [Column("POLICY"), *(Column(title, right=True) for title in numbers), Column("WHY", fold=True)]
     last = loads[-1]
     rows = [
@@ -61,6 +71,7 @@ def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
             f"{found['spread'][last]['standard_deviation']:.2%}",
             f"{found['curve'][-1]['fragmentation']:.2%}",
             f"{found['unplaced_pods']:.0f} of {found['arrived_pods']:.0f}",
+            *([f"{found['whole_gangs']:.0f} of {found['gangs']:.0f}"] if has_gangs else []),
             _whys(found["unplaced_by_reason"]),
         )
         for policy, found in sorted(summaries.items(), key=lambda item: -item[1]["allocation_ratio"][last])

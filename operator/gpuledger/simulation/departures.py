@@ -3,25 +3,28 @@
 How long a pod runs is the trace's. The arrivals come `compression` times as fast, so that what would be held if no pod
 had to wait is, on average, `load` times what the cluster has. The trace is repeated, one round after the other; the
 first round fills the cluster and is not measured. A pod that does not fit waits. When pods have left, those that wait
-are tried, the oldest first, and smaller ones may pass.
+are tried, the oldest first, and smaller ones may pass. A gang is there once its last member has come; it is placed
+whole, or waits.
 """
 
 from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from gpuledger.model.errors import BadInput
 from gpuledger.placement.policy import Policy
+from gpuledger.simulation.departure_queue import Arrival, DepartureQueue
 from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace
+from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace, TracePod, together
 from gpuledger.simulation.trace_cluster import TraceCluster
 
 TRACE_ORDER = 0
@@ -33,15 +36,6 @@ BEFORE_PERCENT = 1
 FASTEST = 1e9
 STEPS = 50
 """How often a run tells that it goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A pod that comes, and how long it runs once it is placed."""
-
-    at_s: float
-    kind: PodKind
-    runs_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +64,9 @@ class DepartureRun:
     """Size of pod -> how long each waited, sorted; those that wait still count with their time so far."""
     waiting: dict[str, int]
     """Size of pod -> how many wait still at the end."""
+    gang_waits_s: tuple[float, ...] = ()
+    """How long each gang waited from its last member's arrival on, sorted; as for pods."""
+    gangs_waiting: int = 0
 
 
 def size_of(kind: PodKind) -> str:
@@ -85,8 +82,8 @@ def plan_departures(trace: Trace, load: float, rounds: int, seed: int) -> Plan:
     if not times_s[-1]:
         raise BadInput("all pods of the trace were created at once: there is nothing to compress in time")
     if seed != TRACE_ORDER:
-        random.Random(seed).shuffle(oldest)  # noqa: S311 - not for secrets
-    round_s = times_s[-1]
+        oldest, times_s = _dealt_anew(oldest, times_s, seed)
+    round_s = max(times_s)
     at_s = np.array([each * round_s + time for each in range(rounds) for time in times_s], dtype=np.float64)
     pods = oldest * rounds
     runs_s = np.array([pod.deleted_s - pod.created_s for pod in pods], dtype=np.float64)
@@ -99,10 +96,22 @@ def plan_departures(trace: Trace, load: float, rounds: int, seed: int) -> Plan:
         return float((milli * np.maximum(held_s, 0)).sum()) / (end - begin) / trace.capacity_milli
 
     compression = _smallest(load_at, load)
+    gangs = [f"{pod.gang} {number // len(oldest)}" if pod.gang else "" for number, pod in enumerate(pods)]
     arrivals = tuple(
-        Arrival(float(at) / compression, pod.kind, int(runs)) for at, pod, runs in zip(at_s, pods, runs_s, strict=True)
+        Arrival(float(at) / compression, pod.kind, int(runs), gang)
+        for at, pod, runs, gang in zip(at_s, pods, runs_s, gangs, strict=True)
     )
     return Plan(arrivals, compression, begin_s / compression, end_s / compression)
+
+
+def _dealt_anew(pods: Sequence[TracePod], times_s: Sequence[int], seed: int) -> tuple[list[TracePod], list[int]]:
+    """Return the pods in another order, and when each comes: the same times; a gang as a whole at its first's."""
+    order = together(pods)
+    random.Random(seed).shuffle(order)  # noqa: S311 - not for secrets
+    dealt: list[int] = []
+    for group in order:
+        dealt += [times_s[len(dealt)]] * len(group)
+    return [pod for group in order for pod in group], dealt
 
 
 def _smallest(load_at: Callable[[float], float], load: float) -> float:
@@ -124,73 +133,35 @@ def replay_departures(
     """Let the pods of a plan come and go; `on_step` is called about STEPS times."""
     mix = Counter(pod.kind for pod in trace.pods)
     cluster = TraceCluster(trace.nodes, mix, policy, history)
-    queue = _Queue(cluster, plan.arrivals)
+    queue = DepartureQueue(cluster, plan.arrivals)
     started_s: dict[int, float] = {}
     ends: list[tuple[float, int]] = []  # time -> number of the arrival, the next one first
     in_use = [(0.0, 0)]  # time, milli
 
-    def start(number: int, now_s: float) -> None:
-        started_s[number] = now_s
-        heappush(ends, (now_s + plan.arrivals[number].runs_s, number))
+    def start(numbers: Sequence[int], now_s: float) -> None:
+        for number in numbers:
+            started_s[number] = now_s
+            heappush(ends, (now_s + plan.arrivals[number].runs_s, number))
 
     def leave_until(time_s: float) -> None:
         while ends and ends[0][0] <= time_s:
             now_s, freed = ends[0][0], set()
             while ends and ends[0][0] == now_s:
                 freed.add(cluster.remove(str(heappop(ends)[1])))
-            for number in queue.retry(freed):
-                start(number, now_s)
+            start(queue.retry(freed), now_s)
             in_use.append((now_s, cluster.allocated_milli))
 
     every = max(1, len(plan.arrivals) // STEPS)
     for number, arrival in enumerate(plan.arrivals):
         leave_until(arrival.at_s)
         cluster.arrived(arrival.kind)
-        if queue.arrived(number):
-            start(number, arrival.at_s)
+        if placed := queue.arrived(number):
+            start(placed, arrival.at_s)
             in_use.append((arrival.at_s, cluster.allocated_milli))
         if number % every == 0:
             on_step()
     leave_until(plan.end_s)
     return _measured(seed, plan, started_s, in_use, trace.capacity_milli)
-
-
-class _Queue:
-    """Pods that wait, by kind. While one of a kind waits, no other of it fits."""
-
-    def __init__(self, cluster: TraceCluster, arrivals: Sequence[Arrival]) -> None:
-        self._cluster = cluster
-        self._arrivals = arrivals
-        self._waiting: dict[PodKind, deque[int]] = {}  # kind -> numbers of its arrivals, the oldest first
-
-    def arrived(self, number: int) -> bool:
-        """Place a pod, or let it wait; tell whether it is placed."""
-        kind = self._arrivals[number].kind
-        if kind not in self._waiting and self._cluster.place(str(number), kind):
-            return True
-        self._waiting.setdefault(kind, deque()).append(number)
-        return False
-
-    def retry(self, freed: set[str]) -> list[int]:
-        """Place what fits where pods have left, the oldest first; return their numbers. Elsewhere nothing has room."""
-        room = self._cluster.hosts.only(freed)
-        oldest = [(numbers[0], kind) for kind, numbers in self._waiting.items()]
-        heapify(oldest)
-        placed: list[int] = []
-        while oldest:
-            number, kind = heappop(oldest)
-            if not any(self._cluster.could_take(kind, name) for name in freed):
-                continue
-            if self._cluster.place(str(number), kind, room) is None:
-                continue
-            placed.append(number)
-            numbers = self._waiting[kind]
-            numbers.popleft()
-            if numbers:
-                heappush(oldest, (numbers[0], kind))
-            else:
-                del self._waiting[kind]
-        return placed
 
 
 def _measured(
@@ -225,4 +196,16 @@ def _measured(
         allocated=held_s / (plan.end_s - plan.begin_s) / capacity_milli,
         waits_s={size: tuple(sorted(waits)) for size, waits in waits_s.items()},
         waiting=dict(waiting),
+        **_of_gangs(plan, first, started_s),
     )
+
+
+def _of_gangs(plan: Plan, first: int, started_s: Mapping[int, float]) -> dict[str, Any]:
+    """Return how long the gangs waited whose last member came in the measured time."""
+    last: dict[str, int] = {}  # gang -> number of its last member's arrival
+    for number, arrival in enumerate(plan.arrivals):
+        if arrival.gang:
+            last[arrival.gang] = number
+    measured = [number for number in last.values() if number >= first]
+    waits_s = sorted(started_s.get(number, plan.end_s) - plan.arrivals[number].at_s for number in measured)
+    return {"gang_waits_s": tuple(waits_s), "gangs_waiting": sum(number not in started_s for number in measured)}

@@ -32,6 +32,7 @@ def _at_load(runs: Sequence[DepartureRun]) -> Json:
         "spread": {name: pstdev(each[name] for each in ratios) for name in RATIOS},
         "compression": fmean(run.compression for run in runs),
         "waits": {size: _waits(size, runs) for size in _sizes(runs)},
+        **_gangs(runs),
         "seeds": {str(run.seed): each for run, each in zip(runs, ratios, strict=True)},
     }
 
@@ -43,9 +44,22 @@ def _ratios(run: DepartureRun) -> dict[str, float]:
 def _waits(size: str, runs: Sequence[DepartureRun]) -> Json:
     """Return the quantiles over the pods of all seeds."""
     waits = sorted(wait for run in runs for wait in run.waits_s.get(size, ()))
+    waiting = sum(run.waiting.get(size, 0) for run in runs)
+    return {"pods": len(waits), "still_waiting": waiting, **_quantiles(waits)}
+
+
+def _gangs(runs: Sequence[DepartureRun]) -> Json:
+    """Return the same over the gangs of all seeds: how long it took to place them; nothing if there are none."""
+    waits = sorted(wait for run in runs for wait in run.gang_waits_s)
+    if not waits:
+        return {}
+    waiting = sum(run.gangs_waiting for run in runs)
+    whole = {"gangs": len(waits), "placed_whole": len(waits) - waiting, "still_waiting": waiting}
+    return {"gangs": {**whole, **_quantiles(waits)}}
+
+
+def _quantiles(waits: Sequence[float]) -> Json:
     return {
-        "pods": len(waits),
-        "still_waiting": sum(run.waiting.get(size, 0) for run in runs),
         **{f"p{round(quantile * 100)}_s": at_quantile(waits, quantile) for quantile in QUANTILES},
         "mean_s": fmean(waits),
     }
@@ -81,13 +95,16 @@ def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
     loads = list(next(iter(summaries.values()))["loads"])
     sizes = list(next(iter(summaries.values()))["loads"][loads[0]]["waits"])
     gpus = [size for size in sizes if size != "no GPU"]
-    titles = ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus))
+    has_gangs = any("gangs" in each for found in summaries.values() for each in found["loads"].values())
+    of_gangs = ("GANGS WAIT", "WHOLE") if has_gangs else ()
+    titles = ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus), *of_gangs)
     rows = [
         (
             percent(load),
             policy,
             *(f"{found['loads'][load][name]:.2%}" for name in RATIOS),
             *(_minutes(found["loads"][load]["waits"].get(size)) for size in gpus),
+            *(_gang_cells(found["loads"][load].get("gangs")) if has_gangs else ()),
         )
         for load in loads
         for policy, found in summaries.items()
@@ -97,6 +114,10 @@ def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
 
 def _heading(size: str) -> str:
     return "SHARE WAITS" if size == "share" else f"{size} GPU{'S' if size != '1' else ''}"
+
+
+def _gang_cells(gangs: Json | None) -> tuple[str, str]:
+    return (_minutes(gangs), f"{gangs['placed_whole']} of {gangs['gangs']}") if gangs else ("", "")
 
 
 def _minutes(waits: Json | None) -> str:

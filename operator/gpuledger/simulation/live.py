@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.objects.gang import PODGROUPS, pod_groups_named
 from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.simulation.objects import Given
+from gpuledger.simulation.objects import Given, InputObjects, take_group
 from gpuledger.simulation.what_if import Scene
 
 WHERE = "cluster"
@@ -32,6 +33,9 @@ class ClusterReads(Protocol):
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
 
+    def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+        """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
+
 
 async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialects: Dialects) -> Scene:
     """Read the cluster; pods that wait come by priority, then by age. Raises ApiError, BadInput for another CRD."""
@@ -50,11 +54,29 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialec
     async for page in reads.pending_pods(scheduler_names):
         for pod in page:
             facts = pod_facts(pod, dialects)
-            ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod) and facts.pod.uid not in held
-            if ours and (facts.request is not None or facts.bad_request):
+            ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod)
+            asks = facts.request is not None or facts.bad_request
+            if ours and (facts.pod.uid in held or not asks):
+                scene.entered.append(_given("Pod", pod))
+            elif ours:
                 waiting.append(((-facts.pod.priority, created_at(pod)), pod))
     scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
+    await _read_groups(reads, scene)
     return scene
+
+
+async def _read_groups(reads: ClusterReads, scene: Scene) -> None:
+    """Read what says of gangs how many members they need: those kinds of objects that pods name."""
+    pods = (*scene.running, *scene.entered, *scene.pods)
+    named = {group.way for pod in pods for group in pod_groups_named(pod.content)}
+    found = InputObjects()
+    for words in PODGROUPS:
+        if words.way in named:
+            async for page in reads.pod_groups(words.api_group, words.versions):
+                for group in page:
+                    take_group(group, words, WHERE, found)
+    scene.groups |= found.groups
+    scene.problems += found.problems
 
 
 def _given(kind: str, content: Json) -> Given:

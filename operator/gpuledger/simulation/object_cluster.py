@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
+from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
 from gpuledger.formats.objects.node_rules import (
@@ -20,21 +21,32 @@ from gpuledger.formats.objects.node_rules import (
     refused_by_host,
     refused_by_rules,
 )
-from gpuledger.formats.objects.pod import bound_node, is_finished, pod_facts
+from gpuledger.formats.objects.pod import (
+    bound_node,
+    controller_uid,
+    has_succeeded,
+    is_finished,
+    pod_facts,
+    scheduler_of,
+)
+from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, ShareRefused
+from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.placement.choose import Chooser
+from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.alike import listed
+from gpuledger.simulation.gang_places import hold_all
+from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of
 from gpuledger.simulation.objects import Given, Remark
 
 NODES_NAMED = 5
@@ -76,10 +88,17 @@ class _Node:
 class ObjectCluster:
     """Nodes with cards, and the pods on them."""
 
-    def __init__(self, dialects: Dialects, policy: Policy) -> None:
+    def __init__(
+        self,
+        dialects: Dialects,
+        policy: Policy,
+        groups: Mapping[GangName, PodGroup] | None = None,
+        zone_labels: Sequence[str] = (),
+    ) -> None:
         self._dialects = dialects
-        self._ledger = Ledger()
+        self._ledger = Ledger(zone_labels)
         self._chooser = Chooser(self._ledger, policy)
+        self._gangs = SceneGangs(groups or {})
         self._nodes: dict[str, _Node] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Remark] = []
@@ -171,6 +190,34 @@ class ObjectCluster:
 
     # Pods.
 
+    def expect(self, pods: Sequence[Given], have_cards: bool = False) -> None:
+        """Note who of the pods belongs together, before the first of them is taken. What can't be read is left out."""
+        for given in pods:
+            try:
+                gang, facts = gang_of(given.content), pod_facts(given.content, self._dialects)
+            except BadInput:
+                continue  # said when it is taken
+            member = self._member(facts, given, have_cards) if gang is not None else None
+            if gang is not None and member is not None:
+                self._gangs.expect(gang, facts.pod.uid, controller_uid(given.content), member)
+
+    def _member(self, facts: PodFacts, given: Given, has_cards: bool) -> SceneMember | Presence | None:
+        """Return what a pod is to its gang, None if it does not count."""
+        if is_finished(given.content):
+            return Presence.DONE if has_succeeded(given.content) else None
+        if facts.bad_request:
+            return None
+        if facts.request is None:  # the operator sees it if it is not of the cluster's own scheduler
+            return Presence.THERE if scheduler_of(given.content) not in ("", CLUSTERS_OWN) else None
+        if has_cards or facts.node_name:
+            return Presence.THERE
+        return SceneMember(facts.pod.uid, facts.request, pod_rules(given.content))
+
+    @property
+    def gangs(self) -> list[GangOutcome]:
+        """Return what became of the gangs."""
+        return self._gangs.outcomes()
+
     def take(self, given: Given) -> PodOutcome | None:
         """Let a bound pod have the cards that it says, and place any other.
 
@@ -198,7 +245,8 @@ class ObjectCluster:
             return PodOutcome(str(facts.pod), PodStatus.NO_GPU)
         if facts.node_name:
             return self._hold(facts, facts.request)
-        return self._place(facts, facts.request, pod_rules(given.content))
+        gang_of(given.content)  # raises for one that can't be had
+        return self._place_member(facts, facts.request) or self._place(facts, facts.request, pod_rules(given.content))
 
     def _learn_of_bound(self, request: PodRequest) -> None:
         """Learn what an operator learns from a pod that runs when it starts."""
@@ -217,7 +265,53 @@ class ObjectCluster:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
         return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
 
+    def _place_member(self, facts: PodFacts, request: PodRequest) -> PodOutcome | None:
+        """Return the outcome of a pod that is placed with others, None if it is placed by itself."""
+        gang = self._gangs.of(facts.pod.uid)
+        if gang is None or gang.missing <= 0:
+            return None
+        if not gang.tried:
+            gang.tried = True
+            self._chooser.arrived(request)
+            self._plan(gang)
+        elif facts.pod.uid in gang.places:
+            self._chooser.arrived(request)
+        placement = gang.places.get(facts.pod.uid)
+        if placement is not None:
+            return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
+        if gang.places:  # the gang is there without it
+            return None
+        return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons={gang.why_not(): len(self._nodes)})
+
+    def _plan(self, gang: SceneGang) -> None:
+        """Place all members that a gang needs, or none."""
+        members = gang.together()
+        rules_of = {name: node.rules for name, node in self._nodes.items()}
+        seats = seats_of(members, rules_of, self._ledger)
+        gang.fitted = hold_all(self._ledger, self._chooser, seats)
+        if gang.fitted == len(seats):
+            held = ((each.uid, self._ledger.hold_of(each.uid)) for each in members)
+            gang.places = {uid: hold.placement for uid, hold in held if hold is not None}
+            return
+        for number, (seat, member) in enumerate(zip(seats, members, strict=True)):
+            if not hold_all(self._ledger, self._chooser, [seat]):
+                gang.reasons = self._look(member.request, member.rules)[1]
+                break
+            gang.fitted = max(gang.fitted, number + 1)
+        for seat in seats:
+            self._ledger.drop_hold(seat.pod_uid)
+
     def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
+        self._chooser.arrived(request)
+        choice, reasons = self._look(request, rules)
+        if not choice.placements:
+            return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
+        [placement] = choice.placements
+        self._ledger.hold(facts.pod.uid, placement, PINNED)
+        return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
+
+    def _look(self, request: PodRequest, rules: PodRules) -> tuple[Choice, Counter[tuple[str, str]]]:
+        """Return where a pod can go now, and for how many nodes which reason holds that it can't."""
         reasons: Counter[tuple[str, str]] = Counter()
         possible = []
         for name, node in self._nodes.items():
@@ -227,17 +321,15 @@ class ObjectCluster:
                 reasons[why] += 1
             else:
                 possible.append(name)
-        self._chooser.arrived(request)
-        self._chooser.best(request, possible)  # so that the ask is known
+        self._look_everywhere(request, possible)
+        choice = self._chooser.choose(request, possible, 1)
+        reasons.update(_reason(refusal) for refusal in choice.refusals.values())
+        return choice, reasons
+
+    def _look_everywhere(self, request: PodRequest, node_names: Collection[str] | None = None) -> None:
+        self._chooser.best(request, node_names)  # so that the ask is known
         while self._chooser.look_further():
             pass  # the operator does this between its questions
-        choice = self._chooser.choose(request, possible, 1)
-        if not choice.placements:
-            reasons.update(_reason(refusal) for refusal in choice.refusals.values())
-            return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
-        [placement] = choice.placements
-        self._ledger.hold(facts.pod.uid, placement, PINNED)
-        return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
 
     # Inside.
 
@@ -264,6 +356,7 @@ class ObjectCluster:
     def _register(self, facts: NodeFacts, stored: Sequence[StoredCard]) -> None:
         for card in stored:
             self._ledger.load(card)
+        self._ledger.zones.observe(facts.name, self._nodes[facts.name].rules.labels)
         self._ledger.set_offer(facts.name, facts.offer)
         self._ledger.hosts.set_capacity(facts.name, facts.host)
 

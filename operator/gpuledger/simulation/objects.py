@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.formats.documents import read_documents
+from gpuledger.formats.gang_inspection import words_of_group
 from gpuledger.formats.inspection import shape_problems
+from gpuledger.formats.objects.gang import GroupWords
+from gpuledger.formats.objects.pod_group import name_of, pod_group
 from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_templates
 from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.reports.alike import listed
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files that are read in a folder."""
 
 STANDARD_INPUT = "-"
+
+DEFAULT = "default"
+"""The namespace of what names none."""
 
 SKIPPED = "skipped: neither a Node nor a Pod, nor anything that creates pods"
 
@@ -58,6 +65,7 @@ class InputObjects:
 
     nodes: list[Given] = field(default_factory=list)
     pods: list[Given] = field(default_factory=list)
+    groups: dict[GangName, PodGroup] = field(default_factory=dict)
     notes: list[Remark] = field(default_factory=list)
     problems: list[Remark] = field(default_factory=list)
 
@@ -116,6 +124,10 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     if kind in ("Node", "Pod"):
         _take_one(document, file, found)
         return
+    words = words_of_group(document) if kind == "PodGroup" and name else None
+    if words is not None:
+        take_group(document, words, file, found)
+        return
     try:
         templates = pod_templates(document)
     except BadInput as error:
@@ -134,6 +146,17 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     numbers = count()
     for template in templates:
         _take_pods(template, name, space, numbers, file, found)
+
+
+def take_group(group: Json, words: GroupWords, file: str, found: InputObjects) -> None:
+    """Take in what a PodGroup says."""
+    group = {**group, "metadata": {**group["metadata"], "namespace": group["metadata"].get("namespace") or DEFAULT}}
+    name = name_of(group, words)
+    try:
+        found.groups[name] = pod_group(group, words)
+    except BadInput as error:
+        found.groups[name] = PodGroup(0, problem=str(error))
+        found.problems.append(Remark(file, f"PodGroup {name}", str(error)))
 
 
 def _take_pods(
@@ -155,7 +178,7 @@ def _take_one(document: Json, file: str, found: InputObjects) -> None:
     if document["kind"] == "Node":
         found.nodes.append(Given(file, document))
         return
-    metadata = {"namespace": "default", **document["metadata"], "name": name}
+    metadata = {"namespace": DEFAULT, **document["metadata"], "name": name}
     metadata.setdefault("uid", f"{metadata['namespace']}/{metadata['name']}")
     found.pods.append(Given(file, {**document, "metadata": metadata}))
 

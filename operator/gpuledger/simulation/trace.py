@@ -7,7 +7,7 @@ USENIX ATC 2023; github.com/alibaba/clusterdata, cluster-trace-gpu-v2023. An amo
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ CARD_MILLI = 1000
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 TIME_COLUMNS = ("creation_time", "deletion_time")
+GANG_COLUMN = "gang"
+"""Optional: pods with the same name there start together, or none of them does."""
 
 LARGEST = 1 << 40
 """Of any amount or time: more is a mistake."""
@@ -63,6 +65,8 @@ class TracePod:
     kind: PodKind
     created_s: int = 0
     deleted_s: int = 0
+    gang: str = ""
+    """The pods that start together name the same; empty: it starts by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,46 @@ class Trace:
     def capacity_milli(self) -> int:
         """Return what all cards have."""
         return sum(node.cards for node in self.nodes) * CARD_MILLI
+
+    @property
+    def has_gangs(self) -> bool:
+        """Tell whether some pods start together."""
+        return any(pod.gang for pod in self.pods)
+
+
+def together(pods: Iterable[TracePod]) -> list[tuple[TracePod, ...]]:
+    """Return the pods as they start: those of a gang together, in the place of the first of them."""
+    found: dict[object, list[TracePod]] = {}
+    for place, pod in enumerate(pods):
+        found.setdefault(pod.gang or place, []).append(pod)
+    return [tuple(each) for each in found.values()]
+
+
+def in_gangs(trace: Trace, size: int) -> Trace:
+    """Return a trace in which pods that ask for whole cards start in gangs of this size, as workers of a training do.
+
+    A gang is of pods that ask for the same, the next ones in the order in which they came. They come when the first of
+    them came, and each runs as long as it did. Those that are left over, too few for another gang, come by themselves.
+    Raises BadInput if there is no gang.
+    """
+    alike: dict[PodKind, list[int]] = {}  # kind -> places of its pods, the oldest first
+    for place, _ in sorted(enumerate(trace.pods), key=lambda each: each[1].created_s):
+        kind = trace.pods[place].kind
+        if kind.cards and kind.milli == CARD_MILLI:
+            alike.setdefault(kind, []).append(place)
+    pods = list(trace.pods)
+    for places in alike.values():
+        for start in range(0, len(places) - size + 1, size):
+            first = trace.pods[places[start]]
+            for place in places[start : start + size]:
+                pod = trace.pods[place]
+                runs_s = pod.deleted_s - pod.created_s
+                pods[place] = replace(
+                    pod, created_s=first.created_s, deleted_s=first.created_s + runs_s, gang=first.name
+                )
+    if size > 1 and not any(pod.gang for pod in pods):
+        raise BadInput(f"the trace has no {size} pods that ask for the same whole cards: no gang of {size} can be made")
+    return Trace(trace.nodes, tuple(pods))
 
 
 def read_trace(nodes_file: Path, pods_file: Path, with_times: bool = False) -> Trace:
@@ -124,7 +168,8 @@ def _pods(file: Path, with_times: bool) -> Iterator[TracePod]:
                 unended.add(len(pods))
             if deleted < created:
                 raise row.wrong("deletion_time", f"{deleted} is before the pod's creation_time {created}")
-        pods.append(TracePod(row.text("name"), kinds.setdefault(kind, kind), created, deleted))
+        gang = row.cells.get(GANG_COLUMN, "").strip()
+        pods.append(TracePod(row.text("name"), kinds.setdefault(kind, kind), created, deleted, gang))
     return _with_ends(pods, unended)
 
 

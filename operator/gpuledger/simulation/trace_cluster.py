@@ -6,19 +6,22 @@ check: it shows the operator only nodes that have them, and so does `HostRoom` h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.request import ANY_NVIDIA, Demand, PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.gang import Seat
 from gpuledger.placement.policy import Policy
+from gpuledger.simulation.gang_places import hold_all
 from gpuledger.simulation.hosts import HostRoom
 from gpuledger.simulation.mix import History, expected_mix
 from gpuledger.simulation.trace import CARD_MILLI, PodKind, TraceNode
@@ -44,6 +47,8 @@ class Why(StrEnum):
     """No node with its CPU and memory has as many cards entirely free."""
     NO_SHARE = "no-share"
     """No card, on nodes with its CPU and memory, has that much free."""
+    NOT_ALL_AT_ONCE = "not-all-at-once"
+    """There is room for some members of its gang, and not for all of them together."""
 
 
 class TraceCluster:
@@ -81,10 +86,25 @@ class TraceCluster:
             pass  # the operator does this between its questions
         if placement is not None:
             self._ledger.hold(pod, placement, PINNED)
-            self._placed[pod] = (kind, placement)
-            self._count(kind, placement, +1)
-            self._chooser.given_out(kind.asked_milli / CARD_MILLI)
+            self._take(pod, kind, placement)
         return placement
+
+    def place_all(self, pods: Mapping[str, PodKind]) -> bool:
+        """Place the pods of a gang as the operator does, all or none; return whether they are placed."""
+        nodes = {kind: _NodesWith(kind.host, self._ledger) for kind in pods.values()}
+        seats = [Seat(pod, self._requests[kind], nodes[kind]) for pod, kind in pods.items()]
+        if hold_all(self._ledger, self._chooser, seats) < len(seats):
+            return False
+        for pod, kind in pods.items():
+            hold = self._ledger.hold_of(pod)
+            if hold is not None:
+                self._take(pod, kind, hold.placement)
+        return True
+
+    def _take(self, pod: str, kind: PodKind, placement: Placement) -> None:
+        self._placed[pod] = (kind, placement)
+        self._count(kind, placement, +1)
+        self._chooser.given_out(kind.asked_milli / CARD_MILLI)
 
     def remove(self, pod: str) -> str:
         """Take a placed pod off its cards; return its node's name."""
@@ -107,6 +127,13 @@ class TraceCluster:
             return Why.OTHER_MODELS
         return Why.NO_WHOLE_CARD if kind.milli == CARD_MILLI else Why.NO_SHARE
 
+    def why_not_all(self, kinds: Iterable[PodKind]) -> Why:
+        """Return why a gang finds no place: what one of its members lacks by itself, if one finds none."""
+        for kind in dict.fromkeys(kinds):
+            if self._chooser.best(self._requests[kind], self.hosts.asked(kind.host)) is None:
+                return self.why_not(kind)
+        return Why.NOT_ALL_AT_ONCE
+
     def could_take(self, kind: PodKind, node_name: str) -> bool:
         """Tell whether a node has a pod's CPU, memory and cards, models apart: a quick look before the placement's."""
         if not self.hosts.has(node_name, kind.host):
@@ -120,6 +147,24 @@ class TraceCluster:
         free = self.free_milli[self._row_of[placement.node_name]]
         for share in placement.shares:
             free[self._index_of[share.uuid]] -= sign * share.amounts.memory_mib
+
+
+class _NodesWith(Collection[str]):
+    """The nodes that have a pod's CPU and memory, less what the ledger holds for others at the moment."""
+
+    def __init__(self, host: HostAmounts, ledger: Ledger) -> None:
+        self._host = host
+        self._hosts = ledger.hosts
+
+    def __contains__(self, name: object) -> bool:
+        free = self._hosts.free(str(name))
+        return free is not None and free.cpu_milli >= self._host.cpu_milli and free.memory_mib >= self._host.memory_mib
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._hosts.node_names() if name in self)
+
+    def __len__(self) -> int:
+        return len(self._hosts.node_names())
 
 
 def request_of(kind: PodKind) -> PodRequest:

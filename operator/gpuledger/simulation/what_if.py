@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
+from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.object_cluster import ObjectCluster, PodOutcome, PodStatus
+from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.objects import Given, InputObjects, Remark
 
 
@@ -22,7 +24,13 @@ class Scene:
     """Nodes; with the cards that a ledger has of them, or None where their registers alone say it."""
     running: list[Given] = field(default_factory=list)
     """Bound pods whose cards the ledger has, if they have any: they count with CPU and memory."""
+    entered: list[Given] = field(default_factory=list)
+    """Pods that are not bound yet, and whose cards the ledger has, or that ask for none."""
     pods: list[Given] = field(default_factory=list)
+    groups: dict[GangName, PodGroup] = field(default_factory=dict)
+    """What says of gangs how many members they need, where these don't."""
+    zone_labels: Sequence[str] = ()
+    """Labels of nodes that are close to each other, the narrowest first."""
     notes: list[Remark] = field(default_factory=list)
     problems: list[Remark] = field(default_factory=list)
 
@@ -30,6 +38,7 @@ class Scene:
         """Add what files hold. Pods that are bound already come first."""
         self.nodes += [(node, None) for node in objects.nodes]
         self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))
+        self.groups |= objects.groups
         self.notes += objects.notes
         self.problems += objects.problems
 
@@ -57,6 +66,9 @@ class Answer:
     problems: tuple[Remark, ...]
     has_nodes: bool = True
     """Else there is no answer."""
+    gangs: tuple[GangOutcome, ...] = ()
+    gangs_before: int | None = None
+    """How many gangs would be placed whole without the added nodes."""
 
     @property
     def fit(self) -> int:
@@ -68,17 +80,23 @@ class Answer:
         """Return how many found no room."""
         return sum(pod.outcome.status is PodStatus.NO_ROOM for pod in self.pods)
 
+    @property
+    def whole_gangs(self) -> int:
+        """Return how many gangs were placed whole."""
+        return _whole(self.gangs)
+
 
 def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0, like: str = "") -> Answer:
     """Place the pods of a scene in turn, with more nodes if asked. Raises BadInput if there is no node to copy."""
-    before = None
+    before = gangs_before = None
     cluster = _stage(scene, dialects, policy)
     if not cluster.has_nodes:
         notes = (*scene.notes, *_warnings(scene.pods, dialects))
         return Answer((), (), like, None, notes, (*scene.problems, *cluster.problems), has_nodes=False)
     if add_nodes:
-        outcomes = _placed(_stage(scene, dialects, policy), scene.pods)
-        before = sum(outcome.status is PodStatus.PLACED for outcome in outcomes)
+        as_it_is = _stage(scene, dialects, policy)
+        before = sum(outcome.status is PodStatus.PLACED for outcome in _placed(as_it_is, scene.pods))
+        gangs_before = _whole(as_it_is.gangs)
     added = cluster.add_like(like, add_nodes) if add_nodes else []
     outcomes = _placed(cluster, scene.pods)
     placed = tuple(
@@ -87,7 +105,12 @@ def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0,
     )
     notes = (*scene.notes, *cluster.notes, *_warnings(scene.pods, dialects))
     problems = (*scene.problems, *cluster.problems)
-    return Answer(placed, tuple(added), like, before, notes, problems)
+    gangs = tuple(cluster.gangs)
+    return Answer(placed, tuple(added), like, before, notes, problems, gangs=gangs, gangs_before=gangs_before)
+
+
+def _whole(gangs: Sequence[GangOutcome]) -> int:
+    return sum(gang.status is GangStatus.PLACED for gang in gangs)
 
 
 def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[Remark]:
@@ -100,11 +123,13 @@ def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[Remark]:
 
 
 def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:
-    cluster = ObjectCluster(dialects, policy)
+    cluster = ObjectCluster(dialects, policy, scene.groups, scene.zone_labels)
     for node, stored in scene.nodes:
         cluster.add_node(node, stored)
     for pod in scene.running:
         cluster.count_host(pod)
+    cluster.expect([*scene.running, *scene.entered], have_cards=True)
+    cluster.expect(scene.pods)
     return cluster
 
 

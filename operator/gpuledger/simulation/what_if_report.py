@@ -8,6 +8,7 @@ from typing import Any
 from gpuledger.reports.alike import gathered, listed, nodes_named, spans, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 from gpuledger.simulation.object_cluster import PodOutcome, PodStatus
+from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.what_if import Answer, Placed
 
 Json = dict[str, Any]
@@ -23,6 +24,7 @@ def as_json(answer: Answer) -> Json:
     """Return the answer for scripts: fields may be added, and none goes."""
     return {
         "pods": [_pod(placed) for placed in answer.pods],
+        "gangs": [_gang(gang) for gang in answer.gangs],
         "fit": answer.fit,
         "noRoom": answer.waiting,
         "addedNodes": list(answer.added),
@@ -50,8 +52,36 @@ def as_lines(answer: Answer, terminal: Terminal, wide: bool = False) -> Iterator
         yield from terminal.folded(f"{listed(list(map(_title, who)))} {finds} no room:")
         for (reason, text), count in reasons:
             yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
+    for gang in answer.gangs:
+        yield from _waiting_gang(gang, terminal)
     yield ""
-    yield from terminal.folded(_summary(answer))
+    yield from terminal.folded(" ".join(filter(None, (_summary(answer), _summary_of_gangs(answer)))))
+
+
+def _gang(gang: GangOutcome) -> Json:
+    return {
+        "gang": gang.name,
+        "status": gang.status.value,
+        "minimum": gang.minimum,
+        "members": gang.members,
+        "membersWithRoom": gang.found,
+        "reasons": _reasons(gang.reasons),
+    }
+
+
+def _waiting_gang(gang: GangOutcome, terminal: Terminal) -> Iterator[str]:
+    """Yield what a gang lacks, beside what is said of its pods."""
+    needed = f"the {gang.minimum} members that it needs"
+    if gang.status is GangStatus.INCOMPLETE:
+        yield ""
+        yield from terminal.folded(f"Gang {gang.name} waits: {gang.members} of {needed} are there.")
+    elif gang.status is GangStatus.NO_ROOM:
+        yield ""
+        yield from terminal.folded(
+            f"Gang {gang.name} waits: {gang.found} of {needed} find cards at once. Another one finds no room:"
+        )
+        for (reason, text), count in _ranked(gang.reasons):
+            yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
 
 
 def _name(placed: Placed) -> str:
@@ -86,10 +116,12 @@ def _pod(placed: Placed) -> Json:
             ]
             for name, cards in _devices(outcome).items()
         },
-        "reasons": [
-            {"reason": reason, "text": text, "nodes": count} for (reason, text), count in _ranked(outcome.reasons)
-        ],
+        "reasons": _reasons(outcome.reasons),
     }
+
+
+def _reasons(reasons: Mapping[tuple[str, str], int]) -> list[Json]:
+    return [{"reason": reason, "text": text, "nodes": count} for (reason, text), count in _ranked(reasons)]
 
 
 def _devices(outcome: PodOutcome) -> dict[str, list[tuple[str, int, int]]]:
@@ -163,3 +195,12 @@ def _summary(answer: Answer) -> str:
         return f"{answer.fit} of {asked} pods fit."
     nodes = "1 more node" if len(answer.added) == 1 else f"{len(answer.added)} more nodes"
     return f"{answer.fit_before} of {asked} pods fit now, {answer.fit} with {nodes} like {answer.like}."
+
+
+def _summary_of_gangs(answer: Answer) -> str:
+    if not answer.gangs:
+        return ""
+    of = f"of {len(answer.gangs)}"
+    if answer.gangs_before is None:
+        return f"Gangs placed whole: {answer.whole_gangs} {of}."
+    return f"Gangs placed whole: {answer.gangs_before} {of} now, {answer.whole_gangs} then."

@@ -159,9 +159,9 @@ def connect(
     kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
     waker = GangWaker(ledger, waiting, clock, is_active)
-    gangs = Gangs(ledger, members, plans, waker, waiting.refused, settings.gather_s, clock)
+    gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)
-    gang_trials = GangTrials(ledger, gangs, members, clock)
+    gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,

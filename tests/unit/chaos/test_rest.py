@@ -6,6 +6,7 @@ import pytest
 
 from chaos.checker import Finding
 from chaos.examples import CARD, NODE, POD, a_card, a_holder, a_node, a_pod
+from chaos.gang_rule import GANG, MINIMUM
 from chaos.rest import miscounted, unsettled
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT
 
@@ -138,3 +139,36 @@ def test_memory_that_differs_from_the_ledger_is_found() -> None:
     assert not miscounted(cards, {"gpuledger_cards": 1, "gpuledger_holders": 1})
     assert len(miscounted(cards, {"gpuledger_cards": 1, "gpuledger_holders": 2})) == 1
     assert len(miscounted(cards, {})) == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "minimum", "is_bound", "is_found"),
+    [
+        (2, 2, False, True),
+        (3, 2, False, True),
+        (3, 3, False, False),
+        (2, 3, False, False),
+        (2, 3, True, False),
+        (1, 2, True, True),
+    ],
+    ids=[
+        "room for all",
+        "for as many as start",
+        "for two of three",
+        "one is missing",
+        "for one of two",
+        "for the last",
+    ],
+)
+def test_a_gang_that_waits_is_found_if_all_that_it_lacks_fit_at_once(
+    count: int, minimum: int, is_bound: bool, is_found: bool
+) -> None:
+    """A card has room for two of its pods."""
+    running = a_pod("runs", node=NODE, GPU_1=4000)
+    pods = {f"uid-{number}": a_pod(f"uid-{number}", node=None) for number in range(count)}
+    for pod in (*pods.values(), running):
+        pod["metadata"]["labels"] = {GANG: "train", MINIMUM: str(minimum)}
+    card = a_card(a_holder("runs")) if is_bound else a_card()
+    there = {**pods, **({"runs": running} if is_bound else {})}
+    rules = [finding.rule for finding in unsettled({CARD: card}, there, {NODE: a_node()}, NOW)]
+    assert rules == (["a gang waits that has room"] if is_found else [])

@@ -38,6 +38,7 @@ def a_report(**changed: Any) -> Json:
         "stage": GangStage.WAITING,
         "summary": "gang train: 5 of 8 members find cards at once",
         "minimum": 8,
+        "missing": 8,
         "running": 0,
         "waiting": 8,
         "on_hold": 0,
@@ -137,6 +138,15 @@ def test_top_shows_a_card_s_gang_and_only_the_cards_of_one_where_that_is_wanted(
     assert run("top", "--gang", "default/train").stdout.splitlines()[1].split()[:2] == ["node-10", "1"]
     nobody = run("top", "--gang", "default/other")
     assert (nobody.exit_code, "No pod of gang default/other holds a card" in nobody.stderr) == (0, True)
+
+
+def test_top_finds_gangs_that_others_name(kubectl: FakeKubectl) -> None:
+    named = member("web", "unused", "uid-web")
+    named["metadata"]["labels"] = {}
+    named["spec"] = {"schedulingGroup": {"podGroupName": "native"}}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), PODS: a_list(named)})
+    found = json.loads(run("top", "cards", "--gang", "default/native", "-o", "json").stdout)
+    assert [card["uuid"] for card in found["cards"]] == ["GPU-node-10-0"]
 
 
 def test_top_without_gangs_has_no_column_for_them_and_needs_no_permission_to_read_pods(kubectl: FakeKubectl) -> None:

@@ -9,9 +9,10 @@ from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_tr
 from gpuledger.model.host import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.simulation.arrivals import ArrivalRun, arrival_order, replay_arrivals
+from gpuledger.simulation.arrivals_report import summary
 from gpuledger.simulation.fragmentation import FragmentationMeter
 from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace
+from gpuledger.simulation.trace import PodKind, Trace, TracePod, in_gangs
 from gpuledger.simulation.trace_cluster import TraceCluster, Why
 
 BINPACK = Policy()
@@ -46,7 +47,7 @@ def test_a_load_that_is_no_whole_percent_has_its_own_point() -> None:
 def test_every_pod_of_the_trace_comes_before_one_comes_again() -> None:
     trace = a_trace([a_node(cards=4)], *[replace(HALF, milli=500 + number) for number in range(4)])
     order = list(arrival_order(trace, 4.0, seed=7))
-    assert {pod.name for pod in order[:4]} == {pod.name for pod in trace.pods}
+    assert {pod.name for pods in order[:4] for pod in pods} == {pod.name for pod in trace.pods}
     assert order == list(arrival_order(trace, 4.0, seed=7))
     assert order != list(arrival_order(trace, 4.0, seed=8))
 
@@ -128,3 +129,44 @@ def test_a_known_mix_is_known_to_the_policy() -> None:
     policy = Policy(Preference.FGD, Preference.FGD)
     known = replay_arrivals(trace, policy, 1.0, 1, History.KNOWN, lambda: None)
     assert known.arrived == replay_arrivals(trace, policy, 1.0, 1, History.NONE, lambda: None).arrived
+
+
+# Gangs.
+
+
+def a_gang_trace(cards: int, gangs: int, size: int) -> Trace:
+    """Return a trace with gangs of pods that ask for a whole card, on one node."""
+    pods = [TracePod(f"p{number}", WHOLE, gang=f"gang {number // size}") for number in range(gangs * size)]
+    return Trace((a_node(cards=cards),), tuple(pods))
+
+
+def test_a_gang_arrives_as_a_whole_and_is_placed_whole_or_not_at_all() -> None:
+    run = replay(a_gang_trace(cards=8, gangs=3, size=3), load=1.1)
+    assert (run.arrived, run.gangs, run.whole_gangs) == (9, 3, 2)
+    assert run.unplaced == {Why.NOT_ALL_AT_ONCE: 3}
+    assert run.allocated_at(1.1) == pytest.approx(6 / 8)
+
+
+def test_a_gang_of_which_no_member_fits_is_told_what_one_lacks() -> None:
+    run = replay(a_gang_trace(cards=6, gangs=3, size=3), load=1.4)
+    assert run.unplaced == {Why.NO_WHOLE_CARD: 3}
+
+
+def test_members_of_a_gang_take_cpu_from_each_other() -> None:
+    nodes = tuple(a_node(name, cards=4, host=LITTLE) for name in ("n1", "n2"))
+    pods = tuple(TracePod(f"p{number}", WHOLE, gang="train") for number in range(3))
+    assert replay(Trace(nodes, pods), load=0.3).unplaced == {Why.NOT_ALL_AT_ONCE: 3}
+    assert not replay(Trace((*nodes, a_node("n3", cards=4, host=LITTLE)), pods), load=0.2).unplaced
+
+
+def test_the_same_cards_hold_fewer_pods_where_these_come_in_gangs() -> None:
+    trace = a_trace([a_node(cards=7)], *[WHOLE] * 8)
+    assert replay(trace, load=1.1).allocated_at(1.1) == 1.0
+    run = replay(in_gangs(trace, 4), load=1.1)
+    assert (run.gangs, run.whole_gangs) == (2, 1)
+    assert run.allocated_at(1.1) == pytest.approx(4 / 7)
+
+
+def test_the_summary_counts_gangs_where_there_are_some() -> None:
+    assert summary([replay(a_gang_trace(8, 3, 3), load=1.1)], [1.1], History.NONE)["whole_gangs"] == 2
+    assert "gangs" not in summary([replay(a_trace([a_node(cards=2)], WHOLE))], [1.0], History.NONE)

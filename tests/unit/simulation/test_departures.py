@@ -7,8 +7,8 @@ import pytest
 from fakes.traces import HALF, PAIR, WHOLE, a_node, a_trace
 from gpuledger.model.errors import BadInput
 from gpuledger.placement.policy import Policy
+from gpuledger.simulation.departure_queue import Arrival
 from gpuledger.simulation.departures import (
-    Arrival,
     DepartureRun,
     Plan,
     plan_departures,
@@ -17,7 +17,7 @@ from gpuledger.simulation.departures import (
 )
 from gpuledger.simulation.departures_report import at_quantile, summary
 from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace
+from gpuledger.simulation.trace import PodKind, Trace, in_gangs
 
 
 def replay(cards: int, end_s: float, *arrivals: Arrival, begin_s: float = 0.0) -> DepartureRun:
@@ -116,3 +116,50 @@ def test_the_summary_orders_sizes_and_joins_the_seeds() -> None:
         "p99_s": 19,
         "mean_s": 19,
     }
+
+
+# Gangs.
+
+
+def of_gang(at_s: float, runs_s: int, gang: str = "train") -> Arrival:
+    return Arrival(at_s, WHOLE, runs_s, gang)
+
+
+def test_a_gang_starts_when_all_of_it_has_come_and_fits_and_others_use_the_cards_meanwhile() -> None:
+    run = replay(2, 30, Arrival(0, WHOLE, 10), of_gang(1, 5), of_gang(3, 5), Arrival(4, WHOLE, 2))
+    assert run.gang_waits_s == (7,), "from its last member's arrival on, until the first pod leaves"
+    assert run.waits_s == {"1": (0, 0, 7, 9)}
+    assert (run.gangs_waiting, run.waiting) == (0, {})
+
+
+def test_a_gang_that_never_fits_or_lacks_members_never_starts() -> None:
+    run = replay(2, 20, *[of_gang(number, 5) for number in range(3)], Arrival(4, WHOLE, 2))
+    assert (run.gangs_waiting, run.waiting) == (1, {"1": 3})
+    assert run.gang_waits_s == (18,)
+    assert run.allocated == pytest.approx(2 / 40), "the single pod alone has a card"
+
+
+def test_a_gang_takes_cards_where_a_pod_has_left_and_elsewhere() -> None:
+    trace = a_trace([a_node("n1", cards=1), a_node("n2", cards=1)], WHOLE)
+    arrivals = (Arrival(0, WHOLE, 10), of_gang(1, 5), of_gang(1, 5))
+    run = replay_departures(trace, Policy(), Plan(arrivals, 1.0, 0, 30), 0, History.NONE, lambda: None)
+    assert run.gang_waits_s == (9,)
+
+
+def test_each_round_of_the_trace_has_its_own_gangs_and_other_seeds_keep_them_together() -> None:
+    trace = in_gangs(a_timed_trace(), 4)
+    for seed in (0, 1):
+        arrivals = plan_departures(trace, 1.0, 2, seed).arrivals
+        of_one: dict[str, list[Arrival]] = {}
+        for arrival in arrivals:
+            of_one.setdefault(arrival.gang, []).append(arrival)
+        assert len(of_one) == 50
+        assert {len(members) for members in of_one.values()} == {4}
+        assert all(len({member.at_s for member in members}) == 1 for members in of_one.values())
+
+
+def test_the_summary_tells_how_long_gangs_take_to_be_placed() -> None:
+    run = replay(2, 30, Arrival(0, WHOLE, 10), of_gang(1, 5), of_gang(3, 5))
+    gangs = summary({1.0: [run]}, History.NONE)["loads"]["1.0"]["gangs"]
+    assert (gangs["gangs"], gangs["placed_whole"], gangs["still_waiting"], gangs["p50_s"]) == (1, 1, 0, 7)
+    assert "gangs" not in summary({1.0: [replay(1, 9, Arrival(0, WHOLE, 1))]}, History.NONE)["loads"]["1.0"]

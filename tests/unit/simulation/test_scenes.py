@@ -1,52 +1,40 @@
 """Where pods of files and of a cluster would go: `gpuledger simulate -f`, and with more nodes than there are."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-from builders import a_card, a_holder, a_share, cards_of, whole_share
+from builders import a_holder, a_share, cards_of, whole_share
 from fakes.api_server import ApiServer
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node
 from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
+from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
 from gpuledger.command_line.program import main
+from gpuledger.formats.gang_inspection import words_of_group
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.host import LARGEST, MIB, host_capacity
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement import fitting_nodes
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.live import read_scene
-from gpuledger.simulation.objects import InputObjects, read_objects, take_document
-from gpuledger.simulation.what_if import Answer, Scene, answer
+from gpuledger.simulation.object_gangs import GangStatus
+from gpuledger.simulation.objects import Given, InputObjects, read_objects, take_document
+from gpuledger.simulation.what_if import Scene, answer
 from gpuledger.simulation.what_if_report import as_json
 
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[3]
-NODE_A = a_node_object("node-a", cards_of("node-a", 2))
-NODE_B = a_node_object("node-b", cards_of("node-b", 2))
 WHOLE, BOTH = {GPU: "1"}, {GPU: "2"}
-
-
-def simulate(*documents: object, arguments: Sequence[str] = ("-o", "json"), text: str = "") -> Result:
-    """Give documents to the command on its standard input."""
-    given = text or yaml.safe_dump_all(documents)
-    return CliRunner().invoke(main, ["simulate", "-f", "-", *arguments], input=given)
-
-
-def shown(*documents: object, arguments: Sequence[str] = ()) -> Any:
-    result = simulate(*documents, arguments=("-o", "json", *arguments))
-    assert result.exit_code in (0, 1), result.output
-    return json.loads(result.stdout)
 
 
 def nodes_of(found: Json) -> list[str | None]:
@@ -70,6 +58,7 @@ def test_a_pod_is_shown_with_its_devices() -> None:
                 "reasons": [],
             }
         ],
+        "gangs": [],
         "fit": 1,
         "noRoom": 0,
         "addedNodes": [],
@@ -96,11 +85,6 @@ def test_a_bound_pod_has_its_cards_before_the_others_whatever_the_order() -> Non
     ]
     assert [pod["containers"]["main"][0]["index"] for pod in found["pods"]] == [0, 1]
     assert (found["fit"], found["noRoom"]) == (1, 0)
-
-
-def share(uuid: str) -> Share:
-    card = a_card(uuid=uuid)
-    return Share(uuid, card.capacity, True, (ContainerShare("main", card.capacity.memory_mib, 100),))
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -389,35 +373,6 @@ def test_an_added_node_that_copies_none() -> None:
 # A cluster.
 
 
-class FakeReads:
-    """The lists of a cluster, each in one page."""
-
-    def __init__(self, nodes: list[Json], cards: list[Json], running: list[Json], pending: list[Json]) -> None:
-        self._lists = {"nodes": nodes, "cards": cards, "running": running, "pending": pending}
-
-    async def _page(self, name: str) -> AsyncIterator[list[Json]]:
-        # As the API server does: objects of a list do not say their kind.
-        yield [{key: value for key, value in each.items() if key != "kind"} for each in self._lists[name]]
-
-    def nodes(self) -> AsyncIterator[list[Json]]:
-        return self._page("nodes")
-
-    def allocations(self) -> AsyncIterator[list[Json]]:
-        return self._page("cards")
-
-    def running_pods(self) -> AsyncIterator[list[Json]]:
-        return self._page("running")
-
-    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        return self._page("pending")
-
-
-async def answered(reads: FakeReads, files: InputObjects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
-    scene = await read_scene(reads, ["gpuledger"], DIALECTS)
-    scene.add(files or InputObjects())
-    return answer(scene, DIALECTS, Policy(), add_nodes, like)
-
-
 async def test_the_ledger_of_a_cluster_counts_and_its_waiting_pods_are_placed_by_priority_and_age() -> None:
     api = ApiServer()
     first, second = cards_of("node-a", 2)
@@ -480,29 +435,35 @@ async def test_a_card_that_its_node_does_not_list_any_more_takes_nobody() -> Non
 
 
 async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_path: Path) -> None:
-    """Each example pod through the operator's Filter and Bind, and through the simulation: the same annotation."""
+    """Each example pod through the operator's Filter and Bind, and through the simulation: the same annotation.
+
+    Those of a gang are there before the first of them is asked for, and their Binds wait for each other.
+    """
     api = ApiServer()
-    nodes = [a_node_object(f"node-{number}", cards_of(f"node-{number}", 8, memory_mib=40_960)) for number in range(3)]
+    nodes = [a_node_object(f"node-{number}", cards_of(f"node-{number}", 8, memory_mib=40_960)) for number in range(5)]
+    names = [node["metadata"]["name"] for node in nodes]
     examples = read_objects([str(ROOT / "examples")])
-    examples.pods = [pod for pod in examples.pods if gang_of(pod.content) is None]  # which it places one by one
-    assert len(examples.pods) == 21
+    assert len(examples.pods) == 21 + 4 * 4
     for node in nodes:
         api.put_node(node)
         for card in cards_of(node["metadata"]["name"], 8, memory_mib=40_960):
             api.put_card(card)
     parts = OperatorParts(api)
     parts.read_cards()
-    parts.watch()  # the nodes say what they serve
-    given: dict[str, tuple[str, Any]] = {}
+    observe_groups(parts)
     for pod in examples.pods:
-        name = pod.content["metadata"]["name"]
-        api.put_pod({**pod.content, "metadata": {**pod.content["metadata"], "uid": f"uid-{name}"}})
-        chosen = list(parts.filter(name, *(node["metadata"]["name"] for node in nodes)).node_names)
-        if chosen:
-            await parts.bind(name, chosen[0])
+        metadata = pod.content["metadata"]
+        api.put_pod({**pod.content, "metadata": {**metadata, "uid": f"uid-{metadata['name']}"}})
+    parts.watch()
+    given: dict[str, tuple[str, Any]] = {}
+    for together in gathered(examples.pods):
+        chosen = {name: list(parts.filter(name, *names).node_names) for name in together}
+        binds = {name: parts.bind(name, found[0]) for name, found in chosen.items() if found}
+        await asyncio.gather(*binds.values())
+        for name in binds:
             devices = json.loads(api.pods["default", name]["metadata"]["annotations"][DEVICES_ANNOTATION])
-            given[name] = chosen[0], devices
-    files = InputObjects()
+            given[name] = chosen[name][0], devices
+    files = InputObjects(groups=examples.groups)
     files.nodes += read(*nodes).nodes
     files.pods += examples.pods
     scene = Scene()
@@ -517,7 +478,31 @@ async def test_the_examples_get_the_devices_that_the_operator_gives_them(tmp_pat
         if each.outcome.node_name
     }
     assert simulated == given
-    assert len(given) == 14
+    assert len(given) == 14 + 4 * found.whole_gangs
+    assert {gang.status for gang in found.gangs} == {GangStatus.PLACED}
+
+
+def observe_groups(parts: OperatorParts) -> None:
+    """Show the operator the PodGroups of the examples."""
+    for file in (ROOT / "examples").rglob("*.yaml"):
+        for document in yaml.safe_load_all(file.read_text()):
+            words = words_of_group(document)
+            if document["kind"] == "PodGroup" and words:
+                group = {
+                    **document,
+                    "metadata": {**document["metadata"], "namespace": "default", "uid": str(words.way)},
+                }
+                parts.workflows.pod_groups.observe(words, group, gone=False)
+
+
+def gathered(pods: Sequence[Given]) -> list[list[str]]:
+    """Return the names of pods, those of one gang together."""
+    found: dict[object, list[str]] = {}
+    for pod in pods:
+        name = pod.content["metadata"]["name"]
+        gang = gang_of(pod.content)
+        found.setdefault(gang.name if gang else name, []).append(name)
+    return list(found.values())
 
 
 # How it is called.

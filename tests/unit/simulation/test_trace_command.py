@@ -138,6 +138,35 @@ def test_a_bad_trace_is_named(tmp_path: Path) -> None:
     assert result.stdout == ""
 
 
+# Gangs.
+
+
+def test_gangs_that_are_made_of_pods_that_ask_for_the_same(tmp_path: Path) -> None:
+    arguments = ("--policy", "binpack", "--seeds", "1", "--gangs", "2")
+    found = json.loads(simulate(tmp_path, *arguments, "-o", "json").stdout)["binpack"]
+    assert found["gangs"] > found["whole_gangs"] > 0
+    assert "WHOLE GANGS" in simulate(tmp_path, *arguments).stdout
+    leaving = (*arguments, "--departures", "--load", "0.8")
+    found = json.loads(simulate(tmp_path, *leaving, "-o", "json").stdout)["binpack"]["loads"]["0.8"]["gangs"]
+    assert found["gangs"] == found["placed_whole"] + found["still_waiting"] > 0
+    assert "GANGS WAIT" in simulate(tmp_path, *leaving).stdout
+
+
+def test_gangs_that_the_trace_names(tmp_path: Path) -> None:
+    head, *lines = PODS.splitlines()
+    gangs = [f"g{number // 8}" if line.split(",")[3] == "1" else "" for number, line in enumerate(lines)]
+    pods = "\n".join([f"{head},gang", *(f"{line},{gang}" for line, gang in zip(lines, gangs, strict=True))]) + "\n"
+    arguments = ("--policy", "binpack", "--seeds", "1", "--load", "8", "-o", "json")
+    assert json.loads(simulate(tmp_path, *arguments, pods=pods).stdout)["binpack"]["gangs"] > 0
+    refused = simulate(tmp_path, "--gangs", "2", pods=pods)
+    assert (refused.exit_code, "column gang" in refused.stderr) == (2, True)
+
+
+def test_a_trace_of_which_no_gang_can_be_made(tmp_path: Path) -> None:
+    result = simulate(tmp_path, "--gangs", "200")
+    assert (result.exit_code, "no gang of 200" in result.stderr) == (2, True)
+
+
 # Charts.
 
 

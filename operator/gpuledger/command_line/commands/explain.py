@@ -160,12 +160,15 @@ def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
     turn, missing = found["turn"], found["missing"]
     absent = f", {found['notCreated']} not created" if found["notCreated"] else ""
     room = "" if found["fits"] is None else f"{found['onHold']} have cards on hold, {found['inBind']} stand in Bind"
+    kept, more = found["keptPlaces"], found["withoutGPUs"]
+    apart = f", {plural(more, 'member')} without GPUs" if more else ""
     whose = "" if not turn else turn["gang"] or "a gang of another namespace"
     kinds = "; ".join(f"{plural(each['members'], 'member')}: {each['request']}" for each in missing)
     return {
         "named by": found["source"] or "",
-        "members": f"{found['minimum']} start together: {found['running']} run, {found['waiting']} wait{absent}",
+        "members": f"{found['minimum']} start together: {found['running']} run, {found['waiting']} wait{absent}{apart}",
         "room": room,
+        "kept": f"{plural(kept, 'place')} of members that are gone, for those that replace them" if kept else "",
         "missing": kinds,
         "priority": str(found["priority"]),
         "waits": f"for {age(found['since'], now)}" if found["since"] and not is_placed(found) else "",

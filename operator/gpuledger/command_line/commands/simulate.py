@@ -15,6 +15,7 @@ import click
 from gpuledger.command_line import output as out
 from gpuledger.command_line.options import Failed, access_options, in_cluster, read_settings, settings_option
 from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import MOST_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +66,8 @@ class Printing:
     "--pods",
     "pods_file",
     type=existing_file,
-    help="Trace: CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time.",
+    help="Trace: CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time, "
+    "gang.",
 )
 @click.option(
     "--policy",
@@ -103,6 +105,11 @@ class Printing:
     default=4,
     show_default=True,
     help="With --departures: rounds of the trace.",
+)
+@click.option(
+    "--gangs",
+    type=click.IntRange(2, MOST_MEMBERS),
+    help="Trace: pods that ask for the same whole cards come in gangs of this size, placed whole or not at all.",
 )
 @click.option(
     "--chart", type=click.Path(dir_okay=False, path_type=Path), help="Trace: draw a .png or .svg; needs matplotlib."
@@ -161,7 +168,7 @@ def simulate(
         sys.exit(130)
 
 
-OF_TRACES = ("loads", "seeds", "first_seed", "history", "departures", "rounds", "chart", "workers")
+OF_TRACES = ("loads", "seeds", "first_seed", "history", "departures", "rounds", "gangs", "chart", "workers")
 OF_SCENES = ("add_nodes", "like")
 
 
@@ -202,7 +209,7 @@ def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, A
     from gpuledger.simulation.chart import check_chart
     from gpuledger.simulation.load import as_shown
     from gpuledger.simulation.mix import History
-    from gpuledger.simulation.trace import read_trace
+    from gpuledger.simulation.trace import in_gangs, read_trace
 
     departures, chart = options["departures"], options["chart"]
     if chart:
@@ -218,6 +225,10 @@ def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, A
         workers=options["workers"],
     )
     trace = read_trace(options["nodes_file"], options["pods_file"], with_times=departures)
+    if options["gangs"]:
+        if trace.has_gangs:
+            raise click.UsageError("--gangs is for traces that have none: column gang of this one names some")
+        trace = in_gangs(trace, options["gangs"])
     (_departures if departures else _arrivals)(trace, questions, Printing(output, options["no_color"]), chart)
 
 
@@ -323,6 +334,7 @@ def _place(command: click.Context, output: str, settings: Settings, policy: Poli
 
     scene = in_cluster(options["kubeconfig"], options["context"], read) if options["from_cluster"] else Scene()
     scene.add(read_objects(options["files"]))
+    scene.zone_labels = settings.gang_zones
     found = answer(scene, dialects, policy, options["add_nodes"], options["like"] or "")
     if found.has_nodes:
         out.show(

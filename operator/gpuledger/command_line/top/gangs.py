@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY
-from gpuledger.command_line.cluster_access import ClusterAccess, Objects
-from gpuledger.formats.objects.gang import GANG_LABEL, gang_name_of
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.formats.objects.gang import NAMING_LABELS, gang_name_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.gang import GangName
 from gpuledger.reports.cards import CardReport
@@ -23,11 +24,15 @@ def gang_named(text: str) -> GangName:
     return GangName(namespace, name)
 
 
-def begin_members(cluster: ClusterAccess, gang: GangName | None) -> Objects:
-    """Start to read the pods that may be of this gang; without one, those that name theirs by our label."""
+def begin_members(cluster: ClusterAccess, gang: GangName | None) -> Iterable[Json]:
+    """Start to read the pods that may be of this gang; without one, those that name theirs by a label.
+
+    Who is named by an annotation or a field can't be selected, and reading all pods would take longer than the rest.
+    """
     if gang:
         return cluster.begin(f"/api/v1/namespaces/{gang.namespace}/pods", FROM_MEMORY)
-    return cluster.begin("/api/v1/pods", FROM_MEMORY | {"labelSelector": GANG_LABEL})
+    coming = [cluster.begin("/api/v1/pods", FROM_MEMORY | {"labelSelector": label}) for label in NAMING_LABELS]
+    return chain.from_iterable(coming)
 
 
 def gangs_read(coming: Iterable[Json], wanted: GangName | None) -> dict[str, str]:
@@ -37,7 +42,7 @@ def gangs_read(coming: Iterable[Json], wanted: GangName | None) -> dict[str, str
     """
     try:
         found = ((pod["metadata"]["uid"], gang_name_of(pod)) for pod in coming)
-        return {uid: gang.name for uid, gang in found if gang and wanted in (None, gang)}
+        return {uid: gang.name for uid, gang in found if gang and (wanted is None or gang[:2] == wanted[:2])}
     except (Denied, NotFound):
         if wanted:
             raise

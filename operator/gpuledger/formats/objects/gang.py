@@ -85,6 +85,9 @@ PODGROUPS = (
 
 OF_WAY = {words.way: words for words in PODGROUPS}
 
+NAMING_LABELS = (GANG_LABEL, *(place[-1] for words in PODGROUPS for place in words.named_at if place[:-1] == LABELS))
+"""All labels that name a gang."""
+
 
 def gang_name_of(pod: Json) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""

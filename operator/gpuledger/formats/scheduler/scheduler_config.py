@@ -20,6 +20,10 @@ PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 LONGEST_BACK_OFF_S = 10
 """Before kube-scheduler tries a pod again, at most: its own default, and said all the same, for much relies on it."""
 
+LONGEST_BACK_OFF_OF_GROUPS_S = 1
+"""The same where it tries groups as a whole: it can't be made to try one earlier, and from 1.37 on, this is multiplied
+by the square root of a group's members. So one of 64 is tried within eight seconds of room."""
+
 
 def scheduler_configuration(
     scheduler_names: Sequence[str],
@@ -28,6 +32,7 @@ def scheduler_configuration(
     http_timeout_s: int,
     leader_elect: bool,
     nodes_offered: int = 1,
+    native_gangs: bool = False,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
@@ -49,7 +54,7 @@ def scheduler_configuration(
             "retryPeriod": f"{RETRY_PERIOD_S}s",
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
-        "podMaxBackoffSeconds": LONGEST_BACK_OFF_S,
+        "podMaxBackoffSeconds": LONGEST_BACK_OFF_OF_GROUPS_S if native_gangs else LONGEST_BACK_OFF_S,
         "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],
         "extenders": [
             {

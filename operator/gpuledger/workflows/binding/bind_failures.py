@@ -10,6 +10,7 @@ keeps the pod off the node by itself, and nothing is remembered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
@@ -31,6 +32,10 @@ FAILURES_FREE = 3
 
 FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 
+ANSWER_PAUSE_S = 1.0
+"""Between two answers that a pod is not bound. kube-scheduler's own back-off is as long; but where it tries groups as a
+whole it has none: 1.37 was seen to try a member whose Bind is refused 140 times a second."""
+
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
 
@@ -47,6 +52,8 @@ class _Failures:
     put_off_until_s: float = 0.0
     offered: tuple[str, ...] = ()
     """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
+    answered_s: float | None = None
+    """When kube-scheduler was told last that the pod is not bound."""
     nodes: Latest[str, None] = field(default_factory=lambda: Latest(NODES_KEPT))
     """Names of the nodes that led nowhere."""
 
@@ -65,6 +72,13 @@ class BindFailures:
     def forget(self, pod_uid: str) -> None:
         """Note that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
+
+    async def pause_before_answer(self, pod_uid: str) -> None:
+        """Wait until kube-scheduler may be told again that a pod is not bound; the first time, that is now."""
+        failures = self._failures.setdefault(pod_uid, _Failures())
+        if failures.answered_s is not None:
+            await asyncio.sleep(max(0.0, failures.answered_s + ANSWER_PAUSE_S - self._clock.now_s()))
+        failures.answered_s = self._clock.now_s()
 
     def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
         """Note which nodes kube-scheduler was offered for a pod."""

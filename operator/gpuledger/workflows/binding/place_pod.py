@@ -46,7 +46,6 @@ from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
 TEXT = attrgetter("text")
 
 
@@ -288,10 +287,10 @@ class PodPlacer:
         Answers before the scheduler gives up, if the API server answers. `is_heard` tells whether it still waits.
         Raises BindFailed if it can't be done, or is not done yet: then nothing is bound before it is asked again.
         """
-        bind = self._binds.get(arguments.uid)
-        if bind is None:
-            bind = self._binds[arguments.uid] = self._begin(arguments)
-        elif bind.node_name != arguments.node_name:
+        if arguments.uid not in self._binds:
+            self._binds[arguments.uid] = self._begin(arguments)
+        bind = self._binds[arguments.uid]
+        if bind.node_name != arguments.node_name:
             raise BindFailed(f"the pod is being bound to node {bind.node_name}")
         with bind.permission.question(is_heard):
             await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
@@ -306,6 +305,7 @@ class PodPlacer:
             bind.task.result()
         except GpuledgerError as error:
             self._counts.binds.labels("failed").inc()
+            await self._failures.pause_before_answer(arguments.uid)
             raise BindFailed(str(error)) from error
         self._counts.binds.labels("bound").inc()
 
@@ -320,9 +320,10 @@ class PodPlacer:
         with self._releaser.leaves_alone(arguments.uid):
             try:
                 await self._bind_now(arguments, permission)
-            finally:  # however it has ended, nothing is kept for the pod any more
+            finally:  # however it has ended
                 self._waiting.forget(arguments.uid)
                 self._drop_hold(arguments.uid)
+                self._gangs.hold_has_ended(arguments.uid)
 
     async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
@@ -333,8 +334,7 @@ class PodPlacer:
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)
-        error = None if task.cancelled() else task.exception()
-        if error is None:
+        if task.cancelled() or (error := task.exception()) is None:
             self._failures.forget(arguments.uid)
             return
         logger.info("pod %s/%s is not bound: %s", arguments.namespace, arguments.name, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from gpuledger.formats.objects.gang import described
@@ -45,7 +46,7 @@ class GangReporter:
         if state is None:
             raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
         view = await self._trials.view(state)
-        left = {each.uid for each in view.trial.left}
+        left = {each.pod.uid for each in view.trial.left}
         first = next((member for member in view.asked if member.pod.uid in left), None)
         waiting = (_member_state(member, view, left) for member in state.pending.values())
         members = sorted([*self._running(state), *waiting], key=_by_name)
@@ -57,6 +58,10 @@ class GangReporter:
             stage=view.stage,
             summary=view.summary,
             minimum=state.minimum,
+            missing=view.missing,
+            without_gpus=len(state.without_gpus),
+            kept_places=view.kept_places,
+            pause_s=view.pause_s,
             running=len(state.bound),
             waiting=len(state.pending),
             on_hold=len(view.on_hold),
@@ -81,7 +86,11 @@ class GangReporter:
                 yield MemberState(holder.pod, "running", card.node_name)
 
     async def _why(self, member: Member, view: GangView) -> list[NodeReason]:
-        return await self._reasons.nodes_beside(member.pod.uid, member.request.shape, member.node_names, view.trial)
+        """Return why nodes do not take a member. That others of its gang leave them is no help."""
+        shape, trial = member.request.shape, view.trial
+        nodes = await self._reasons.nodes_beside(member.pod.uid, shape, self._trials.offered(member), trial)
+        here = trial.nodes()
+        return [replace(node, remedy="" if here[node.name] else node.remedy) for node in nodes]
 
 
 def _member_state(member: Member, view: GangView, left: Collection[str]) -> MemberState:

@@ -32,6 +32,8 @@ class Member:
     """When kube-scheduler asked for it last, in Unix seconds."""
     refusal: Refusal | None = None
     """The last answer to it that was a no."""
+    version: str = ""
+    """The pod's resourceVersion, as the watch has shown it last."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,10 @@ class GangState:
     """The minimums that members say, and how many say each: gangs can have thousands of pods."""
     controllers: Counter[str] = field(default_factory=Counter)
     """The controllers of members that wait or are bound, and how many each has made."""
+    first_s: float | None = None
+    """When its first member was seen, by the operator's clock; see EarlyMembers."""
+    newest_s: float | None = None
+    """The same of its newest member."""
     group: PodGroup | None = None
     """What the object says that it is named after; None where the members say all."""
 

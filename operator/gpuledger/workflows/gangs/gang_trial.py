@@ -10,13 +10,13 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
 from gpuledger.model.latest import Latest
-from gpuledger.model.node_set import NodeSets
-from gpuledger.model.share import Pod
+from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
@@ -39,9 +39,19 @@ class GangView:
     """How many members stand in Bind."""
     turn: tuple[GangName, float] | None
     """The gang that is tried alone, this one or another, and for how many seconds more."""
+    pause_s: float
+    """For how many seconds it is not tried."""
+    kept_places: int
+    """How many places of members that are gone are kept for its next ones."""
     trial: Trial
     asked: tuple[Member, ...] = field(default=())
     """The members that were tried: those without cards that have to start together."""
+
+    @property
+    def missing(self) -> int:
+        """Return how many more have to be bound that ask for GPUs."""
+        state = self.state
+        return state.missing if not state.problem else max(state.minimum - len(state.bound), 0)
 
     @property
     def fits(self) -> int:
@@ -70,7 +80,9 @@ class GangView:
             name=state.name.name,
             stage=self.stage,
             minimum=state.minimum,
+            missing=self.missing,
             running=len(state.bound),
+            pause_s=self.pause_s,
             there=len(state.pending),
             standing=self.standing,
             fits=self.fits,
@@ -84,7 +96,8 @@ class GangView:
 class GangTrials:
     """Looks at gangs. Takes work in slices, changes nothing, and is asked by people alone."""
 
-    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, kept_places: KeptPlaces, clock: Clock) -> None:
+        self._kept_places = kept_places
         self._ledger = ledger
         self._gangs = gangs
         self._members = members
@@ -97,11 +110,19 @@ class GangTrials:
         state = self._members.of(pod_uid)
         return state.name.name if state else ""
 
-    def pod_of(self, pod_uid: str) -> Pod | None:
+    def member(self, pod_uid: str) -> Member | None:
         """Return a member that waits; None if the pod is none."""
         state = self._members.of(pod_uid)
-        member = state.pending.get(pod_uid) if state else None
-        return member.pod if member else None
+        return state.pending.get(pod_uid) if state else None
+
+    def offered(self, member: Member) -> NodeSet | None:
+        """Return the nodes that kube-scheduler would take for a member; None if it has not asked yet."""
+        return None if member.node_names is None else self._node_sets.of(member.node_names)
+
+    def name_of_place(self, key: str) -> str:
+        """Return what people are shown of a place that is kept for a gang; empty for anything else."""
+        gang = self._kept_places.gang_of(key)
+        return f"{gang} (kept for a member)" if gang else ""
 
     async def view_of(self, pod_uid: str, of_now: bool = True) -> GangView | None:
         """Return the gang for which a pod waits; None if it waits for none. It may be a few seconds old if it may."""
@@ -120,14 +141,25 @@ class GangTrials:
         on_hold = {uid: hold.placement.node_name for uid, hold in holds if hold}
         without = [member for uid, member in state.pending.items() if uid not in on_hold]
         need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
-        asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.uid))[:need])
-        asking = [self._asking(member) for member in sorted(asked, key=lambda member: -member.request.cards)]
-        trial, since_s = Trial(self._ledger), self._clock.work_s()
+        asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
+        in_order = sorted(asked, key=_size, reverse=True)
+        asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
+        kept = self._kept_places.kept_for(state.name)
+        trial, since_s = Trial(self._ledger, [place.key for place in kept]), self._clock.work_s()
         for _ in trial.steps(asking):
             if self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
-        stage, standing = self.stage(state), self._gangs.standing(state.name)
-        return GangView(state, stage, on_hold, standing, self._gangs.turn(), trial, asked)
+        return GangView(
+            state=state,
+            stage=self.stage(state),
+            on_hold=on_hold,
+            standing=self._gangs.standing(state.name),
+            turn=self._gangs.turn(),
+            pause_s=self._gangs.pause_left_s(state.name),
+            kept_places=len(kept),
+            trial=trial,
+            asked=asked,
+        )
 
     def stage(self, state: GangState) -> GangStage:
         """Return how far a gang has come."""
@@ -142,6 +174,9 @@ class GangTrials:
         turn = self._gangs.turn()
         return GangStage.OTHERS_TURN if turn and turn[0] != state.name else GangStage.WAITING
 
-    def _asking(self, member: Member) -> Asking:
-        names = None if member.node_names is None else self._node_sets.of(member.node_names)
-        return Asking(member.pod.uid, member.request, names)
+
+def _size(member: Member) -> tuple[int, int]:
+    """Return how demanding a pod is: as in a plan, the most demanding is placed first."""
+    shape = member.request.shape
+    alone = any(demand.exclusive for demand in shape)
+    return member.request.cards, 2**31 if alone else max((demand.memory_mib or 0 for demand in shape), default=0)

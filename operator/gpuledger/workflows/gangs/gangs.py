@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
@@ -25,8 +27,10 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.gangs.early import EarlyMembers
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
@@ -34,6 +38,8 @@ from gpuledger.workflows.gangs.turns import Turns
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.tasks.stepwise import Step
+
+_Gathered = tuple[SeenPod, list[Entered]]
 
 
 class Gangs:
@@ -44,6 +50,7 @@ class Gangs:
         ledger: Ledger,
         members: Members,
         plans: GangPlans,
+        kept_places: KeptPlaces,
         waker: GangWaker,
         wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
         gather_s: float,
@@ -52,6 +59,7 @@ class Gangs:
         self._ledger = ledger
         self._members = members
         self._plans = plans
+        self._kept_places = kept_places
         self._waker = waker
         self._wait_alone = wait_alone
         self._gather_s = gather_s
@@ -59,6 +67,7 @@ class Gangs:
         self._gatherings: dict[GangName, Gathering] = {}
         self._turns = Turns(members.waits)
         self._pauses = FailurePauses()
+        self._early = EarlyMembers(clock, self._never_complete)
         self._node_sets = NodeSets()
         self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
@@ -70,7 +79,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
-        members.on_minimum.append(self._minimum_changes)
+        members.on_minimum.extend((lambda of: plans.forget(of.name), self._may_be_complete, self._member_is_bound))
 
     # Filter.
 
@@ -83,6 +92,8 @@ class Gangs:
         WorkLimitExceeded if it takes more work; asked again, there is less left to do.
         """
         state = self._members.asks(found, pod, gang, request)
+        if state is None:
+            return Refusal(Reason.GANG, "the pod is bound or gone by now")
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]
@@ -110,7 +121,7 @@ class Gangs:
         now_s, minimum = self._clock.now_s(), state.minimum
         if state.problem:
             return Refusal(Reason.GANG, state.problem)
-        if len(state.pending) < state.missing:
+        if len(state.pending) < state.missing and not self._early.may_go_ahead(state):
             return _too_few(minimum)
         if self._turns.holder(now_s) not in (None, state.name):
             return _others_turn()
@@ -131,8 +142,8 @@ class Gangs:
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
             self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
             return True
-        if gathering is not None:
-            gathering.fail(_too_little(state.minimum).text, GatherEnd.NO_CARDS)
+        self._early.ends(state)
+        self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
         self._turns.finds_no_cards(state.name, self._clock.now_s())
         self._look_again_when_due()
         return False
@@ -146,6 +157,22 @@ class Gangs:
             return False
         return self._plans.fitted(state.name) is not None
 
+    def _never_complete(self, state: GangState) -> None:
+        self._give_up(state, _too_few(state.minimum).text, GatherEnd.INCOMPLETE)
+
+    def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
+        """Fail the binds of a gang, and let go of what is kept for its other members."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None and not gathering.is_over:
+            gathering.fail(why, end)  # see _is_given_up
+        else:
+            self._let_go(state, gathering)
+
+    def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
+        for uid in state.pending:
+            if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
+                self._ledger.drop_hold(uid)
+
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
         gathering = self._gatherings.get(name)
@@ -157,6 +184,10 @@ class Gangs:
         holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
         return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
 
+    def pause_left_s(self, name: GangName) -> float:
+        """Return for how many seconds a gang is not tried, as a member could not be bound."""
+        return self._pauses.left_s(name, self._clock.now_s())
+
     # Bind.
 
     async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission, binder: PodBinder) -> None:
@@ -164,30 +195,41 @@ class Gangs:
 
         Raises as PodBinder does, and GangIncomplete if they can't.
         """
-        state = self._members.of(seen.pod.uid) if seen.gang else None
-        if state is None or state.missing <= 0:
+        state = self._members.of(seen.pod.uid)
+        if seen.gang is None or (state is not None and state.missing <= 0):
             await binder.bind(seen, placement, permission)
             return
-        entered = await self._gather(seen.pod, state, placement, binder)
-        await binder.bind(seen, placement, permission, entered)
+        if state is None:
+            raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
+        seen, entered = await self._gather(seen, state, placement, binder)
+        try:
+            await binder.bind(seen, placement, permission, entered)
+        except GpuledgerError:
+            self._kept_places.binding_was_refused(seen.pod.uid, state.name, placement)
+            raise
 
-    async def _gather(self, pod: Pod, state: GangState, placement: Placement, binder: PodBinder) -> list[Entered]:
+    def hold_has_ended(self, pod_uid: str) -> None:
+        """Note that a bind is over, and its hold has ended."""
+        self._kept_places.hold_has_ended(pod_uid)
+
+    async def _gather(self, seen: SeenPod, state: GangState, placement: Placement, binder: PodBinder) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        pod = seen.pod
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered: list[Entered] = []
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
             entered = await binder.enter(pod, placement)
             await gathering.entered(pod.uid, lambda: binder.check(placement))
-            return entered
+            return replace(seen, resource_version=version), entered
         except asyncio.CancelledError:
             gathering.fail("the operator ends", GatherEnd.STOPPED)
             raise
         except Exception as error:
             gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
-            self._let_go(state, gathering)
             await binder.give_back(pod, placement, entered)
             raise
         finally:
@@ -199,10 +241,12 @@ class Gangs:
         gathering = Gathering(state.name.name)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
         gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
-        gathering.on_failed.append(lambda end, why: self._is_given_up(state, end, why))
+        gathering.on_failed.append(lambda end, why: self._is_given_up(state, gathering, end, why))
         return gathering
 
-    def _is_given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
+    def _is_given_up(self, state: GangState, gathering: Gathering, end: GatherEnd, why: str) -> None:
+        """Note that a gathering has failed: once for all that stand in it."""
+        self._let_go(state, gathering)
         now_s = self._clock.now_s()
         if end is GatherEnd.LATE:
             self._turns.lacks(state.name, state.rank, now_s)
@@ -210,11 +254,6 @@ class Gangs:
             self._pauses.failed(state.name, now_s)
         self._look_again_when_due()
         self.on_given_up(state, end, why)
-
-    def _let_go(self, state: GangState, gathering: Gathering) -> None:
-        for uid in state.pending:
-            if not gathering.stands(uid):  # what stands in Bind lets go by itself
-                self._ledger.drop_hold(uid)
 
     def _look_again_when_due(self) -> None:
         now_s = self._clock.now_s()
@@ -226,14 +265,16 @@ class Gangs:
     # What the watches show.
 
     def _member_comes(self, state: GangState) -> None:
+        self._early.comes(state)
+        self._may_be_complete(state)
+
+    def _may_be_complete(self, state: GangState) -> None:
         """Try a gang whose last missing member was created: the others were refused before."""
+        gathering = self._gatherings.get(state.name)
+        if gathering is not None:
+            gathering.look(state.missing)
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
             self._waker.look_again_in(0.0)
-
-    def _minimum_changes(self, state: GangState) -> None:  # its PodGroup has come, or says another number
-        self._plans.forget(state.name)
-        self._member_comes(state)
-        self._member_is_bound(state)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
@@ -277,6 +318,7 @@ class Gangs:
 
     async def stop(self) -> None:
         """Wake no more pods."""
+        self._early.stop()
         await self._waker.stop()
 
 

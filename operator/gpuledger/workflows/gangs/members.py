@@ -7,9 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import controller_uid, created_at, has_succeeded, is_finished, pod_identity
+from gpuledger.formats.objects.pod import (
+    controller_uid,
+    created_at,
+    has_succeeded,
+    is_finished,
+    pod_identity,
+    resource_version,
+)
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
+from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -17,6 +25,9 @@ from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 Json = dict[str, Any]
+
+GONE_KEPT = 4_096
+"""Pods of which is remembered that they wait no more."""
 
 
 class Members:
@@ -27,6 +38,7 @@ class Members:
         self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
+        self._gone: Latest[str, None] = Latest(GONE_KEPT)
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
@@ -39,7 +51,9 @@ class Members:
         self.on_left = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a bound member that is gone, or has failed."""
         self.on_minimum = Listeners[[GangState]]()
-        """Called with a gang whose PodGroup has come, has changed, or is gone."""
+        """Called with a gang that may need another number of cards: its PodGroup has come, has changed, or is gone; or
+        a member has come that asks for none.
+        """
         groups.on_change.append(self._group_changes)
         groups.on_read.append(self._groups_are_read)
 
@@ -87,8 +101,14 @@ class Members:
         many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
         return described(state.name) + ("" if state.problem else f": {many}")
 
-    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
-        """Note that kube-scheduler asks for a member; return its gang."""
+    def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
+        """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+
+        Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
+        """
+        return None if identity.uid in self._gone else self._waits(pod, identity, gang, request)
+
+    def _waits(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
@@ -97,6 +117,18 @@ class Members:
         elif (known.gang, known.request) != (gang, request):
             state.waits(replace(known, gang=gang, request=request))
         return state
+
+    def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
+        """Return the resourceVersion of a pod that the watch has shown last, if it still asks for the same; else this.
+
+        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. What is to count
+        for a Binding has to be asked before the pod's shares are entered.
+        """
+        state = self.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        if member is None or not member.version or member.request != request:
+            return version
+        return max(version, member.version, key=lambda each: int(each or 0))
 
     def was_tried(self, pod_uid: str) -> bool:
         """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
@@ -109,15 +141,21 @@ class Members:
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
         gang, request = self._read(pod)
+        self._gone.drop(pod["metadata"]["uid"])
         if gang is None:
-            self.forget_pending(pod["metadata"]["uid"])
+            self._waits_no_more(pod["metadata"]["uid"])
         elif request is None:
             self._comes_without_gpus(pod, gang, is_bound=False)
         else:
-            self.asks(pod, pod_identity(pod), gang, request)
+            identity = pod_identity(pod)
+            self._waits(pod, identity, gang, request).pending[identity.uid].version = resource_version(pod)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
+        self._gone.note(pod_uid, None)
+        self._waits_no_more(pod_uid)
+
+    def _waits_no_more(self, pod_uid: str) -> None:
         state = self.of(pod_uid)
         if state is None:
             return
@@ -127,6 +165,9 @@ class Members:
         elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
+        elif state is not None and state.without_gpus.get(pod_uid) is False:
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
@@ -161,6 +202,9 @@ class Members:
             if last is None or not has_succeeded(last):
                 self.on_left(pod_uid, state)
             self._tidy(state, pod_uid)
+        elif state is not None and state.without_gpus.get(pod_uid):
+            del state.without_gpus[pod_uid]
+            self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:
         """See BoundPodTracker."""
@@ -190,7 +234,7 @@ class Members:
         """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
-            self.forget_pending(pod_uid)
+            self._waits_no_more(pod_uid)
             self.forget_bound(pod_uid, None)
         self._of_pod[pod_uid] = name
         if before is None or before.name != name:

@@ -44,6 +44,7 @@ from gpuledger.reports.explanation import (
     nearness,
     refused_by_scheduler,
 )
+from gpuledger.reports.gang_parts import divided, gangs_of
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
 from gpuledger.workflows.pending.refused_nodes import why_refused
@@ -125,9 +126,19 @@ class PodExplainer:
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         found = await self._explain(pod, of_now)
-        uid, warnings = found.pod.uid, tuple(each.text for each in self._read_warnings(pod))
-        gang, words = self._gangs.gang_of(uid), self._gang_described(uid)
-        return replace(found, warnings=warnings, gang=gang, gang_words=words)
+        warnings = [each.text for each in self._read_warnings(pod)]
+        if of_now and found.state is PodState.WAITING:
+            warnings += await self._of_gang(pod)
+        gang, words = self._gangs.gang_of(found.pod.uid), self._gang_described(found.pod.uid)
+        return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words)
+
+    async def _of_gang(self, pod: Json) -> list[str]:
+        """Return what keeps a pod's gang apart, which only all pods of its namespace show; kube-scheduler does not."""
+        for name in gangs_of([pod]):
+            pages = self._store.selected_pods(name.namespace, "")
+            pods = [each async for page in pages for each in gangs_of(page).get(name, ()) if not is_finished(each)]
+            return [f"gang {name.name}: {text}" for text in divided(name, pods, self._scheduler_names)]
+        return []
 
     async def nodes_beside(
         self, uid: str, shape: Shape, offered: Collection[str] | None, trial: Trial
@@ -155,7 +166,10 @@ class PodExplainer:
 
     async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
         waiting, words = self._waiting.find(identity.uid), scheduler_words(pod)
-        offered = NO_NODES if words.refused_all else waiting.node_names if waiting else None
+        member = self._gangs.member(identity.uid)
+        known = waiting.node_names if waiting else self._gangs.offered(member) if member else None
+        offered = NO_NODES if words.refused_all else known
+        tried_s = waiting.tried_s if waiting else member.tried_s if member else None
         nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
@@ -167,7 +181,7 @@ class PodExplainer:
             state=state,
             summary=text,
             since=created_at(pod),
-            tried=moment(waiting.tried_s) if waiting else None,
+            tried=moment(tried_s),
             request=request,
             scheduler_says=scheduler_says(pod),
             refused_by_scheduler=words.refused_all,
@@ -289,11 +303,11 @@ class PodExplainer:
     def _name(self, uid: str) -> str:
         """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
         holders = self._ledger.holders_of(uid)
-        pod = holders[0][1].pod if holders else self._held_pod(uid) or self._gangs.pod_of(uid)
+        pod = holders[0][1].pod if holders else self._held_pod(uid)
         if pod is None:
-            waiting = self._waiting.find(uid)
+            waiting = self._waiting.find(uid) or self._gangs.member(uid)
             pod = waiting.pod if waiting else None
-        return str(pod) if pod else uid
+        return str(pod) if pod else self._gangs.name_of_place(uid) or uid
 
 
 def _of_bound(

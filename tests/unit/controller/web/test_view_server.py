@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from fakes.view_cluster import ViewCluster
+from fakes.view_cluster import ViewCluster, with_gangs
 from gpuledger.controller.web import view_access, view_feed, view_server
 from gpuledger.controller.web.view_access import LocalAccess, TokenAccess, access_for, is_loopback
 from gpuledger.controller.web.view_server import ViewServer, page_files
@@ -341,6 +341,16 @@ async def test_an_explanation_or_the_news_that_there_is_none(client: Client, clu
         assert await (await client.get("/v1/explain?pod=a/b")).json() == explanation
     unknown = await client.get("/v1/explain?pod=a/c")
     assert (unknown.status, "a/c" in (await unknown.json())["error"]) == (404, True)
+
+
+async def test_a_gang_is_explained_and_its_records_are_found(client: Client, cluster: ViewCluster) -> None:
+    with_gangs(cluster)
+    found = await (await client.get("/v1/explain?gang=vision/pretrain")).json()
+    assert found == cluster.gang_reports["vision/pretrain"]
+    records = (await (await client.get("/v1/history?gang=asr")).json())["records"]
+    assert [record["kind"] for record in records] == ["gang-planned", "gang-bound"]
+    for gang, status in (("vision/nobody", 404), ("vision/Of_Some.Kind", 404), ("vision", 400), ("vision/a/b", 400)):
+        assert (await client.get(f"/v1/explain?gang={gang}")).status == status
 
 
 async def test_a_replica_on_standby_names_the_active_one_instead_of_answering_for_it(

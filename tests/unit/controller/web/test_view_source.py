@@ -54,3 +54,24 @@ def test_a_holder_that_arrives_is_seen_though_it_changes_no_room() -> None:
     report = source.node(card.node_name)
     assert report is not None
     assert [holder.pod.name for holder in report.cards[0].holders] == ["a"]
+
+
+def test_a_pod_that_is_seen_to_be_of_a_gang_is_shown_so_from_then_on() -> None:
+    card = a_card()
+    ledger = a_ledger()
+    ledger.load(stored(card, a_holder("a", a_share(card))))
+    gangs: dict[str, str] = {}
+    unused = cast(Any, None)
+    source = LedgerSource(ledger, list, unused, unused, unused, gang_of=lambda uid: gangs.get(uid, ""))
+
+    def shown() -> Any:
+        report = source.node("node-a")
+        assert report is not None
+        return [holder.get("gang") for holder in report.json()["cards"][0]["holders"]]
+
+    assert shown() == [None]
+    seen = source.edition
+    gangs["a"] = "train"
+    source.note_pod("a")
+    assert list(source.touched_since(seen)) == ["node-a"]
+    assert shown() == ["train"]

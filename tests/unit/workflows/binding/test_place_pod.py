@@ -19,7 +19,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.workflows.binding.bind_failures import FAILURES_FREE
+from gpuledger.workflows.binding.bind_failures import ANSWER_PAUSE_S, FAILURES_FREE
 from gpuledger.workflows.binding.bind_permission import ASKED_AGAIN_S
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
 from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG
@@ -861,6 +861,7 @@ async def test_a_pod_whose_bindings_are_always_refused_is_put_off_for_longer_eac
     for _ in range(FAILURES_FREE):
         await fail_to_bind(parts)
         assert not is_put_off(parts)
+        await asyncio.sleep(ANSWER_PAUSE_S)
     for pause_s in (20.0, 40.0, 80.0, 160.0, 300.0, 300.0):
         await fail_to_bind(parts)
         await asyncio.sleep(pause_s - 1)

@@ -15,8 +15,9 @@ from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.ledger.zones import Zones
-from gpuledger.model.errors import BindFailed, Denied
-from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
+from gpuledger.model.errors import BindFailed, Denied, Invalid
+from gpuledger.workflows.gangs.early import QUIET_S
+from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
 from unit.workflows.gangs.test_gangs import (
     BIND,
     CARDS,
@@ -233,6 +234,7 @@ def of_job(pod: Json, job: str) -> Json:
 async def test_a_member_without_gpus_counts_once_it_is_created(api: ApiServer, parts: OperatorParts) -> None:
     """The launcher of a training: kube-scheduler asks nobody about it."""
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     assert parts.filter("a", "node-a").node_names == []
     launcher = member("launcher")
     launcher["spec"]["containers"][0]["resources"] = {}
@@ -270,4 +272,48 @@ async def test_members_of_an_earlier_run_that_have_done_their_work_do_not_count(
         ended["status"] = {"phase": "Succeeded"}
         come(api, parts, ended)
     come(api, parts, *(of_job(member(name), "run-2") for name in "de"))
+    await asyncio.sleep(QUIET_S)
     assert parts.filter("d", "node-a").refused == {"node-a": UNBORN}
+
+
+async def test_the_place_of_a_member_whose_binding_is_refused_is_kept_for_its_next_try(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await _leave_one_behind(api, parts)
+    come(api, parts, a_pod_object("thief", {GPU: "2"}))
+    assert parts.filter("thief", "node-a").node_names == []
+    late = next(name for name in "abc" if f"uid-{name}" not in held(api))
+    assert parts.filter(late, "node-a").node_names == ["node-a"]
+    await parts.bind(late, "node-a")
+    assert held(api) == {f"uid-{name}": 1 for name in "abc"}
+    parts.watch()
+    assert parts.filter("thief", "node-a").node_names == []
+    come(api, parts, a_pod_object("other", {GPU: "1"}))
+    assert parts.filter("other", "node-a").node_names == ["node-a"], "nothing is kept beyond that"
+
+
+async def test_that_place_is_free_after_a_while_if_the_member_does_not_come_back(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await _leave_one_behind(api, parts)
+    await asyncio.sleep(COME_S)
+    parts.placer.expire_holds()
+    come(api, parts, a_pod_object("other", {GPU: "2"}))
+    assert parts.filter("other", "node-a").node_names == ["node-a"]
+
+
+async def _leave_one_behind(api: ApiServer, parts: OperatorParts) -> None:
+    come_and_ask(api, parts)
+    api.queue(BIND, None, None, refuse(Invalid("a policy refuses", 422)))
+    found = await bind_all(parts, "abc")
+    assert sum(error is not None for error in found) == 1
+    await parts.idle()
+
+
+async def test_a_pod_that_no_watch_has_shown_is_not_bound_without_its_gang(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    api.put_pod(member("a"))
+    with pytest.raises(BindFailed):
+        await parts.bind("a", "node-a")
+    assert api.called(BIND) == []

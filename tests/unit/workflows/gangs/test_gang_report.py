@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from builders import a_card, a_holder, cards_of, whole_share
-from fakes.api_server import ApiServer
+from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.model.errors import NotFound
+from gpuledger.formats.objects.gang import OF_WAY
+from gpuledger.model.errors import Denied, NotFound
 from gpuledger.reports.seen_from import seen_from
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 
 Json = dict[str, Any]
@@ -121,6 +123,59 @@ async def test_members_with_room_and_in_bind_are_counted(api: ApiServer, parts: 
     ]
 
 
+async def test_a_member_without_gpus_is_there_and_needs_no_card(api: ApiServer, parts: OperatorParts) -> None:
+    launcher = member("launcher", minimum=7)
+    launcher["spec"]["containers"][0]["resources"] = {}
+    come(api, parts, launcher, *(member(f"m-{number}", minimum=7) for number in range(6)))
+    found = await reported(parts)
+    assert (found["state"], found["withoutGPUs"], found["notCreated"], found["fits"]) == ("waiting", 1, 0, 5)
+    assert "5 of 6 members find cards at once" in found["summary"]
+
+
+async def test_the_place_that_is_kept_for_a_replacement_counts_as_room_of_its_gang_alone(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    pods = [member(name, minimum=5) for name in "abcde"]
+    come(api, parts, *pods)
+    for name in "abcde":
+        parts.filter(name, "node-a", "node-b")
+    where = {name: parts.ledger.hold_of(f"uid-{name}") for name in "abcde"}
+    await asyncio.gather(*(parts.bind(name, hold.placement.node_name) for name, hold in where.items() if hold))
+    await parts.idle()
+    api.put_pod({**api.pods["default", "b"], "status": {"phase": "Failed"}})
+    await parts.idle()
+    come(api, parts, member("new", minimum=5), member("single", gang="single", minimum=1))
+    found = await reported(parts)
+    assert (found["keptPlaces"], found["running"], found["fits"], found["missing"]) == (1, 4, 1, [])
+    other = await reported(parts, "single")
+    assert (other["fits"], other["keptPlaces"]) == (0, 0)
+    by = {pod for node in other["nodes"] for card in node["cards"] for pod in card["by"]}
+    assert "default/train (kept for a member)" in by
+
+
+async def test_a_gang_that_pauses_after_a_failure_says_for_how_long(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, *map(member, "abc"))
+    for name in "abc":
+        parts.filter(name, "node-a")
+    api.queue(Operation.WRITE_STATUS, *[refuse(Denied("a policy refuses", 403))] * 3)
+    await asyncio.gather(*(parts.bind(name, "node-a") for name in "abc"), return_exceptions=True)
+    found = await reported(parts)
+    assert (found["state"], found["pausesForSeconds"]) == ("waiting", 1)
+    assert "could not be bound" in found["summary"]
+
+
+async def test_a_gang_whose_pod_group_does_not_exist_says_so(api: ApiServer, parts: OperatorParts) -> None:
+    for words in OF_WAY.values():
+        parts.workflows.pod_groups.listing(words)(set())
+    named = a_pod_object("a", {GPU: "1"})
+    named["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+    come(api, parts, named)
+    found = await reported(parts)
+    assert "PodGroup" in found["source"]
+    assert "PodGroup" in found["summary"]
+    assert found["notCreated"] == 0
+
+
 async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces(
     api: ApiServer, parts: OperatorParts
 ) -> None:
@@ -146,8 +201,10 @@ async def test_a_member_is_explained_by_its_gang_and_others_cards_do_not_count_a
     api.put_card(THERE[0], a_holder("tenant", whole_share(THERE[0])))
     parts.read_cards()
     come(api, parts, *(member(f"m-{number}", minimum=5) for number in range(5)))
+    parts.filter("m-0", "node-a")
     found = (await parts.explainer.explain("default", "m-0")).json()
-    assert (found["gang"], found["state"]) == ("train", "waiting")
+    assert (found["gang"], found["state"], found["lastTried"] is None) == ("train", "waiting", False)
+    assert {node["node"]: node["offered"] for node in found["nodes"]} == {"node-a": True, "node-b": False}
     assert "4 of 5 members find cards at once" in found["summary"]
 
 
@@ -173,6 +230,7 @@ async def test_a_member_that_was_told_that_others_are_missing_is_told_once_more_
 ) -> None:
     pods = [member(f"m-{number}", minimum=6) for number in range(6)]
     come(api, parts, *pods[:5])
+    await asyncio.sleep(QUIET_S)
     parts.filter("m-0", "node-a", "node-b")
     await asyncio.sleep(parts.settings.tell_waiting_after_s + 1)
     (said,) = api.pods["default", "m-0"]["status"]["conditions"]

@@ -14,8 +14,9 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler.extender import BindArguments
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
 from gpuledger.workflows.gangs.turns import TURN_S
 
@@ -74,6 +75,7 @@ async def test_room_for_all_is_kept_at_the_first_question_once_all_are_there(
 ) -> None:
     """One pod that says it is one of many must not keep cards for pods that do not exist."""
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     for name in "ab":
         assert parts.filter(name, "node-a").refused == {"node-a": UNBORN}
     assert on_hold(parts) == 0
@@ -86,11 +88,41 @@ async def test_room_for_all_is_kept_at_the_first_question_once_all_are_there(
     assert on_hold(parts) == 3
 
 
+async def test_members_that_are_asked_for_while_others_are_being_created_go_ahead_with_a_place_of_their_own(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    binding = []
+    for number, name in enumerate("abc"):
+        come(api, parts, member(name))
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+        assert on_hold(parts) == number + 1
+        binding.append(asyncio.create_task(bind_all(parts, name)))
+        await asyncio.sleep(QUIET_S / 2)
+    assert [await each for each in binding] == [[None]] * 3
+    assert woken(api, "abc") == []
+
+
+async def test_members_that_have_gone_ahead_of_others_that_do_not_come_fail_soon_keep_nothing_and_do_so_once(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "ab"))
+    for name in "ab":
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    (failed,) = await bind_all(parts, "a")
+    assert str(failed) == UNBORN
+    assert on_hold(parts) == 0
+    for name in "ab":
+        assert parts.filter(name, "node-a").refused == {"node-a": UNBORN}
+    come(api, parts, member("c"))
+    assert parts.filter("c", "node-a").node_names == ["node-a"]
+
+
 async def test_those_that_were_refused_are_woken_when_the_last_member_is_created(
     api: ApiServer, parts: OperatorParts
 ) -> None:
     room_has_changed = parts.workflows.room_has_changed
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     for name in "ab":
         parts.filter(name, "node-a")
     room_has_changed.clear()
@@ -290,6 +322,7 @@ async def test_members_of_different_size_are_planned_together(api: ApiServer, pa
 
 async def test_explain_says_how_many_members_there_are(api: ApiServer, parts: OperatorParts) -> None:
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     parts.filter("a", "node-a")
     found = await parts.explainer.explain("default", "a")
     assert "1 has not been created of 3 members" in found.summary
@@ -363,6 +396,7 @@ async def test_a_pod_whose_labels_change_is_of_its_new_gang_alone(api: ApiServer
     come(api, parts, member("a", "new", 2))
     assert parts.filter("a", "node-a").node_names == ["node-a"]
     come(api, parts, member("c", "old", 2))
+    await asyncio.sleep(QUIET_S)
     assert parts.filter("c", "node-a").refused == {"node-a": UNBORN.replace("3", "2")}
     alone = a_pod_object("c", {GPU: "1"})
     come(api, parts, alone)
@@ -380,3 +414,17 @@ async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_wait
     assert all(isinstance(error, BindFailed) for error in found)
     await parts.idle()
     assert (held(api), api.called(BIND)) == ({}, [])
+
+
+async def test_a_question_that_is_older_than_what_the_watch_has_shown_makes_no_member_of_a_pod_that_is_gone(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    late = FilterArguments(api.pods["default", "c"], ["node-a"])
+    api.delete_pod("c")
+    parts.watch()
+    assert parts.placer.filter(late).node_names == []
+    await asyncio.sleep(QUIET_S)
+    assert parts.filter("a", "node-a").refused == {"node-a": UNBORN}
+    come(api, parts, member("d"))
+    assert parts.filter("a", "node-a").node_names == ["node-a"]

@@ -17,6 +17,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.kube_api.reads import pod_groups_of
 from gpuledger.model.errors import ApiError, Denied, NotFound, Unreachable
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.pod_group_watch import DENIED, LOOK_S, NO_SUCH_KIND, follow_pod_groups
 
 Json = dict[str, Any]
@@ -128,7 +129,7 @@ async def test_each_change_is_seen(api: ApiServer, parts: OperatorParts, server:
     server.served = {COSCHEDULING: []}
     async with followed(server, parts):
         come(api, parts, "a")
-        await settle()
+        await asyncio.sleep(QUIET_S)
         assert "does not exist" in why(parts)
         server.show("ADDED", group(2))
         await settle()
@@ -176,7 +177,7 @@ async def test_a_kind_can_be_deleted_and_come_back(api: ApiServer, parts: Operat
     server.served = {COSCHEDULING: [group(2)]}
     async with followed(server, parts):
         come(api, parts, "a")
-        await settle()
+        await asyncio.sleep(QUIET_S)
         assert "fewer than 2 members" in why(parts)
         server.uninstall(COSCHEDULING)
         await asyncio.sleep(LOOK_S)
@@ -196,7 +197,7 @@ async def test_the_version_is_read_that_the_api_server_has(
         pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
         api.put_pod(pod)
         parts.watch()
-        await settle()
+        await asyncio.sleep(QUIET_S)
         assert "fewer than 2 members" in why(parts)
         server.uninstall(OLD)
         server.served = {NEW: [native(3)]}

@@ -15,6 +15,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
+from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
 
@@ -88,6 +89,7 @@ def on_hold(parts: OperatorParts) -> int:
 async def test_a_gang_whose_group_says_how_many_is_bound_together(api: ApiServer, parts: OperatorParts) -> None:
     show(parts, group(3))
     come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
     assert "have been created" in refusal(parts, "a")
     come(api, parts, member("c"))
     assert [refusal(parts, name) for name in "abc"] == ["", "", ""]
@@ -185,6 +187,7 @@ async def test_a_group_that_was_deleted_while_nobody_looked_is_forgotten_by_the_
 async def test_a_minimum_above_the_members_waits_and_keeps_nothing(api: ApiServer, parts: OperatorParts) -> None:
     show(parts, group(MOST_MEMBERS))
     come(api, parts, *map(member, "abcd"))
+    await asyncio.sleep(QUIET_S)
     assert all("have been created" in refusal(parts, name) for name in "abcd")
     assert on_hold(parts) == 0
 
@@ -207,7 +210,41 @@ async def test_groups_of_one_name_and_two_kinds_or_namespaces_are_apart(api: Api
     show(parts, group(2), VOLCANO)
     show(parts, group(2, namespace="elsewhere"))
     come(api, parts, member("a"), volcanos("b"))
+    await asyncio.sleep(QUIET_S)
     assert "scheduling.x-k8s.io does not exist" in refusal(parts, "a")
+    assert "have been created" in refusal(parts, "b")
+
+
+def launcher(node_name: str = "") -> Json:
+    """Return a member that asks for no GPU."""
+    found = a_pod_object("launcher", {"cpu": "1"}, node_name=node_name)
+    found["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
+    return found
+
+
+async def test_a_member_without_gpus_counts_as_a_pod_group_counts_all(api: ApiServer, parts: OperatorParts) -> None:
+    """kube-scheduler never asks about it: without this, a training with a launcher would never start."""
+    show(parts, group(3))
+    come(api, parts, *map(member, "ab"))
+    await asyncio.sleep(QUIET_S)
+    assert "have been created" in refusal(parts, "a")
+    come(api, parts, launcher())
+    assert await woken(api, parts, "ab") == "a"
+    assert [refusal(parts, name) for name in "ab"] == ["", ""]
+    come(api, parts, launcher(node_name="node-a"))  # it is bound before them
+    await asyncio.gather(parts.bind("a", "node-a"), parts.bind("b", "node-a"))
+
+
+async def test_a_member_without_gpus_that_is_gone_does_not_count(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    come(api, parts, *map(member, "ab"), launcher(node_name="node-a"))
+    api.delete_pod("launcher")
+    parts.watch()
+    await asyncio.sleep(QUIET_S)
+    assert "have been created" in refusal(parts, "a")
+    come(api, parts, launcher())
+    parts.observer.pending_listing()({"uid-a", "uid-b"})  # it went while nobody looked
+    await asyncio.sleep(QUIET_S)
     assert "have been created" in refusal(parts, "b")
 
 
@@ -237,6 +274,18 @@ async def test_explain_says_what_names_the_gang_and_how_many_start_together(
     show(parts, group(3))
     assert await gang_of("a") == "PodGroup train of scheduling.x-k8s.io (Coscheduling): 3 of its pods start together"
     assert await gang_of("alone") is None
+
+
+async def test_explain_names_the_members_that_another_scheduler_places(api: ApiServer, parts: OperatorParts) -> None:
+    show(parts, group(3))
+    elsewhere = {**member("c"), "spec": {**member("c")["spec"], "schedulerName": "default-scheduler"}}
+    come(api, parts, *map(member, "ab"), elsewhere)
+    await asyncio.sleep(QUIET_S)
+    assert "have been created" in refusal(parts, "a")
+    warnings = (await parts.explainer.explain("default", "a")).warnings
+    assert any("gang train" in text and "1 by default-scheduler" in text for text in warnings)
+    api.delete_pod("c")
+    assert (await parts.explainer.explain("default", "a")).warnings == ()
 
 
 async def test_our_labels_win_over_a_pod_group_that_does_not_exist(api: ApiServer, parts: OperatorParts) -> None:

@@ -105,6 +105,7 @@ export class Cluster {
   static textOf(card) {
     return [card.node, card.uuid, card.model, card.vendor, phaseOf(card).word, card.reason, card.holders.length ? "used" : "idle",
       ...card.holders.map(podOf), ...card.holders.map((holder) => `ns:${holder.namespace}`),
+      ...card.holders.filter((holder) => holder.gang).map((holder) => `gang:${holder.namespace}/${holder.gang}`),
       card.conflicts ? "conflicts" : "", card.claims ? "claims" : ""].join("\n").toLowerCase();
   }
 

@@ -13,7 +13,7 @@ export function podLink(pod, key = "") {
 
 export function title(text) { return el("h2", { class: "title", tabindex: -1, "data-key": "title", text }); }
 
-function chip(text, kind) { return el("span", { class: `chip ${kind}`, text }); }
+export function chip(text, kind) { return el("span", { class: `chip ${kind}`, text }); }
 
 function gauge(label, used, capacity, text) {
   const meter = el("span", { class: "meter", "aria-hidden": "true" }, el("span", {}));
@@ -21,7 +21,7 @@ function gauge(label, used, capacity, text) {
   return el("div", { class: "gauge" }, el("dt", { text: label }), el("dd", {}, text, meter));
 }
 
-function fact(label, value) { return value === null || value === undefined || value === "" ? null : el("div", {}, el("dt", { text: label }), el("dd", {}, value)); }
+export function fact(label, value) { return value === null || value === undefined || value === "" ? null : el("div", {}, el("dt", { text: label }), el("dd", {}, value)); }
 
 export function cardDetails(card) {
   const phase = phaseOf(card);
@@ -51,7 +51,7 @@ function holders(card) {
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pods on this card" }, el("table", {},
     el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place ? "figure" : null, text: head })))),
     el("tbody", {}, card.holders.map((holder) => {
-      const notes = [holder.state === "allocated" ? "" : holder.state, holder.exclusive ? "alone" : ""].filter(Boolean).join(", ");
+      const notes = [holder.state === "allocated" ? "" : holder.state, holder.exclusive ? "alone" : "", holder.gang ? `gang ${holder.gang}` : ""].filter(Boolean).join(", ");
       return el("tr", {},
         el("th", { scope: "row" }, podLink(podOf(holder)), notes && el("span", { class: "note", text: notes })),
         el("td", { class: "figure", text: number(holder.memoryMiB), title: `${percent(holder.memoryMiB, card.capacity.memoryMiB)} of the card` }),
@@ -67,13 +67,13 @@ const STATES = { waiting: "waits", placed: "has its cards", "being-freed": "room
 export function podDetails(found, again) {
   const kind = found.state === "placed" ? "is-ready" : found.state === "waiting" ? "is-cordoned" : "";
   const nodes = found.nodes ?? [];
-  const groups = grouped(nodes);
   return [
     title(`${found.namespace}/${found.pod}`),
     el("p", { class: "chips" }, chip(STATES[found.state] ?? found.state, kind), found.priority ? chip(`priority ${found.priority}`, "") : null,
       el("button", { type: "button", class: "quiet", "data-key": "again", text: "Ask again", on: { click: again } })),
     el("p", { class: "reason", text: found.summary }),
     el("dl", { class: "facts" },
+      fact("Gang", found.gang ? el("a", { href: `#gang=${encodeURIComponent(`${found.namespace}/${found.gang}`)}`, "data-key": "gang", text: found.gang }) : ""),
       fact("Waits for", found.since ? duration(secondsSince(found.since)) : ""),
       fact("Last tried", found.lastTried ? moment(found.lastTried) : ""),
       fact("Scheduler", found.schedulerSays),
@@ -82,8 +82,14 @@ export function podDetails(found, again) {
     found.holds?.length ? [el("h3", { text: "Its cards" }), el("ul", { class: "plain" }, found.holds.map((hold) => el("li", {},
       el("a", { href: `#card=${encodeURIComponent(hold.uuid)}`, "data-key": hold.uuid, text: `GPU ${hold.index} of ${hold.node}` }),
       ` ${mib(hold.memoryMiB)}, ${hold.cores} % cores${hold.exclusive ? ", alone" : ""}`)))] : null,
-    groups.length ? [el("h3", { text: `Node by node: ${plural(nodes.length, "node")}` }), groups.map((group) => groupDetails(group, groups.length))] : null,
+    nodes.length ? [el("h3", { text: `Node by node: ${plural(nodes.length, "node")}` }), nodesDetails(nodes)] : null,
   ];
+}
+
+/** Why nodes do not take a pod. */
+export function nodesDetails(nodes) {
+  const groups = grouped(nodes);
+  return groups.map((group) => groupDetails(group, groups.length));
 }
 
 function asked({ gpus: cards, memoryMiB, memoryPercent, cores, exclusive }) {

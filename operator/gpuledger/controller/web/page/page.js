@@ -19,7 +19,7 @@ let order = []; // names of all nodes, sorted by name
 let state = { kind: "wait", text: "Connecting" };
 
 const feed = new Feed({ cluster: take, change: take, state: setState, token: askForToken });
-const panel = new Panel(cluster, feed, (uuid) => { map.chosen = uuid; map.redraw(); });
+const panel = new Panel(cluster, feed, (uuid) => { map.chosen = uuid; map.redraw(); }, filterBy);
 const map = new CardMap(cluster, byId("map"), byId("canvas"), (card, byKey) => panel.showCard(card.uuid, byKey));
 const table = new CardTable(cluster, byId("table"), (card) => panel.showCard(card.uuid, true));
 

@@ -3,15 +3,16 @@
 import { cardDetails, podDetails, podLink, title } from "./details.js";
 import { byId, duration, el, moment, plural, refill, say, secondsSince } from "./dom.js";
 import { Refused } from "./feed.js";
+import { byGang, gangDetails, gangLink, gangOf, waitingGang } from "./gang.js";
 
 const TABS = ["waiting", "details", "history"];
 const WAITING_SHOWN = 200;
 const HISTORY_PAUSE_MS = 5000;
 
 export class Panel {
-  constructor(cluster, feed, chosen) {
-    Object.assign(this, { cluster, feed, chosen });
-    this.shown = null; // { card: UUID } or { pod: "namespace/name" }
+  constructor(cluster, feed, chosen, filterBy) {
+    Object.assign(this, { cluster, feed, chosen, filterBy });
+    this.shown = null; // { card: UUID }, { pod: "namespace/name" } or { gang: "namespace/name" }
     this.drawn = ""; // the card as it is drawn, as JSON
     this.historyAt = 0;
     for (const name of TABS) {
@@ -19,6 +20,9 @@ export class Panel {
       byId(`tab-${name}`).addEventListener("keydown", (event) => this.key(event, name));
     }
     addEventListener("hashchange", () => this.follow());
+    addEventListener("click", (event) => { // a link to what was shown last changes no address
+      if (event.target.closest?.("a")?.getAttribute("href") === location.hash) this.follow();
+    });
     this.drawDetails();
   }
 
@@ -40,13 +44,13 @@ export class Panel {
     this.open(TABS[(TABS.indexOf(name) + step + TABS.length) % TABS.length], true);
   }
 
-  /** Show what the address names: #card=UUID or #pod=namespace/name. */
+  /** Show what the address names: #card=UUID, #pod=namespace/name or #gang=namespace/name. */
   follow() {
-    const [, kind, text] = /^#(card|pod)=(.+)$/.exec(location.hash) ?? [];
+    const [, kind, text] = /^#(card|pod|gang)=(.+)$/.exec(location.hash) ?? [];
     if (!kind) return;
     let value;
     try { value = decodeURIComponent(text); } catch { return; }
-    if (kind === "card") this.showCard(value, true); else this.showPod(value);
+    if (kind === "card") this.showCard(value, true); else this.showAnswer(kind, value);
   }
 
   showCard(uuid, focus) {
@@ -59,26 +63,31 @@ export class Panel {
     this.arrive(focus);
   }
 
-  async showPod(pod, quietly = false) {
-    history.replaceState(null, "", `#pod=${encodeURIComponent(pod)}`);
-    this.shown = { pod };
+  /** Show what the operator says of a pod or a gang. */
+  async showAnswer(kind, name, quietly = false) {
+    history.replaceState(null, "", `#${kind}=${encodeURIComponent(name)}`);
+    this.shown = { [kind]: name };
     this.chosen(null);
     if (!quietly) {
       this.open("details");
-      refill(byId("details"), title(pod), el("p", { class: "dim", text: "Asking …" }));
+      refill(byId("details"), title(name), el("p", { class: "dim", text: "Asking …" }));
       this.arrive(true);
     }
-    const content = await this.explanation(pod);
-    if (this.shown.pod === pod) refill(byId("details"), content);
+    const again = () => this.showAnswer(kind, name, true);
+    const content = await (kind === "gang" ? this.gang(name, again) : this.pod(name, again)).catch((error) => {
+      const text = error instanceof Refused ? error.message : "The operator can't be reached.";
+      return [title(name), el("p", { class: "reason", text }), el("button", { type: "button", "data-key": "again", text: "Ask again", on: { click: again } })];
+    });
+    if (this.shown[kind] === name) refill(byId("details"), content);
   }
 
-  async explanation(pod) {
-    try {
-      return podDetails(await this.feed.get(`v1/explain?pod=${encodeURIComponent(pod)}`), () => this.showPod(pod, true));
-    } catch (error) {
-      const text = error instanceof Refused ? error.message : "The operator can't be reached.";
-      return [title(pod), el("p", { class: "reason", text }), el("button", { type: "button", "data-key": "again", text: "Ask again", on: { click: () => this.showPod(pod, true) } })];
-    }
+  async pod(name, again) { return podDetails(await this.feed.get(`v1/explain?pod=${encodeURIComponent(name)}`), again); }
+
+  async gang(name, again) {
+    const [namespace, gang] = name.split("/");
+    const found = await this.feed.get(`v1/explain?gang=${encodeURIComponent(name)}`);
+    const { records } = await this.feed.get(`v1/history?limit=20&namespace=${encodeURIComponent(namespace)}&gang=${encodeURIComponent(gang)}`);
+    return gangDetails(found, records, { again, showCards: this.filterBy });
   }
 
   showWaiting() {
@@ -101,7 +110,7 @@ export class Panel {
   }
 
   drawDetails() {
-    if (this.shown?.pod) return;
+    if (this.shown?.pod || this.shown?.gang) return;
     const panel = byId("details");
     if (!this.shown) { refill(panel, el("p", { class: "dim", text: "Choose a card on the map, or a waiting pod." })); return; }
     const card = this.cluster.cards.get(this.shown.card);
@@ -116,13 +125,26 @@ export class Panel {
     say(byId("tab-waiting"), waiting.length ? `Waiting ${waiting.length}` : "Waiting");
     if (this.cluster.activeElsewhere !== null) { refill(byId("waiting"), standby(this.cluster.activeElsewhere)); return; }
     if (!waiting.length) { refill(byId("waiting"), el("p", { class: "dim", text: "No pod waits for a card." })); return; }
-    const pod = this.shown?.pod;
+    const entries = byGang(waiting);
+    const more = entries.slice(WAITING_SHOWN).reduce((sum, [, pods]) => sum + pods.length, 0);
     refill(byId("waiting"),
-      el("ul", { class: "pods" }, waiting.slice(0, WAITING_SHOWN).map((each) => waitingPod(each, () => this.showPod(`${each.namespace}/${each.pod}`)))),
-      waiting.length > WAITING_SHOWN && el("p", { class: "dim", text: `and ${waiting.length - WAITING_SHOWN} more` }));
+      el("ul", { class: "pods" }, entries.slice(0, WAITING_SHOWN).map(([gang, pods]) => (gang ? waitingGang(gang, pods, () => this.showAnswer("gang", gang)) : waitingPod(pods[0], () => this.showAnswer("pod", `${pods[0].namespace}/${pods[0].pod}`))))),
+      more > 0 && el("p", { class: "dim", text: `and ${more} more` }));
+    this.askAgain(waiting);
+  }
+
+  /** Ask again for what is shown when it was tried since, or is not among those that wait any more. */
+  askAgain(waiting) {
+    const { pod, gang } = this.shown ?? {};
+    if (gang) {
+      const number = `${gang} ${waiting.filter((each) => gangOf(each) === gang).length}`; // members are tried all the time
+      if (this.tried !== number && this.tried?.startsWith(`${gang} `)) this.showAnswer("gang", gang, true);
+      this.tried = number;
+      return;
+    }
     const entry = waiting.find((each) => `${each.namespace}/${each.pod}` === pod);
     const tried = pod && `${pod} ${entry?.lastTried ?? ""} ${Boolean(entry)}`;
-    if (pod && this.tried !== undefined && this.tried !== tried && this.tried.startsWith(`${pod} `)) this.showPod(pod, true);
+    if (pod && this.tried !== undefined && this.tried !== tried && this.tried.startsWith(`${pod} `)) this.showAnswer("pod", pod, true);
     this.tried = tried ?? undefined;
   }
 
@@ -154,9 +176,9 @@ function waitingPod(pod, choose) {
     el("span", { text: most ? `${most.text}: ${plural(most.nodes, "node")}${others.length ? `, and ${plural(others.length, "other reason")}` : ""}` : "not tried yet" })));
 }
 
-const KINDS = { evicted: "is-unhealthy", refused: "is-cordoned", preempting: "is-cordoned" };
+const KINDS = { evicted: "is-unhealthy", refused: "is-cordoned", preempting: "is-cordoned", "gang-given-up": "is-cordoned" };
 
 function record(each) {
-  return el("li", {}, el("span", { class: "row" }, el("span", {}, el("span", { class: `chip ${KINDS[each.kind] ?? ""}`, text: each.kind }), " ", podLink(`${each.namespace}/${each.pod}`, each.time)), moment(each.time)),
+  return el("li", {}, el("span", { class: "row" }, el("span", {}, el("span", { class: `chip ${KINDS[each.kind] ?? ""}`, text: each.kind }), " ", each.pod ? podLink(`${each.namespace}/${each.pod}`, each.time) : gangLink(gangOf(each), each.time)), moment(each.time)),
     el("span", { text: each.text }), each.node ? el("span", { class: "dim", text: `${each.node}${each.cards.length ? `, ${plural(each.cards.length, "card")}` : ""}` }) : null);
 }

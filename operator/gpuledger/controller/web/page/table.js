@@ -2,8 +2,10 @@
 
 import { isAlone, phaseOf, podOf, Cluster } from "./cluster.js";
 import { el, number, refill } from "./dom.js";
+import { gangOf } from "./gang.js";
 
 const PAGE = 100;
+const gangsOf = (card) => [...new Map(card.holders.filter(gangOf).map((holder) => [gangOf(holder), holder.gang]))];
 
 export class CardTable {
   constructor(cluster, place, choose) {
@@ -28,18 +30,19 @@ export class CardTable {
     const pages = Math.max(1, Math.ceil(cards.length / PAGE));
     this.page = Math.min(this.page, pages - 1);
     const shown = cards.slice(this.page * PAGE, (this.page + 1) * PAGE);
-    const heads = ["Node", "GPU", "Phase", "Memory used, MiB", "of", "Cores, %", "Slots", "Model", "Pods"];
+    const gangs = shown.some((card) => gangsOf(card).length);
+    const heads = ["Node", "GPU", "Phase", "Memory used, MiB", "of", "Cores, %", "Slots", "Model", "Pods", ...(gangs ? ["Gangs"] : [])];
     refill(this.place,
       el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cards as a table" },
         el("table", {},
           el("caption", { class: "hidden", text: "Cards, in the order and with the filter chosen above" }),
           el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place >= 3 && place < 7 ? "figure" : null, text: head })))),
-          el("tbody", {}, shown.map((card) => this.row(card))))),
+          el("tbody", {}, shown.map((card) => this.row(card, gangs))))),
       pages > 1 && el("p", { class: "pages" },
         this.turn("Previous", -1, this.page === 0), el("span", { text: `Page ${this.page + 1} of ${pages}` }), this.turn("Next", 1, this.page === pages - 1)));
   }
 
-  row(card) {
+  row(card, gangs) {
     const phase = phaseOf(card);
     return el("tr", { class: `is-${phase.word.replaceAll(" ", "-")}` },
       el("th", { scope: "row", text: card.node }),
@@ -50,7 +53,8 @@ export class CardTable {
       el("td", { class: "figure", text: String(card.used.cores) }),
       el("td", { class: "figure", text: `${card.used.number} of ${card.capacity.number}` }),
       el("td", { text: card.model }),
-      el("td", { text: card.holders.map(podOf).join(", ") + (isAlone(card) ? " (alone)" : "") }));
+      el("td", { text: card.holders.map(podOf).join(", ") + (isAlone(card) ? " (alone)" : "") }),
+      gangs ? el("td", {}, gangsOf(card).flatMap(([gang, name], place) => [place ? ", " : "", el("a", { href: `#gang=${encodeURIComponent(gang)}`, "data-key": `${card.uuid} ${gang}`, title: gang, text: name })])) : null);
   }
 
   turn(text, by, disabled) {

@@ -1,0 +1,49 @@
+"""Whether the pods of a gang go together: Kubernetes says nothing where they do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from gpuledger.formats.objects.gang import gang_of
+from gpuledger.formats.objects.pod import pod_identity, scheduler_of
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import GangName, GangWay
+
+Json = Mapping[str, Any]
+
+NAMED = 4
+"""Schedulers or priorities that a sentence names."""
+
+
+def gangs_of(pods: Iterable[Json]) -> dict[GangName, list[Json]]:
+    """Return the pods of each gang. A pod whose words can't be read is left out: its owner is told."""
+    gangs: dict[GangName, list[Json]] = {}
+    for pod in pods:
+        try:
+            gang = gang_of(pod)
+        except BadInput:
+            continue
+        if gang is not None:
+            gangs.setdefault(gang.name, []).append(pod)
+    return gangs
+
+
+def divided(name: GangName, pods: Collection[Json], ours: Collection[str]) -> Iterator[str]:
+    """Yield a sentence if some of a gang's pods are another scheduler's, and if priorities differ that must not.
+
+    `ours` are the names of our scheduler's profiles. Of a gang without any pods of ours: nothing.
+    """
+    schedulers = Counter(scheduler_of(pod) or "no scheduler" for pod in pods)
+    if schedulers.keys().isdisjoint(ours):
+        return
+    if others := [f"{count} by {name}" for name, count in sorted(schedulers.items()) if name not in ours]:
+        yield f"of its {len(pods)} pods, some are placed by others: {_some_of(others)}"
+    priorities = sorted({pod_identity(pod).priority for pod in pods})
+    if name.way is GangWay.KUBERNETES and len(priorities) > 1:
+        yield f"its pods have different priorities: {_some_of(list(map(str, priorities)))}"
+
+
+def _some_of(words: list[str]) -> str:
+    return ", ".join(words[:NAMED]) + (", ..." if len(words) > NAMED else "")

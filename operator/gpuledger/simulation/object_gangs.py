@@ -1,0 +1,196 @@
+"""Gangs among the pods of a scene: whose members there are, and what became of each gang."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuledger.formats.objects.gang import OF_WAY, described
+from gpuledger.formats.objects.node_rules import NodeRules, PodRules, refused_by_host, refused_by_rules
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.gang import Gang, GangName, PodGroup
+from gpuledger.model.host import HostAmounts
+from gpuledger.model.refusal import Reason
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Placement
+from gpuledger.placement.gang import Seat
+
+
+class GangStatus(StrEnum):
+    """What became of a gang."""
+
+    PLACED = "placed"
+    """As many members as it needs have cards."""
+    NO_ROOM = "no-room"
+    INCOMPLETE = "incomplete"
+    """There are fewer members than it needs."""
+    NO_GROUP = "no-group"
+    """What says how many it needs is missing, or can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangOutcome:
+    """A gang; and why a member finds no place beside those that do: reason and sentence -> number of nodes."""
+
+    name: str
+    status: GangStatus
+    minimum: int
+    members: int
+    found: int
+    """Members that are there already, ask for no cards, or find some at once with the others."""
+    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+class Presence(StrEnum):
+    """Why a member is not to be placed."""
+
+    THERE = "there"
+    """It has its cards, or asks for none."""
+    DONE = "done"
+    """It has succeeded: it counts as long as its controller has others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneMember:
+    """A pod of a gang that is to be placed."""
+
+    uid: str
+    request: PodRequest
+    rules: PodRules
+
+
+@dataclass(slots=True)
+class SceneGang:
+    """A gang: who is to be placed together, and where they were."""
+
+    name: GangName
+    group: PodGroup | None
+    said: int = 0
+    """The minimum that its members say."""
+    there: set[str] = field(default_factory=set)  # UIDs of those that are not to be placed
+    done: list[str] = field(default_factory=list)  # the controllers of those that have succeeded
+    controllers: set[str] = field(default_factory=set)  # those of the others
+    waiting: dict[str, SceneMember] = field(default_factory=dict)  # pod UID -> member, in the order of the pods
+    places: dict[str, Placement] = field(default_factory=dict)  # pod UID -> where it goes with the others
+    tried: bool = False
+    fitted: int = 0
+    """For how many of those that are missing there was room at once."""
+    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def minimum(self) -> int:
+        """Return how many have to have cards at once."""
+        return self.group.minimum if self.group is not None else self.said
+
+    @property
+    def present(self) -> int:
+        """Return how many count without being placed."""
+        return len(self.there) + sum(controller in self.controllers for controller in self.done)
+
+    @property
+    def missing(self) -> int:
+        """Return how many more that are; more than wait, if nobody can say."""
+        return len(self.waiting) + 1 if self.problem else self.minimum - self.present
+
+    @property
+    def problem(self) -> str:
+        """Return what is wrong with what says how many it needs; empty if nothing is."""
+        return self.group.problem if self.group is not None else ""
+
+    def together(self) -> list[SceneMember]:
+        """Return those that are placed together; further ones are pods like any others. None if too few are there."""
+        return list(self.waiting.values())[: self.missing] if self.missing <= len(self.waiting) else []
+
+    def why_not(self) -> tuple[str, str]:
+        """Return why its members wait, as the operator says it."""
+        if self.problem:
+            return Reason.GANG.value, self.problem
+        lacks = "have been created" if self.missing > len(self.waiting) else "find cards at once"
+        return Reason.GANG.value, f"fewer than {self.minimum} members of the pod's gang {lacks}"
+
+    def outcome(self) -> GangOutcome:
+        """Return what became of it."""
+        status = GangStatus.NO_ROOM
+        if self.problem:
+            status = GangStatus.NO_GROUP
+        elif self.missing <= len(self.places):
+            status = GangStatus.PLACED
+        elif self.missing > len(self.waiting):
+            status = GangStatus.INCOMPLETE
+        members, found = self.present + len(self.waiting), self.present + self.fitted
+        return GangOutcome(str(self.name), status, self.minimum, members, found, dict(self.reasons))
+
+
+class PossibleNodes(Collection[str]):
+    """The nodes that a pod can go to, as far as CPU and memory are left there at the moment of the question."""
+
+    def __init__(self, rules: PodRules, host: HostAmounts, nodes: Mapping[str, NodeRules], ledger: Ledger) -> None:
+        self._ask = rules, host
+        self._ledger = ledger
+        self._names = {name for name, node in nodes.items() if not refused_by_rules(rules, node)}
+
+    def is_like(self, other: PossibleNodes) -> bool:
+        """Tell whether it is of pods that ask for the same."""
+        return self._ask == other._ask
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names and not refused_by_host(self._ask[1], self._ledger.hosts.free(str(name)))
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if name in self)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def seats_of(members: Sequence[SceneMember], nodes: Mapping[str, NodeRules], ledger: Ledger) -> list[Seat]:
+    """Return what is to be placed; members that can go to the same nodes have the same object of these."""
+    known: list[PossibleNodes] = []
+    seats = []
+    for member in members:
+        names = PossibleNodes(member.rules, member.request.host, nodes, ledger)
+        same = next((each for each in known if each.is_like(names)), None)
+        if same is None:
+            known.append(names)
+        seats.append(Seat(member.uid, member.request, same or names))
+    return seats
+
+
+class SceneGangs:
+    """All gangs of a scene, by what pods and PodGroups say."""
+
+    def __init__(self, groups: Mapping[GangName, PodGroup]) -> None:
+        self._groups = groups
+        self._gangs: dict[GangName, SceneGang] = {}
+        self._of_pod: dict[str, SceneGang] = {}  # UID of a pod that is to be placed -> its gang
+
+    def expect(self, gang: Gang, uid: str, controller: str, found: SceneMember | Presence) -> None:
+        """Note a pod of a gang: what of it is to be placed, or why it is not."""
+        state = self._gangs.get(gang.name)
+        if state is None:
+            state = self._gangs[gang.name] = SceneGang(gang.name, self._group(gang.name))
+        if found is Presence.DONE:
+            state.done += [controller] if controller else []
+            return
+        state.said = max(state.said, gang.minimum)
+        if controller:
+            state.controllers.add(controller)
+        if isinstance(found, SceneMember):
+            state.waiting[uid] = found
+            self._of_pod[uid] = state
+        else:
+            state.there.add(uid)
+
+    def of(self, pod_uid: str) -> SceneGang | None:
+        """Return the gang of a pod that is to be placed."""
+        return self._of_pod.get(pod_uid)
+
+    def outcomes(self) -> list[GangOutcome]:
+        """Return what became of those with pods that were to be placed, and to be placed together."""
+        return [gang.outcome() for gang in self._gangs.values() if gang.waiting and (gang.minimum or gang.problem)]
+
+    def _group(self, name: GangName) -> PodGroup | None:
+        if name.way not in OF_WAY:
+            return None
+        return self._groups.get(name) or PodGroup(0, problem=f"{described(name)} is missing")

@@ -1,0 +1,80 @@
+"""Scenes for `gpuledger simulate -f` and `--from-cluster`: two nodes, the command on its standard input, a cluster."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from click.testing import CliRunner, Result
+
+from builders import a_card, cards_of
+from fakes.objects import DIALECTS, a_node_object
+from gpuledger.command_line.program import main
+from gpuledger.model.share import ContainerShare, Share
+from gpuledger.placement.policy import Policy
+from gpuledger.simulation.live import read_scene
+from gpuledger.simulation.objects import InputObjects
+from gpuledger.simulation.what_if import Answer, answer
+
+Json = dict[str, Any]
+
+NODE_A = a_node_object("node-a", cards_of("node-a", 2))
+NODE_B = a_node_object("node-b", cards_of("node-b", 2))
+
+
+def simulate(*documents: object, arguments: Sequence[str] = ("-o", "json"), text: str = "") -> Result:
+    """Give documents to the command on its standard input."""
+    given = text or yaml.safe_dump_all(documents)
+    return CliRunner().invoke(main, ["simulate", "-f", "-", *arguments], input=given)
+
+
+def shown(*documents: object, arguments: Sequence[str] = ()) -> Any:
+    """Return what the command prints for scripts."""
+    result = simulate(*documents, arguments=("-o", "json", *arguments))
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout)
+
+
+def share(uuid: str) -> Share:
+    """Return all of a card."""
+    card = a_card(uuid=uuid)
+    return Share(uuid, card.capacity, True, (ContainerShare("main", card.capacity.memory_mib, 100),))
+
+
+class FakeReads:
+    """The lists of a cluster, each in one page."""
+
+    def __init__(
+        self,
+        nodes: list[Json],
+        cards: list[Json],
+        running: list[Json],
+        pending: list[Json],
+        groups: Mapping[str, list[Json]] | None = None,
+    ) -> None:
+        self._lists = {"nodes": nodes, "cards": cards, "running": running, "pending": pending, **(groups or {})}
+
+    async def _page(self, name: str) -> AsyncIterator[list[Json]]:
+        # As the API server does: objects of a list do not say their kind.
+        yield [{key: value for key, value in each.items() if key != "kind"} for each in self._lists[name]]
+
+    def nodes(self) -> AsyncIterator[list[Json]]:
+        return self._page("nodes")
+
+    def allocations(self) -> AsyncIterator[list[Json]]:
+        return self._page("cards")
+
+    def running_pods(self) -> AsyncIterator[list[Json]]:
+        return self._page("running")
+
+    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+        return self._page("pending")
+
+    def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
+        return self._page(api_group)
+
+
+async def answered(reads: FakeReads, files: InputObjects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
+    scene = await read_scene(reads, ["gpuledger"], DIALECTS)
+    scene.add(files or InputObjects())
+    return answer(scene, DIALECTS, Policy(), add_nodes, like)

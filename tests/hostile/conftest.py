@@ -1,0 +1,48 @@
+"""A cluster of three nodes in which one namespace is a hostile user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from cluster.cluster import NODES, Cluster, RequestFailed
+from cluster.kubernetes import apply_policies
+from control_plane import ControlPlane
+from hostile.catalogue import NAMESPACE, NODE_PREFIX, PATHS
+from hostile.others import TOLD_AFTER_S
+from installation import NO_KUBELET, NOTHING_RUNS, Installation
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["without policies", "with policies"])
+def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with ControlPlane.run() as plane:
+        settings = {**NO_KUBELET, "tell_waiting_after_s": TOLD_AFTER_S, **NOTHING_RUNS}
+        installation = Installation(plane, settings)
+        installation.install()
+        if request.param:
+            apply_policies(plane)
+        installation.start_operator()
+        installation.start_scheduler()
+        found = Cluster(plane, installation)
+        found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        found.add_nodes(3)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def cluster(attacked: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster; what was created in it is gone afterwards."""
+    yield attacked
+    for path in PATHS.values():
+        for found in attacked.request("GET", path)["items"]:
+            if found["metadata"].get("finalizers"):
+                with suppress(RequestFailed):  # the Jobs' controller deletes its pods at the same time
+                    attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
+        attacked.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+    for found in attacked.request("GET", NODES)["items"]:
+        if found["metadata"]["name"].startswith(NODE_PREFIX):
+            attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")
+    attacked.delete(*attacked.pods())

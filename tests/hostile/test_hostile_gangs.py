@@ -1,0 +1,101 @@
+"""What a user can do with gangs: crowds, labels that others use too, numbers that change, members that never come."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from chaos.gang_rule import GANG, MINIMUM
+from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, Cluster
+from cluster.gangs import bound, gang, member, names
+from effort import seeds_for, times
+from hostile.catalogue import PATHS, a_gang, a_pod
+from hostile.others import LIMIT_AT_THOUSAND_S, LIMIT_OF_ALL_S, Say, check_others, create
+
+MEMBERS = times(1_000, 10_000)
+EDITS = times(100, 1_000)
+SMALL = {COUNT: 1, MEMORY: 1_000}
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.parametrize("attacked", [False], indirect=True, ids=["without policies"]),
+]
+
+
+def set_labels(cluster: Cluster, name: str, **labels: str | None) -> None:
+    """Edit the labels of a hostile pod: `gang` and `minimum`."""
+    said = {{"gang": GANG, "minimum": MINIMUM}[key]: value for key, value in labels.items()}
+    cluster.request("PATCH", f"{PATHS['Pod']}/{name}", {"metadata": {"labels": said}}, MERGE_PATCH)
+
+
+def hostile_bound(cluster: Cluster) -> set[str]:
+    found = cluster.request("GET", PATHS["Pod"])["items"]
+    return {each["metadata"]["name"] for each in found if each["spec"].get("nodeName")}
+
+
+@pytest.mark.timeout(900)
+def test_a_gang_of_thousands_delays_nobody_for_long(cluster: Cluster, say: Say) -> None:
+    check_others(cluster, a_gang("thousands", MEMBERS, 256), f"a gang of {MEMBERS}", say, LIMIT_AT_THOUSAND_S)
+
+
+def test_one_label_in_two_namespaces_makes_two_gangs(cluster: Cluster) -> None:
+    mine = gang("train", 3, **SMALL)
+    cluster.create(*mine[:2])
+    for body in a_gang("train", 5, 3):
+        assert create(cluster, body)
+    cluster.wait(lambda: len(hostile_bound(cluster)) == 5, "the gang of the other namespace is bound")
+    cluster.wait_refused("train-0", "fewer than 3 members of the pod's gang have been created")
+    assert bound(cluster) == set()
+    cluster.create(mine[2])
+    cluster.wait_bound(*names(mine))
+
+
+def test_numbers_that_change_on_pods_that_run_concern_nobody_else(cluster: Cluster, say: Say) -> None:
+    dice = random.Random(seeds_for("labels", 1)[0])  # noqa: S311 - no secret
+    pods = a_gang("flips", 4, 4)
+    for body in pods:
+        assert create(cluster, body)
+    cluster.wait(lambda: len(hostile_bound(cluster)) == 4, "the gang runs")
+    before = sum(map(len, cluster.holders().values()))
+    for _ in range(EDITS):
+        name = dice.choice(names(pods))
+        set_labels(cluster, name, gang=dice.choice(("flips", "other", None)), minimum=dice.choice(("1", "200", "many")))
+    assert sum(map(len, cluster.holders().values())) == before
+    check_others(cluster, a_gang("flips", 6, 4)[4:], f"labels of running pods, edited {EDITS} times", say)
+    for name in names(pods):
+        set_labels(cluster, name, gang="flips", minimum="4")
+    cluster.wait(lambda: len(hostile_bound(cluster)) == 6, "the newcomers of a gang that is complete are bound")
+
+
+def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Cluster, say: Say) -> None:
+    """They find cards, and kube-scheduler never asks for one of each gang: that may take what a turn takes."""
+    nowhere = {"kubernetes.io/hostname": "none"}
+    for number in range(5):
+        *most, last = a_gang(f"late-{number}", 4, 4)
+        for body in [*most, {**last, "spec": {**last["spec"], "nodeSelector": nowhere}}]:
+            assert create(cluster, body)
+    time.sleep(2)
+    begin_s = time.monotonic()
+    mine = gang("mine", 4, **SMALL)
+    cluster.create(*mine)
+    cluster.wait_bound(*names(mine), timeout_s=LIMIT_AT_THOUSAND_S)
+    waited_s = time.monotonic() - begin_s
+    say(f"beside gangs whose last members never come, a gang of others started within {waited_s:.1f} s")
+    assert waited_s < LIMIT_OF_ALL_S
+    assert hostile_bound(cluster) == set()
+    check_others(cluster, [], "gangs whose last members never come", say)
+
+
+def test_a_pod_that_says_it_is_of_a_gang_takes_nothing_from_one_of_that_name(cluster: Cluster) -> None:
+    """Names that look like others': the namespace decides, whatever the name is."""
+    cluster.create(*gang("train", 2, **SMALL))
+    cluster.wait_bound("train-0", "train-1")
+    for number, name in enumerate(("train", "train-0", "default.train", "default-train")):
+        body = a_pod(f"pretends-{number}")
+        body["metadata"]["labels"] = {GANG: name, MINIMUM: "2"}
+        assert create(cluster, body)
+    cluster.create(member("train-2", "train", 2, **SMALL))
+    cluster.wait_bound("train-2")
+    assert hostile_bound(cluster) == set()
