@@ -17,7 +17,9 @@ class GangChecks:
         self._world = world
         self._bound: set[str] = set()  # UIDs of the members that were bound at some time
         self._gone: set[str] = set()  # UIDs of the members that were deleted, or have ended
-        self._passed: set[str] = set()  # UIDs of those that had their cards when a Binding was sent, and still have them
+        self._passed: set[str] = (
+            set()
+        )  # UIDs of those that had their cards when a Binding was sent, and still have them
         self._nodes_changed = False
         world.api.listeners.append(self._take)
 

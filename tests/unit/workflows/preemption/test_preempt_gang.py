@@ -323,3 +323,33 @@ async def test_where_kube_scheduler_preempts_the_operator_still_does_for_gangs(f
     async for parts in run(full, evicts=False):
         await come(parts, members_of(3), 3)
         assert len(evicted(full)) == 3
+
+
+def protect(api: ApiServer, allowed: int, *names: str) -> None:
+    """Cover some pods by one budget."""
+    for name in names:
+        pod = api.pods["default", name]
+        pod["metadata"]["labels"] = {"app": "guarded"}
+        api.put_pod(pod)
+    spec = {"selector": {"matchLabels": {"app": "guarded"}}}
+    metadata = {"namespace": "default", "name": "guard"}
+    api.budgets.append({"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}})
+
+
+async def test_where_budgets_allow_too_few_evictions_nobody_leaves_and_the_gang_is_told(full: ApiServer) -> None:
+    protect(full, 1, *(f"low-{number}" for number in range(8)))
+    async for parts in run(full):
+        await come(parts, members_of(2), 2)
+        assert evicted(full) == []
+        told = [(uid, reason, text) for uid, _, reason, text in parts.told_pods]
+        [(_, reason, text)] = told
+        assert reason == "PreemptionForbidden"
+        assert "default/guard" in text
+
+
+async def test_what_one_budget_allows_is_used_once_for_the_whole_gang(full: ApiServer) -> None:
+    protect(full, 1, *(f"low-{number}" for number in range(6)))
+    async for parts in run(full):
+        await come(parts, members_of(3), 3)
+        assert {"low-6", "low-7"} < set(evicted(full))
+        assert len(evicted(full)) == 3
