@@ -176,9 +176,6 @@ class Members:
         elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
-        elif state is not None and state.without_gpus.get(pod_uid) is False:
-            del state.without_gpus[pod_uid]
-            self._tidy(state, pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
@@ -212,9 +209,6 @@ class Members:
         elif state.is_bound_no_more(pod_uid):
             if last is None or not has_succeeded(last):
                 self.on_left(pod_uid, state)
-            self._tidy(state, pod_uid)
-        elif state is not None and state.without_gpus.get(pod_uid):
-            del state.without_gpus[pod_uid]
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:

@@ -20,7 +20,7 @@ from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE,
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
 GROUP_STEPS = 131_072
-"""Steps for one gang, in a thread: some 1.5 s at most."""
+"""Steps for one gang, in a thread: some 1.5 to 4 s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,14 +50,16 @@ async def running(api: ApiServer) -> AsyncIterator[OperatorParts]:
     await parts.preemption.stop()
 
 
-async def victims_of_one(api: ApiServer, *, pods: int = 1, node_names: tuple[str, ...] = ("node-a",)) -> list[str]:
-    """Return who is evicted for pods of high priority that ask for a card each, the earlier first."""
+async def victims_of_one(
+    api: ApiServer, *, pods: int = 1, node_names: tuple[str, ...] = ("node-a",), first: tuple[str, ...] = ()
+) -> list[str]:
+    """Return who is evicted for pods of high priority that ask for a card each; the `first` may go elsewhere."""
     async for parts in running(api):
         for number in range(pods):
             pod = a_pod_object(f"high-{number}", {GPU: "1"}, priority=HIGH)
             unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
             api.put_pod({**pod, "status": {**pod["status"], "conditions": [unschedulable]}})
-            parts.filter(f"high-{number}", *node_names)
+            parts.filter(f"high-{number}", *(node_names if number or not first else first))
             await parts.idle()
         await asyncio.sleep(4 * SETTLE_S)
         await settle()
@@ -77,6 +79,17 @@ async def test_two_that_wait_have_each_member_leave_once(api: ApiServer) -> None
     for number, card in enumerate([*CARDS["node-a"], *CARDS["node-b"]]):
         runs_on(api, f"m{number}", card, gang="train", minimum=4)
     assert sorted(await victims_of_one(api, pods=2, node_names=("node-a", "node-b"))) == ["m0", "m1", "m2", "m3"]
+
+
+async def test_what_a_gang_leaves_behind_on_other_nodes_costs_no_other_pod_its_place(api: ApiServer) -> None:
+    """Though by itself, the single pod would cost less than the gang."""
+    a, b = CARDS["node-a"], CARDS["node-b"]
+    for name, card in (("m0", a[0]), ("m1", b[0])):
+        runs_on(api, name, card, gang="train", minimum=2)
+    runs_on(api, "single", b[1])
+    runs_on(api, "important", a[1], priority=HIGH)
+    found = await victims_of_one(api, pods=2, first=("node-a",), node_names=("node-a", "node-b"))
+    assert sorted(found) == ["m0", "m1"]
 
 
 async def test_one_pod_leaves_rather_than_a_gang_of_the_same_priority(api: ApiServer) -> None:

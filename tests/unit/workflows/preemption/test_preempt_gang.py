@@ -22,6 +22,7 @@ from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Claim, Holder
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.preemption.carry_out import SUSPECT_DELAY_S
 from gpuledger.workflows.preemption.preempt import FRESH_S, SETTLE_S
 
 Json = dict[str, Any]
@@ -115,6 +116,11 @@ def evicted(api: ApiServer) -> list[str]:
     return [call.path.split("/")[6] for call in api.called(Operation.EVICT)]
 
 
+def woken(api: ApiServer, names: Iterable[str]) -> list[str]:
+    annotations = {name: api.pods["default", name]["metadata"].get("annotations") or {} for name in names}
+    return [name for name, its in annotations.items() if WOKEN_ANNOTATION in its]
+
+
 def claims(api: ApiServer) -> list[str]:
     return [claim.holder.pod.name for card in CARDS for claim in api.card(card).claims]
 
@@ -139,6 +145,7 @@ async def test_eight_leave_once_each_for_a_gang_of_eight_and_it_is_bound(full: A
         assert sorted(evicted(full)) == [f"low-{number}" for number in range(8)]
         await end(parts, *evicted(full))
         assert sorted(reserved(full)) == names
+        assert woken(full, names) == names
         assert all(await ask(parts, names))
         nodes = {name: next(iter(parts.filter(name, "node-a", "node-b").node_names)) for name in names}
         await asyncio.gather(*(parts.bind(name, node_name) for name, node_name in nodes.items()))
@@ -155,13 +162,19 @@ async def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then(full: ApiSer
         assert (evicted(full), claims(full)) == ([], [])
 
 
-async def test_nobody_leaves_before_all_claims_are_listed(full: ApiServer) -> None:
-    gate = asyncio.Event()
+async def test_nobody_leaves_before_all_claims_are_listed(full: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, gate = Journal.claim, asyncio.Event()
+
+    async def late(self: Journal, wanted: Claim) -> None:
+        if wanted.holder.pod.uid == "uid-m1":
+            await gate.wait()
+        await claim(self, wanted)
+
+    monkeypatch.setattr(Journal, "claim", late)
     async for parts in run(full):
-        full.queue(Operation.WRITE_STATUS, hold_request(gate))
         await come(parts, members_of(2), 2)
-        assert evicted(full) == []
-        assert len(claims(full)) == 1
+        await pass_time(parts, 2 * SUSPECT_DELAY_S)
+        assert (evicted(full), claims(full)) == ([], ["m0"])
         gate.set()
         await pass_time(parts, 1)
         assert len(evicted(full)) == 2
@@ -186,13 +199,18 @@ async def test_if_one_claim_is_refused_all_are_withdrawn(full: ApiServer, monkey
         assert len(evicted(full)) == 3
 
 
-async def test_victims_are_of_strictly_lower_priority_than_every_member(full: ApiServer) -> None:
-    async for parts in run(full):
-        full.put_pod(member("m0", 2, priority=HIGH))
-        await come(parts, ["m1"], 2, priority=LOW)
+async def test_victims_are_of_strictly_lower_priority_than_every_member(api: ApiServer) -> None:
+    """One card could be freed for the less important member, two for the other one."""
+    for number, card in enumerate(CARDS):
+        runs_on(api, f"other-{number}", card, priority=LOW if number == 0 else 2 * LOW if number == 1 else HIGH)
+    for name, cards in NODES.items():
+        api.put_node(a_node_object(name, cards))
+    async for parts in run(api):
+        api.put_pod(member("m0", 2, priority=HIGH))
+        await come(parts, ["m1"], 2, priority=2 * LOW)
         await ask(parts, ["m0", "m1"])
-        await pass_time(parts, 5)
-        assert evicted(full) == []
+        await pass_time(parts, 3)
+        assert evicted(api) == []
 
 
 async def test_nobody_leaves_for_a_gang_one_of_whose_members_never_preempts(full: ApiServer) -> None:
@@ -302,10 +320,9 @@ async def test_kube_scheduler_is_asked_again_if_its_word_is_old_once_for_equal_m
             runs_on(api, f"low-{number}", CARDS[number])
         await pass_time(parts, 2)
         assert evicted(api) == []
-        annotations = {name: api.pods["default", name]["metadata"].get("annotations") or {} for name in names}
-        woken = [name for name in names if WOKEN_ANNOTATION in annotations[name]]
-        assert len(woken) == 1
-        await ask(parts, woken)
+        asked_for = woken(api, names)
+        assert len(asked_for) == 1
+        await ask(parts, asked_for)
         await pass_time(parts, TRY_PAUSE_S + 1)
         assert sorted(evicted(api)) == ["low-0", "low-1"]
 
@@ -322,4 +339,34 @@ async def test_kube_scheduler_gets_no_victims_for_one_member(full: ApiServer) ->
 async def test_where_kube_scheduler_preempts_the_operator_still_does_for_gangs(full: ApiServer) -> None:
     async for parts in run(full, evicts=False):
         await come(parts, members_of(3), 3)
+        assert len(evicted(full)) == 3
+
+
+def protect(api: ApiServer, allowed: int, *names: str) -> None:
+    """Cover some pods by one budget."""
+    for name in names:
+        pod = api.pods["default", name]
+        pod["metadata"]["labels"] = {"app": "guarded"}
+        api.put_pod(pod)
+    spec = {"selector": {"matchLabels": {"app": "guarded"}}}
+    metadata = {"namespace": "default", "name": "guard"}
+    api.budgets.append({"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}})
+
+
+async def test_where_budgets_allow_too_few_evictions_nobody_leaves_and_the_gang_is_told(full: ApiServer) -> None:
+    protect(full, 1, *(f"low-{number}" for number in range(8)))
+    async for parts in run(full):
+        await come(parts, members_of(2), 2)
+        assert evicted(full) == []
+        told = [(uid, reason, text) for uid, _, reason, text in parts.told_pods]
+        [(_, reason, text)] = told
+        assert reason == "PreemptionForbidden"
+        assert "default/guard" in text
+
+
+async def test_what_one_budget_allows_is_used_once_for_the_whole_gang(full: ApiServer) -> None:
+    protect(full, 1, *(f"low-{number}" for number in range(6)))
+    async for parts in run(full):
+        await come(parts, members_of(3), 3)
+        assert {"low-6", "low-7"} < set(evicted(full))
         assert len(evicted(full)) == 3
