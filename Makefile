@@ -103,6 +103,10 @@ lint: $(READY) ## check style, types and the direction of imports
 bench: $(READY) control-plane ## measure speed and cost on a real control plane (FULL=1: all sizes; BENCH="--nodes 1000 ...")
 	@$(BIN)/python tools/bench.py $(if $(FULL),--full) $(BENCH)
 
+.PHONY: bench-gangs
+bench-gangs: $(READY) control-plane ## measure gangs of 8 and of 64 beside the same pods without a group
+	@$(BIN)/python tools/bench.py --only gangs-of-8,gangs-of-64 --rounds 5 $(BENCH)
+
 .PHONY: bench-filter
 bench-filter: $(READY) ## measure Filter and the ledger's memory without a cluster (PROFILE=file: collapsed stacks)
 	@$(BIN)/python tools/bench.py filter $(if $(PROFILE),--profile $(PROFILE)) $(BENCH)

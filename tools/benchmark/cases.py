@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from benchmark.direct_writes import DirectWriter
+from benchmark.gangs import SIZES, OrderWatch, in_gangs
 from benchmark.machine import cpu_s, memory_mib
 from benchmark.measuring import Figures, costs, look, measure, times
 from benchmark.onlookers import WAITING_POD, onlookers
@@ -15,10 +16,9 @@ from benchmark.results import Row, medians
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, SHAPES, Shape, burst, pod, whole
 from benchmark.site import PATIENCE_S, Site
 from benchmark.slow_writes import measure_slow_writes
-from benchmark.table import BASES
+from benchmark.table import BASES, GANGS, OURS
 from benchmark.watching import PodWatch
 
-OURS = "gpuledger"
 TURNS = (*BASES, OURS)
 LOOKED_AT = "gpuledger, looked at"
 PACE_PER_S, PACED_S = 100.0, 15
@@ -113,6 +113,24 @@ class Cases:
                     figures |= {name: float(number) for name, number in answers.items()}
                 await site.delete_pods()
                 self._keep("looked-at", subject, number, figures)
+
+    async def gangs(self, case: str) -> None:
+        """Schedule pods in gangs, and the same pods without, in turns."""
+        shape, size, site = SHAPES["whole-card"], SIZES[case], self._site
+        count = max(1, shape.pods_for(self._nodes, self._effort.pods) // size) * size
+        await site.start_scheduler(OURS)
+        for number in range(self._effort.rounds):
+            for subject in (OURS, GANGS):
+                self._tell(f"{count} pods, {case}", subject, number)
+                gangs = subject == GANGS
+                bodies = in_gangs(shape, count, OURS, size, number) if gangs else burst(shape, count, OURS)
+                async with OrderWatch(site.admin) as watch:
+                    figures = await measure(site, bodies)
+                    await watch.until_seen(count)
+                if gangs:
+                    figures["early_bindings"] = float(watch.early_bindings(size))
+                await site.delete_pods()
+                self._keep(case, subject, number, figures)
 
     async def slow_writes(self) -> None:
         """Place pods on a nearly full cluster whose API server is slow. Ends operator and scheduler."""

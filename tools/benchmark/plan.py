@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from benchmark.cases import TURNS, Cases, Effort
+from benchmark.gangs import SIZES
 from benchmark.machine import describe_machine, describe_versions
 from benchmark.progress import Story
 from benchmark.results import Run
 from benchmark.shapes import SHAPES
 from benchmark.site import Site
 
-AT_THE_FIRST_SIZE = ("paced", "full-cluster", "looked-at", "slow-writes")
+AT_THE_FIRST_SIZE = ("paced", "full-cluster", "looked-at", *SIZES, "slow-writes")
 """Cases that are about one size of cluster."""
 
 CASES = (*SHAPES, "floor", "start-up", *AT_THE_FIRST_SIZE)
@@ -48,7 +50,9 @@ class Plan:
         cases = self.cases_at(nodes)
         shapes = len(cases & set(SHAPES))
         rounds = (
-            len(TURNS) * shapes + shapes * ("floor" in cases) + 2 * len(cases & {"paced", "full-cluster", "looked-at"})
+            len(TURNS) * shapes
+            + shapes * ("floor" in cases)
+            + 2 * len(cases & {"paced", "full-cluster", "looked-at", *SIZES})
         )
         return 1 + self.rounds * rounds + ("slow-writes" in cases) + ("start-up" in cases)
 
@@ -73,12 +77,14 @@ async def _measure(cases: Cases, site: Site, chosen: frozenset[str]) -> None:
     await cases.first_start()
     for shape in shapes:
         await cases.shape(shape)
-    for name, case in {
+    at_this_size: dict[str, Callable[[], Awaitable[None]]] = {
         "paced": cases.paced,
         "full-cluster": cases.full_cluster,
         "looked-at": cases.looked_at,
+        **{case: partial(cases.gangs, case) for case in SIZES},
         "slow-writes": cases.slow_writes,
-    }.items():
+    }
+    for name, case in at_this_size.items():
         if name in chosen:
             await case()
     site.stop_scheduler()

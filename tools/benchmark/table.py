@@ -32,17 +32,22 @@ def numbers(names: Sequence[str], form: str, separator: str = "/") -> Cell:
 BASES = ("plain", "stock")
 """Who the others are compared with."""
 
+OURS, GANGS = "gpuledger", "gpuledger, gangs"
+"""The same pods, by themselves and in gangs."""
+
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
     "s": numbers(["seconds"], ".2f"),
     "pods/s": numbers(["pods_per_s"], ".0f"),
     "to plain/\nstock": numbers(["to_plain", "to_stock"], ".2f"),
+    "to\nsingle": numbers(["to_single"], ".2f"),
     "cards/s": numbers(["cards_per_s"], ".0f"),
     "p50/p99 s": numbers(["bound_p50_s", "bound_p99_s"], ".2f"),
     "tries": numbers(["attempts_per_pod"], ".2f"),
     "writes/pod ledger/\nBinding/other": numbers(
         ["ledger_writes_per_pod", "binding_writes_per_pod", "other_writes_per_pod"], ".2f"
     ),
+    "early\nBindings": numbers(["early_bindings"], ".0f"),
     "CPU ms/pod\noperator/sched.": numbers(["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod"], ".1f"),
     "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
     "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
@@ -52,7 +57,10 @@ COLUMNS: dict[str, Cell] = {
 
 
 def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
-    """Add to each row how many pods per second it is to kube-scheduler's by itself, of the same case and size."""
+    """Add to each row how many pods per second it is to kube-scheduler's by itself, of the same case and size.
+
+    To gangs, what it is to the same pods without a group.
+    """
     found: dict[Key, dict[str, float]] = {}
     for (case, nodes, subject), figures in rows.items():
         found[case, nodes, subject] = dict(figures)
@@ -60,6 +68,9 @@ def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
             base = rows.get((case, nodes, other), {}).get("pods_per_s")
             if base:
                 found[case, nodes, subject][f"to_{other}"] = figures["pods_per_s"] / base
+        single = rows.get((case, nodes, OURS), {}).get("pods_per_s")
+        if subject == GANGS and single:
+            found[case, nodes, subject]["to_single"] = figures["pods_per_s"] / single
     return found
 
 

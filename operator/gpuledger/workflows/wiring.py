@@ -25,7 +25,7 @@ from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.plans import GangPlans
+from gpuledger.workflows.gangs.plans import COME_S, GangPlans
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
@@ -156,7 +156,7 @@ def connect(
     members = Members(placement.request, pod_groups)
     mates, leavers = Mates(members, ledger, lives), Leavers()
     failures = BindFailures(clock)
-    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
+    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, settings.extender_timeout_s + COME_S, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
     waker = GangWaker(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
@@ -225,6 +225,7 @@ def connect(
         ledger=ledger,
         members=members,
         gangs=gangs,
+        kept_places=kept_places,
         waiting=waiting,
         finder=GangVictimFinder(finder, ledger, store, clock),
         carrier=carrier,
@@ -269,7 +270,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         gangs=gang_trials,
-        gang_described=members.described,
+        members=members,
         lives=lives,
         clock=clock,
     )
@@ -362,7 +363,9 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.ends.on_news.append(workflows.releaser.word_of_node)
     workflows.journal.on_lost.append(workflows.inventory.recheck)
     workflows.gangs.on_due.append(workflows.room_has_changed.set)
+    workflows.releaser.on_not_bound.append(workflows.gangs.is_not_bound)
     workflows.members.on_left.append(workflows.kept_places.member_left)
+    workflows.members.on_gone.append(workflows.kept_places.member_waits_no_more)
     workflows.members.on_bound.append(workflows.kept_places.others_leave)
     ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
