@@ -225,6 +225,7 @@ def connect(
         ledger=ledger,
         members=members,
         gangs=gangs,
+        kept_places=kept_places,
         waiting=waiting,
         finder=GangVictimFinder(finder, ledger, store, clock),
         carrier=carrier,

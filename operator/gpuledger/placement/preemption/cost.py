@@ -60,6 +60,11 @@ class Tenant:
         return self.pods or (self.uid,)
 
     @property
+    def size(self) -> int:
+        """Return how many leave."""
+        return len(self.pods) or 1
+
+    @property
     def above_lowest(self) -> int:
         """Return the sum of priorities above the lowest one that is counted."""
         return self.priority - LOWEST_PRIORITY if self.weight is None else self.weight
@@ -100,7 +105,7 @@ def cost_of(victims: Collection[Tenant], allowed: Mapping[str, int]) -> Cost:
     highest = max(tenant.priority for tenant in counted)
     above_lowest = sum(tenant.above_lowest for tenant in counted)
     begin_s = min(tenant.begin_s for tenant in counted if tenant.priority == highest)
-    return violations, highest, above_lowest, sum(len(tenant.uids) for tenant in counted), -begin_s
+    return violations, highest, above_lowest, sum(tenant.size for tenant in counted), -begin_s
 
 
 def joined(one: Cost, other: Cost) -> Cost:

@@ -166,7 +166,7 @@ def _kinds(places: Mapping[str, list[Place]], tenants: Mapping[str, Tenant]) -> 
     kinds: dict[tuple[object, ...], TenantKind] = {}
     for uid, its_places in places.items():
         tenant, where = tenants[uid], tuple(its_places)
-        above_lowest, size = tenant.above_lowest, len(tenant.uids)
+        above_lowest, size = tenant.above_lowest, tenant.size
         key = (where, tenant.priority, above_lowest, size, tenant.budgets)
         kind = kinds.get(key)
         if kind is None:

@@ -11,7 +11,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.share import Placement, Pod, shares_of
-from gpuledger.placement.preemption.cost import Cost
+from gpuledger.placement.preemption.cost import Cost, Tenant
 from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
 from gpuledger.placement.preemption.several_pods import GroupNode, Kind, Numbers
 from gpuledger.placement.work import Work
@@ -57,16 +57,17 @@ class GangVictimFinder:
         self._reader = reader
         self._clock = clock
 
-    async def find(self, members: Sequence[Member]) -> GangVictims | None:
+    async def find(self, members: Sequence[Member], places: Sequence[str]) -> GangVictims | None:
         """Return the cheapest victims so that all of these members fit, None if there are none.
 
-        Only pods of less priority than each member leave. True at the moment of returning.
+        `places` are the UIDs under which room is on hold for them, in place of members that are gone. Only pods of less
+        priority than each member leave. True at the moment of returning.
         """
         budgets, attempts = Budgets(), 0
         lowest = min((member.pod for member in members), key=lambda pod: pod.priority)
         groups = kinds_of(members)
         while attempts < ATTEMPTS:
-            nodes = await self._nodes(lowest, members, budgets)
+            nodes = await self._nodes(lowest, members, budgets, places)
             found = await self._cheapest(groups, nodes, budgets)
             if found is None:
                 return None
@@ -78,23 +79,27 @@ class GangVictimFinder:
                 continue
             attempts += 1
             used = {seat.node_name for seat in found.seats}
-            if all(self._node(lowest, node.room.name, budgets) == node for node in nodes if node.room.name in used):
+            then = [node for node in nodes if node.room.name in used]
+            if then == [self._node(lowest, node.room.name, budgets, places) for node in then]:
                 return self._victims(lowest, groups, found, victims, budgets)
         return None  # the nodes do not stand still; each change of one is a reason to ask again
 
-    async def _nodes(self, lowest: Pod, members: Sequence[Member], budgets: Budgets) -> list[GroupNode]:
+    async def _nodes(
+        self, lowest: Pod, members: Sequence[Member], budgets: Budgets, places: Sequence[str]
+    ) -> list[GroupNode]:
         names = {name for member in members for name in member.node_names or ()}
         since_s, nodes = self._clock.work_s(), []
         for number, name in enumerate(sorted(names.intersection(self._ledger.known_nodes()))):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
-            nodes.append(self._node(lowest, name, budgets))
+            nodes.append(self._node(lowest, name, budgets, places))
         return nodes
 
-    def _node(self, lowest: Pod, node_name: str, budgets: Budgets) -> GroupNode:
+    def _node(self, lowest: Pod, node_name: str, budgets: Budgets, places: Sequence[str] = ()) -> GroupNode:
         entries = [entry.as_it_is() for entry in self._ledger.entries_of_node(node_name)]
         tenants = self._finder.tenants(lowest, node_name, budgets, None)
-        return GroupNode(self._ledger.node_room(node_name), entries, dict(tenants))
+        kept = {uid: Tenant(uid, 0, leaves=True) for uid in places if any(uid in entry.holds for entry in entries)}
+        return GroupNode(self._ledger.node_room(node_name), entries, {**tenants, **kept})
 
     async def _cheapest(
         self, groups: Sequence[Sequence[Member]], nodes: Sequence[GroupNode], budgets: Budgets

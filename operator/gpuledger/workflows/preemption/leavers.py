@@ -22,24 +22,32 @@ class Leavers:
 
     def __init__(self) -> None:
         self._choices: dict[str, _Choice] = {}  # pod UID -> its victims
+        self._chosen_by: dict[str, set[str]] = {}  # UID of a victim -> UIDs of the pods for which it is to leave
 
     def choose(self, pod: Pod, victims: Iterable[str]) -> None:
         """Note that pods are to leave for another one."""
-        self._choices.setdefault(pod.uid, _Choice(pod.priority)).chosen.update(victims)
+        chosen = self._choices.setdefault(pod.uid, _Choice(pod.priority)).chosen
+        for uid in victims:
+            chosen.add(uid)
+            self._chosen_by.setdefault(uid, set()).add(pod.uid)
 
     def forget(self, pod_uid: str) -> None:
         """Note that no pod leaves for a pod any more."""
-        self._choices.pop(pod_uid, None)
+        choice = self._choices.pop(pod_uid, None)
+        for uid in choice.chosen if choice else ():
+            self._chosen_by[uid].discard(pod_uid)
+            if not self._chosen_by[uid]:
+                del self._chosen_by[uid]
 
     def leaves_anyway(self, pod_uid: str, pod: Pod) -> bool:
         """Tell whether a pod leaves for others than this one, which keep their places from it.
 
         Whoever is of less priority loses its place, and then nobody leaves for it any more.
         """
-        return any(
-            pod_uid in choice.chosen and uid != pod.uid and choice.priority >= pod.priority
-            for uid, choice in self._choices.items()
-        )
+        choosers = self._chosen_by.get(pod_uid)
+        if not choosers:
+            return False
+        return any(uid != pod.uid and self._choices[uid].priority >= pod.priority for uid in choosers)
 
     def is_to_be_evicted(self, pod: Pod, victim_uid: str) -> bool:
         """Note that a pod is evicted for another; return False if that was done already, for whomever."""

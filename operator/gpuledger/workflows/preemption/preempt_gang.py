@@ -22,6 +22,7 @@ from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
@@ -48,6 +49,7 @@ class GangPreemption:
         ledger: Ledger,
         members: Members,
         gangs: Gangs,
+        kept_places: KeptPlaces,
         waiting: WaitingPods,
         finder: GangVictimFinder,
         carrier: PreemptionCarrier,
@@ -62,6 +64,7 @@ class GangPreemption:
         self._ledger = ledger
         self._members = members
         self._gangs = gangs
+        self._kept_places = kept_places
         self._waiting = waiting
         self._finder = finder
         self._carrier = carrier
@@ -135,7 +138,7 @@ class GangPreemption:
 
     async def _decide_for(self, state: GangState) -> None:
         look, chosen = self._look_of(state), self._chosen(state)
-        found = await self._finder.find(chosen)
+        found = await self._finder.find(chosen, [place.key for place in self._kept_places.kept_for(state.name)])
         if found is not None and (self._look_of(state) != look or not self._may_begin(state)):
             self._again = True  # somebody has come, or is gone, meanwhile
             return
@@ -192,6 +195,7 @@ class GangPreemption:
 
     def _begin(self, state: GangState, found: GangVictims) -> None:
         """Promise room to all of them, and have it claimed in the background."""
+        self._kept_places.forget(state.name)
         for pod, its in found.rooms:
             self._beginnings.promise(pod, its)
         self._start(self._claim_and_go_on(state.name, found), f"preempt for gang {state.name}")

@@ -275,7 +275,8 @@ async def test_if_a_victim_does_not_leave_all_that_is_kept_for_the_gang_is_given
         pod = full.pods["default", second]
         full.put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2030-01-01T00:00:00Z"}})
         await pass_time(parts, PREEMPTION_TIMEOUT_S + 60)
-        assert (claims(full), reserved(full)) == ([], []) or set(evicted(full)) > {first, second}
+        given_up = {uid for uid, _, reason, _ in parts.told_pods if reason == "PreemptionGivenUp"}
+        assert given_up == {"uid-m0", "uid-m1"}
         assert len(evicted(full)) == len(set(evicted(full)))
 
 
@@ -370,3 +371,21 @@ async def test_what_one_budget_allows_is_used_once_for_the_whole_gang(full: ApiS
         await come(parts, members_of(3), 3)
         assert {"low-6", "low-7"} < set(evicted(full))
         assert len(evicted(full)) == 3
+
+
+async def test_the_place_that_is_kept_for_a_replacement_is_used_and_only_the_rest_taken_from_others(
+    api: ApiServer,
+) -> None:
+    for number, card in enumerate(CARDS):
+        its_gang = ("train", 4) if number < 3 else None
+        runs_on(api, f"p{number}", card, gang=its_gang, priority=LOW if number == 3 else HIGH)
+    for name, cards in NODES.items():
+        api.put_node(a_node_object(name, cards))
+    async for parts in run(api):
+        await end(parts, "p2")
+        assert parts.workflows.kept_places
+        await come(parts, ["r0", "r1"], 4)
+        await pass_time(parts, TRY_PAUSE_S + 1)
+        assert evicted(api) == ["p3"]
+        await end(parts, "p3")
+        assert sorted(reserved(api)) == ["r0", "r1"]
