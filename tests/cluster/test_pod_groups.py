@@ -1,4 +1,4 @@
-"""Gangs whose minimum stands in a PodGroup, on the real API server: Coscheduling's and Volcano's kinds."""
+"""Gangs in the words of Coscheduling, Koordinator and Volcano, on the real API server with their kinds of PodGroups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ Json = dict[str, Any]
 
 EXAMPLES = REPOSITORY / "examples" / "asking"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-COSCHEDULING, VOLCANO = ("scheduling.x-k8s.io", "v1alpha1"), ("scheduling.volcano.sh", "v1beta1")
 Kind = tuple[str, str]
+COSCHEDULING: Kind = ("scheduling.x-k8s.io", "v1alpha1")
+KOORDINATOR: Kind = ("scheduling.sigs.k8s.io", "v1alpha1")
+VOLCANO: Kind = ("scheduling.volcano.sh", "v1beta1")
+KINDS = (COSCHEDULING, KOORDINATOR, VOLCANO)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +29,8 @@ def running() -> Iterator[Cluster]:
         installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0})
         installation.start()
         cluster = Cluster(plane, installation)
-        install(cluster, COSCHEDULING)
-        install(cluster, VOLCANO)
+        for kind in KINDS:
+            install(cluster, kind)
         yield cluster
         cluster.close()
 
@@ -36,7 +39,7 @@ def running() -> Iterator[Cluster]:
 def cluster(running: Cluster) -> Iterator[Cluster]:
     yield running
     running.clear()
-    for kind in (COSCHEDULING, VOLCANO):
+    for kind in KINDS:
         running.request("DELETE", groups(kind))
 
 
@@ -85,7 +88,8 @@ def members(kind: Kind, name: str, count: int) -> list[Json]:
         if kind == VOLCANO:
             each["metadata"]["annotations"]["scheduling.k8s.io/group-name"] = name
         else:
-            each["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": name}
+            label = "pod-group.scheduling.sigs.k8s.io" if kind == KOORDINATOR else "scheduling.x-k8s.io/pod-group"
+            each["metadata"]["labels"] = {label: name}
     return found
 
 
@@ -97,7 +101,7 @@ def bound(cluster: Cluster) -> set[str]:
     return {name for name, found in cluster.pods().items() if found["spec"].get("nodeName")}
 
 
-@pytest.mark.parametrize("kind", [COSCHEDULING, VOLCANO], ids=["coscheduling", "volcano"])
+@pytest.mark.parametrize("kind", KINDS, ids=["coscheduling", "koordinator", "volcano"])
 def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: Cluster, kind: Kind) -> None:
     cluster.add_nodes(2, gpus=4)
     create_group(cluster, kind, "large", 5)
@@ -111,6 +115,30 @@ def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: C
     cluster.delete(*names(small))
     cluster.wait_bound(*names(large))
     cluster.check_consistent()
+
+
+def test_two_labels_of_koordinators_need_no_group(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=3)
+    pods = [pod(f"light-{number}", {COUNT: 1}) for number in range(3)]
+    for each in pods:
+        prefix = "pod-group.scheduling.sigs.k8s.io"
+        each["metadata"]["labels"] = {f"{prefix}/name": "light", f"{prefix}/min-available": "3"}
+    cluster.create(*pods[:2])
+    cluster.wait_refused("light-0", "fewer than 3 members of the pod's gang have been created")
+    cluster.create(*pods[2:])
+    cluster.wait_bound(*names(pods))
+
+
+def test_a_launcher_without_gpus_counts(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    create_group(cluster, VOLCANO, "mpi", 3)
+    pods = members(VOLCANO, "mpi", 3)
+    pods[0]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10m"}}
+    cluster.create(*pods[1:])
+    cluster.wait_refused("mpi-1", "fewer than 3 members of the pod's gang have been created")
+    cluster.create(pods[0])
+    cluster.wait_bound(*names(pods))
+    assert sum(map(len, cluster.holders().values())) == 2
 
 
 @pytest.mark.parametrize(("file", "name"), [("gang-coscheduling", "coscheduled"), ("gang-volcano", "volcanic")])

@@ -22,7 +22,7 @@ from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import CARD_RANKS, Preference
 from gpuledger.placement.preemption import search, sets
 from gpuledger.placement.preemption.card_needs import need_on
-from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, joined
+from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, joined, together
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction, cost_of, node_without
 
 AT_ONCE = 100
@@ -65,18 +65,18 @@ class Scene:
 
     def fits(self, node_name: str, without: Collection[str]) -> bool:
         """Tell whether the pod fits on a node when these pods and those that leave anyway are gone."""
-        leaving = [uid for uid, tenant in self.tenants.items() if tenant.leaves]
+        leaving = [uid for uid, tenant in self.tenants.items() if tenant.leaves or tenant.uid in without]
         one = replace(self, cards={node_name: self.cards[node_name]})
         room = one.ledger([*leaving, *without]).node_room(node_name)
         return not isinstance(choose_cards(self.shape, room, self.preference), Refusal)
 
     def cost(self, uids: Collection[str]) -> Cost:
-        return cost_of([self.tenants[uid] for uid in uids], self.allowed)
+        return cost_of({self.tenants[uid].uid: self.tenants[uid] for uid in uids}.values(), self.allowed)
 
     def on_node(self, node_name: str) -> list[str]:
-        """Return the pods on a node that may be chosen."""
+        """Return the pods on a node that may be chosen; one of those that leave together."""
         there = {holder.pod.uid for card in self.cards[node_name] for holder in self.holders[card.uuid]}
-        return sorted(uid for uid in there if uid in self.tenants and not self.tenants[uid].leaves)
+        return sorted({self.tenants[uid].uid for uid in there if uid in self.tenants and not self.tenants[uid].leaves})
 
     def brute_force(self) -> Cost | None:
         """Try all sets of pods of all nodes, the cheapest first."""
@@ -95,6 +95,19 @@ class Scene:
     def asked(self, ledger: Ledger, name: str, below: Cost | None = None) -> Eviction | None:
         room, entries = ledger.node_room(name), ledger.entries_of_node(name)
         return cheapest_eviction(self.shape, room, entries, self.tenants, self.allowed, self.preference, below)
+
+
+def with_gangs(scene: Scene, seed: int) -> Scene:
+    """Have some of the pods, of whatever nodes, leave together."""
+    chance, tenants = random.Random(seed), dict(scene.tenants)  # noqa: S311 - no secret
+    alone = [uid for uid in sorted(tenants) if not tenants[uid].leaves]
+    chance.shuffle(alone)
+    while len(alone) > 1 and chance.random() < 0.7:
+        size = chance.choice([2, 2, 3, 4])
+        gang, alone = alone[:size], alone[size:]
+        unit = together([tenants[uid] for uid in gang])
+        tenants |= dict.fromkeys(gang, unit)
+    return replace(scene, tenants=tenants)
 
 
 def subsets(uids: Collection[str]) -> Iterator[tuple[str, ...]]:
@@ -171,14 +184,16 @@ def a_demand(chance: random.Random, numa: bool) -> Demand:
 
 
 @pytest.mark.parametrize("first", seeds_for("the cheapest victims", times(5, 50, check=1)))
-def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int) -> None:
+@pytest.mark.parametrize("gangs", [False, True])
+def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int, gangs: bool) -> None:
     for seed in range(first, first + AT_ONCE):
-        scene = a_scene(seed)
+        scene = with_gangs(a_scene(seed), seed) if gangs else a_scene(seed)
         found = scene.found(scene.ledger())
         assert (found and found.cost) == scene.brute_force(), seed
         if found:
             assert found.cost == scene.cost(found.victims), seed
             assert scene.fits(found.node_name, found.victims), seed
+            assert {mate for uid in found.victims for mate in scene.tenants[uid].uids} == {*found.victims}, seed
             leaving = [uid for uid, tenant in scene.tenants.items() if tenant.leaves]
             room = scene.ledger([*leaving, *found.victims]).node_room(found.node_name)
             assert found.assignment == choose_cards(scene.shape, room, scene.preference), seed

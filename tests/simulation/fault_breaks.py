@@ -7,9 +7,9 @@ from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.observe_cluster import ClusterObserver
+from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.evict import Evictor
 from gpuledger.workflows.preemption.pod_lives import unix_s
-from gpuledger.workflows.preemption.preempt import Preemption
 from simulation import api_server, card_checks
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch
@@ -63,10 +63,10 @@ def deleted_despite_budgets(patch: Patch) -> None:
 
 
 def told_before_claimed(patch: Patch) -> None:
-    async def claim(self: Preemption, *arguments: object) -> None:
+    async def claim(self: Beginnings, *arguments: object) -> None:
         """Claim nothing."""
 
-    patch.setattr(Preemption, "_claim", claim)
+    patch.setattr(Beginnings, "claim", claim)
 
 
 def never_compared(patch: Patch) -> None:

@@ -21,7 +21,7 @@ from gpuledger.workflows.journal import entries, journal
 from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.release.departures import Departures, Held
 from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
@@ -220,11 +220,11 @@ def reserved_like_any_other(patch: Patch) -> None:
 
 
 def evicted_before_claimed(patch: Patch) -> None:
-    async def claim(self: Preemption, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
+    async def claim(self: Beginnings, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
         for victim in leaving:
             await cast(Any, self._claimer)._store.evict_pod(victim)  # the one store has all requests
 
-    patch.setattr(Preemption, "_claim", claim)
+    patch.setattr(Beginnings, "claim", claim)
 
 
 REFUSED_ONCE = Rule("operator 1: bind pod", way=9)

@@ -72,6 +72,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.gangs.stop)
     started.push_async_callback(operator.workflows.preemption.stop)
+    started.push_async_callback(operator.workflows.gang_preemption.stop)
     started.push_async_callback(operator.workflows.pod_condition_writer.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
@@ -226,6 +227,7 @@ async def _preempt(operator: Operator) -> None:
         workflows.preemption.wanted.clear()
         if workflows.observer.synced and workflows.leadership.is_active():
             await workflows.preemption.decide()
+            workflows.gang_preemption.decide()
         took_s = operator.clock.now_s() - begin_s
 
 

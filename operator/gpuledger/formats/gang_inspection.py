@@ -8,7 +8,7 @@ from typing import Any
 from gpuledger.formats.objects.gang import OF_WAY, PODGROUPS, GroupWords, described, pod_groups_named
 from gpuledger.formats.objects.pod_group import pod_group
 from gpuledger.model.errors import BadInput
-from gpuledger.model.gang import Gang, GangWay
+from gpuledger.model.gang import Gang
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ def gang_shown(gang: Gang) -> Json:
 def gang_notes(pod: Mapping[str, Any], gang: Gang) -> list[str]:
     """Return a sentence on a pod's gang, and one on each PodGroup that it names in vain."""
     name = gang.name
-    if name.way is not GangWay.LABELS:
+    if name.way in OF_WAY:
         return [f"gang {name.name}: {described(name)} says how many of its pods start together"]
     return [
         f"gang {name.name}: {gang.minimum} of its pods start together, or none",

@@ -56,6 +56,11 @@ class Hosts:
         own = use.amounts.cards if use is not None and use.node_name == node_name else 0
         return free is not None and self.counts_cards(node_name) and cards <= free.cards + own
 
+    def of_pod(self, pod_uid: str) -> HostAmounts:
+        """Return what a pod takes of its node, as far as it is known."""
+        use = self._uses.get(pod_uid)
+        return use.amounts if use else NO_HOST
+
     def node_names(self) -> AbstractSet[str]:
         """Return the nodes whose CPU and memory are known."""
         return self._capacity.keys()

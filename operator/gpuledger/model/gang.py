@@ -14,7 +14,9 @@ class GangWay(StrEnum):
     """How a pod names its gang. formats/objects/gang.py has where."""
 
     LABELS = "labels"
-    """By two labels of ours, one of which says how many members it needs. The others name a PodGroup, which says so."""
+    """By two labels of ours, one of which says how many members it needs."""
+    LIGHTWEIGHT = "lightweight"
+    """The same by labels that others have. All further ways name a PodGroup, which says so."""
     KUBERNETES = "kubernetes"
     COSCHEDULING = "coscheduling"
     KOORDINATOR = "koordinator"

@@ -127,6 +127,7 @@ def gang_summary(
     running: int,
     there: int,
     pause_s: float,
+    on_hold: int,
     standing: int,
     fits: int,
     nodes: Mapping[str, int],
@@ -152,7 +153,8 @@ def gang_summary(
     if stage is GangStage.INCOMPLETE:
         absent = missing - there
         few = "1 has" if absent == 1 else f"{absent} have"
-        found = f"; {_found(fits, there, nodes, cut_short)}, and none are kept meanwhile" if there else ""
+        kept = ", and are kept for a moment" if on_hold else ", and none are kept meanwhile"
+        found = f"; {_found(fits, there, nodes, cut_short)}{kept}" if there else ""
         return f"gang {name}: {few} not been created of {minimum} members{begun}{found}"
     text = f"gang {name}: {_found(fits, missing, nodes, cut_short)}{begun}"
     if pause_s:

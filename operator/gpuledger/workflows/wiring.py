@@ -25,7 +25,7 @@ from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.plans import GangPlans
+from gpuledger.workflows.gangs.plans import COME_S, GangPlans
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
@@ -44,12 +44,18 @@ from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.pod_trackers import HostTracker
+from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
 from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
 from gpuledger.workflows.preemption.find_victims import VictimFinder
+from gpuledger.workflows.preemption.gang_rooms import GangRooms
+from gpuledger.workflows.preemption.leavers import Leavers
+from gpuledger.workflows.preemption.mates import Mates
 from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.preemption.preempt import Preemption, PreemptionSettings
-from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.preempt_gang import GangPreemption
+from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -82,6 +88,7 @@ class Workflows:
     lives: PodLives
     carrier: PreemptionCarrier
     preemption: Preemption
+    gang_preemption: GangPreemption
     who_preempts: WhoPreempts
     inventory: InventoryKeeper
     adopter: Adopter
@@ -147,8 +154,9 @@ def connect(
     )
     pod_groups = PodGroups(counts)
     members = Members(placement.request, pod_groups)
+    mates, leavers = Mates(members, ledger, lives), Leavers()
     failures = BindFailures(clock)
-    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, clock)
+    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, settings.extender_timeout_s + COME_S, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
     waker = GangWaker(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
@@ -175,6 +183,8 @@ def connect(
         store=store,
         waiting=waiting,
         lives=lives,
+        leavers=leavers,
+        gang_rooms=GangRooms(members, ledger, waker),
         event_recorder=events,
         counts=counts,
         despite_budgets=settings.preempt_despite_budgets,
@@ -192,16 +202,37 @@ def connect(
         clock=clock,
         timeout_s=settings.preemption_timeout_s,
     )
+    finder = VictimFinder(
+        ledger=ledger, policy=policy, lives=lives, mates=mates, leavers=leavers, reader=store, clock=clock
+    )
+    beginnings = Beginnings(ledger, claimer, carrier, leavers, events, counts)
+    preemption_settings = PreemptionSettings(who_preempts, settings.preempt_despite_budgets)
     preemption = Preemption(
         ledger=ledger,
-        claimer=claimer,
         waiting=waiting,
-        finder=VictimFinder(ledger=ledger, policy=policy, lives=lives, reader=store, clock=clock),
+        finder=finder,
         carrier=carrier,
+        beginnings=beginnings,
+        mates=mates,
         event_recorder=events,
         counts=counts,
-        settings=PreemptionSettings(who_preempts, settings.preempt_despite_budgets),
+        settings=preemption_settings,
         read_request=placement.request,
+        clock=clock,
+        is_active=is_active,
+    )
+    gang_preemption = GangPreemption(
+        ledger=ledger,
+        members=members,
+        gangs=gangs,
+        waiting=waiting,
+        finder=GangVictimFinder(finder, ledger, store, clock),
+        carrier=carrier,
+        beginnings=beginnings,
+        single=preemption,
+        event_recorder=events,
+        counts=counts,
+        settings=preemption_settings,
         clock=clock,
         is_active=is_active,
     )
@@ -238,7 +269,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         held_pod=placer.held_pod,
         gangs=gang_trials,
-        gang_described=members.described,
+        members=members,
         lives=lives,
         clock=clock,
     )
@@ -304,6 +335,7 @@ def connect(
             lives=lives,
             carrier=carrier,
             preemption=preemption,
+            gang_preemption=gang_preemption,
             who_preempts=who_preempts,
             inventory=inventory,
             adopter=adopter,
@@ -330,12 +362,15 @@ def _wired(workflows: Workflows) -> Workflows:
     workflows.ends.on_news.append(workflows.releaser.word_of_node)
     workflows.journal.on_lost.append(workflows.inventory.recheck)
     workflows.gangs.on_due.append(workflows.room_has_changed.set)
+    workflows.releaser.on_not_bound.append(workflows.gangs.is_not_bound)
     workflows.members.on_left.append(workflows.kept_places.member_left)
+    workflows.members.on_gone.append(workflows.kept_places.member_waits_no_more)
     workflows.members.on_bound.append(workflows.kept_places.others_leave)
     ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
+    workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
     workflows.trail.gang_of = workflows.gang_trials.gang_of
     workflows.trail.on_record.append(workflows.pod_condition_writer.observe)

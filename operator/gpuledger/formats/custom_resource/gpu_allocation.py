@@ -235,7 +235,8 @@ class Claim(_WholeShare):
     victims: tuple[Victim, ...] = Field(
         max_length=MAX_HOLDERS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="UIDs of the holders of this card that gpuledger evicts for it. Empty if kube-scheduler evicts.",
+        description="UIDs of the holders of this card that gpuledger evicts for it, and of the rest of their gangs. "
+        "Empty if kube-scheduler evicts.",
     )
     deadline: AwareDatetime = Field(description="When the claim expires if the pod has not got its cards.")
 

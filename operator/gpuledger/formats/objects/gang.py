@@ -24,6 +24,15 @@ GANG_LABEL = "gpuledger.dev/gang"
 MINIMUM_LABEL = "gpuledger.dev/gang-minimum"
 """On pods of a gang: how many of its members have to be bound at once."""
 
+LABEL_PAIRS = {  # way -> label with the name, label with the minimum
+    GangWay.LABELS: (GANG_LABEL, MINIMUM_LABEL),
+    # Coscheduling's first ones, which Koordinator and Alibaba Cloud's ACK still read.
+    GangWay.LIGHTWEIGHT: (
+        "pod-group.scheduling.sigs.k8s.io/name",
+        "pod-group.scheduling.sigs.k8s.io/min-available",
+    ),
+}
+
 LABELS: Path = ("metadata", "labels")
 ANNOTATIONS: Path = ("metadata", "annotations")
 
@@ -54,7 +63,7 @@ PODGROUPS = (
         "Kubernetes",
         (("spec", "schedulingGroup", "podGroupName"),),
         "scheduling.k8s.io",
-        ("v1beta1", "v1alpha2"),
+        ("v1beta1", "v1alpha3", "v1alpha2"),
         ("spec", "schedulingPolicy", "gang", "minCount"),
     ),
     GroupWords(
@@ -96,19 +105,23 @@ def gang_name_of(pod: Json) -> GangName | None:
 
 
 def gang_of(pod: Json) -> Gang | None:
-    """Return the gang of a pod, None if it has none. Our labels win over the names of PodGroups.
+    """Return the gang of a pod, None if it has none. Our labels win over what others call a gang.
 
-    Raises BadInput for a minimum that can't be had, a name that can be none, and PodGroups named in two ways.
+    Raises BadInput for a minimum that can't be had, a name that can be none, and gangs named in two ways of others.
     """
-    own = _by_labels(pod)
+    own = _by_labels(pod, GangWay.LABELS)
     if own is not None:
         return own
+    gang = _by_labels(pod, GangWay.LIGHTWEIGHT)
     named = [(words, place, name) for words in PODGROUPS for place, name in _names(pod, words)[:1]]
     if not named:
-        return None
-    if len(named) > 1:
-        places = " and ".join(_place(place) for _, place, _ in named)
-        raise BadInput(f"{places} name two gangs: keep one of them, or say which by label {GANG_LABEL}")
+        return gang
+    if gang or len(named) > 1:
+        places = [
+            *([f"label {LABEL_PAIRS[gang.name.way][0]}"] if gang else []),
+            *(_place(place) for _, place, _ in named),
+        ]
+        raise BadInput(f"{' and '.join(places)} name two gangs: keep one of them, or say which by label {GANG_LABEL}")
     words, place, name = named[0]
     if not _OBJECT_NAME.fullmatch(name):
         raise BadInput(f"{_place(place)}: {name[:SHOWN]!r} can't be the name of a PodGroup")
@@ -125,7 +138,9 @@ def pod_groups_named(pod: Json) -> list[GangName]:
 def described(name: GangName) -> str:
     """Return what names a gang, for people: our label, or which object."""
     words = OF_WAY.get(name.way)
-    return f"PodGroup {name.name} of {words.api_group} ({words.system})" if words else f"label {GANG_LABEL}={name.name}"
+    if words is None:
+        return f"label {LABEL_PAIRS[name.way][0]}={name.name}"
+    return f"PodGroup {name.name} of {words.api_group} ({words.system})"
 
 
 def at(found: Any, path: Path) -> Any:
@@ -137,22 +152,22 @@ def at(found: Any, path: Path) -> Any:
     return found
 
 
-def _by_labels(pod: Json) -> Gang | None:
-    labels = at(pod, LABELS) or {}
-    name, said = labels.get(GANG_LABEL), labels.get(MINIMUM_LABEL)
+def _by_labels(pod: Json, way: GangWay) -> Gang | None:
+    labels, (name_label, minimum_label) = at(pod, LABELS) or {}, LABEL_PAIRS[way]
+    name, said = labels.get(name_label), labels.get(minimum_label)
     if not name:
         if said is not None:
-            raise BadInput(f"label {MINIMUM_LABEL} says how many members a gang needs: name it by {GANG_LABEL}")
+            raise BadInput(f"label {minimum_label} says how many members a gang needs: name it by {name_label}")
         return None
     if said is None:
-        raise BadInput(f"label {GANG_LABEL} needs {MINIMUM_LABEL} beside it: how many members have to start together")
+        raise BadInput(f"label {name_label} needs {minimum_label} beside it: how many members have to start together")
     try:
         minimum = whole_number(said)
     except BadInput as error:
-        raise BadInput(f"label {MINIMUM_LABEL}: {error}") from None
+        raise BadInput(f"label {minimum_label}: {error}") from None
     if not 1 <= minimum <= MOST_MEMBERS:
-        raise BadInput(f"label {MINIMUM_LABEL}: {minimum} is not between 1 and {MOST_MEMBERS}")
-    return Gang(GangName(_namespace(pod), str(name)), minimum)
+        raise BadInput(f"label {minimum_label}: {minimum} is not between 1 and {MOST_MEMBERS}")
+    return Gang(GangName(_namespace(pod), str(name), way), minimum)
 
 
 def _names(pod: Json, words: GroupWords) -> list[tuple[Path, str]]:

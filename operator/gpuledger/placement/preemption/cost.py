@@ -6,7 +6,7 @@ Source of the order: kube-scheduler, pickOneNodeForPreemption (pkg/scheduler/fra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 LOWEST_PRIORITY = -(2**31)
@@ -35,7 +35,11 @@ NONE: Low = FREE[:4]
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A pod on a node that could be asked to leave, or leaves anyway."""
+    """A pod on a node that could be asked to leave, or leaves anyway; or several that leave together, see `together`.
+
+    Then `priority` is their highest, `started_s` tells of those that have it, and each of their budgets is named as
+    often as it covers one of them.
+    """
 
     uid: str
     priority: int
@@ -45,11 +49,40 @@ class Tenant:
     """Names of the PodDisruptionBudgets that cover it, each once."""
     leaves: bool = False
     """It goes anyway: it costs nothing, and is not a victim."""
+    pods: tuple[str, ...] = ()
+    """UIDs of those that leave together, here and on other nodes; empty for a pod that leaves by itself."""
+    weight: int | None = None
+    """The sum of their priorities above the lowest one; None for that of one pod."""
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Return the UIDs of all who leave."""
+        return self.pods or (self.uid,)
+
+    @property
+    def above_lowest(self) -> int:
+        """Return the sum of priorities above the lowest one that is counted."""
+        return self.priority - LOWEST_PRIORITY if self.weight is None else self.weight
 
     @property
     def begin_s(self) -> int:
         """Return the start in Unix seconds that counts."""
         return self.started_s or NOT_STARTED_S
+
+
+def together(tenants: Sequence[Tenant]) -> Tenant:
+    """Return pods that leave together, such as those of a gang, as one tenant that costs as much as all of them."""
+    first = min(tenants, key=lambda tenant: tenant.uid)
+    highest = max(tenant.priority for tenant in tenants)
+    begin_s = min(tenant.begin_s for tenant in tenants if tenant.priority == highest)
+    return Tenant(
+        first.uid,
+        highest,
+        0 if begin_s == NOT_STARTED_S else begin_s,
+        tuple(sorted(name for tenant in tenants for name in tenant.budgets)),
+        pods=tuple(sorted(uid for tenant in tenants for uid in tenant.uids)),
+        weight=sum(tenant.above_lowest for tenant in tenants),
+    )
 
 
 def cost_of(victims: Collection[Tenant], allowed: Mapping[str, int]) -> Cost:
@@ -65,9 +98,9 @@ def cost_of(victims: Collection[Tenant], allowed: Mapping[str, int]) -> Cost:
     covered = Counter(name for tenant in counted for name in tenant.budgets)
     violations = sum(max(0, number - max(0, allowed.get(name, 0))) for name, number in covered.items())
     highest = max(tenant.priority for tenant in counted)
-    above_lowest = sum(tenant.priority - LOWEST_PRIORITY for tenant in counted)
+    above_lowest = sum(tenant.above_lowest for tenant in counted)
     begin_s = min(tenant.begin_s for tenant in counted if tenant.priority == highest)
-    return violations, highest, above_lowest, len(counted), -begin_s
+    return violations, highest, above_lowest, sum(len(tenant.uids) for tenant in counted), -begin_s
 
 
 def joined(one: Cost, other: Cost) -> Cost:

@@ -256,7 +256,7 @@ class VictimSearch:
             kind, begin_s = self._node_tenants.kind_of[number], self._node_tenants.tenants[number].begin_s
             cost = joined(cost, (*kind.cost(1)[:4], -begin_s))
             if kind.counted:
-                counts = tuple(count + (budget in kind.counted) for budget, count in enumerate(counts))
+                counts = tuple(count + kind.counted.count(budget) for budget, count in enumerate(counts))
         return gone | leaving.bits, cost, counts
 
     def _total(self, cost: Cost, counts: tuple[int, ...]) -> Cost:

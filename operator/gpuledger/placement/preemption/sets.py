@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuledger.placement.preemption.card_needs import Need, Numbers
-from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, NONE, Cost, Low, at_least, joined
+from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.tenants import OccupiedCard, TenantKind
 from gpuledger.placement.work import Work
 
@@ -113,8 +113,8 @@ def _sum_of(leaving: Iterable[KindOnCard]) -> Low:
         highest = max(highest, kind.priority)
         if not kind.shared:
             size = len(kind.tenants)
-            blocked, number = blocked + size * kind.blocked, number + size
-            above_lowest += size * (kind.priority - LOWEST_PRIORITY)
+            blocked, number = blocked + size * kind.blocked, number + size * kind.size
+            above_lowest += size * kind.above_lowest
     return blocked, highest, above_lowest, number
 
 
@@ -146,13 +146,13 @@ def _cheapest(others: Sequence[KindOnCard], number: int) -> tuple[int, int]:
     """Return what is added to the sum of priorities and to the number, if so many leave: those that add least."""
     above_lowest = alone = 0
     number -= sum(len(kind.tenants) for kind, _, _ in others if kind.shared)
-    for priority, size in sorted((kind.priority, len(kind.tenants)) for kind, _, _ in others if not kind.shared):
+    for its_sum, size in sorted((kind.above_lowest, len(kind.tenants)) for kind, _, _ in others if not kind.shared):
         taken = min(size, number)
         if taken <= 0:
             break
         number -= taken
         alone += taken
-        above_lowest += taken * (priority - LOWEST_PRIORITY)
+        above_lowest += taken * its_sum
     return above_lowest, alone
 
 
@@ -213,10 +213,12 @@ class _Tail(NamedTuple):
     """The most that one tenant takes."""
     priority: int
     """The lowest of them."""
+    above_lowest: int
+    """The lowest that is added to the sum of priorities."""
 
 
 def _tails(kinds: Sequence[KindOnCard]) -> list[_Tail]:
-    tails = [_Tail((0, 0, 0), (0, 0, 0), 0)]
+    tails = [_Tail((0, 0, 0), (0, 0, 0), 0, 0)]
     for kind, takes, _ in reversed(kinds):
         last, size = tails[-1], len(kind.tenants)
         sums = last.together
@@ -225,6 +227,7 @@ def _tails(kinds: Sequence[KindOnCard]) -> list[_Tail]:
                 (sums[0] + size * takes[0], sums[1] + size * takes[1], sums[2] + size * takes[2]),
                 (max(last.largest[0], takes[0]), max(last.largest[1], takes[1]), max(last.largest[2], takes[2])),
                 kind.priority if len(tails) == 1 else min(last.priority, kind.priority),
+                kind.above_lowest if len(tails) == 1 else min(last.above_lowest, kind.above_lowest),
             )
         )
     return tails[::-1]
@@ -238,7 +241,7 @@ def _least(tail: _Tail, lacking: Numbers) -> Low | None:
             return None
         if lack > 0:
             number = max(number, -(-lack // largest))
-    return 0, tail.priority, number * (tail.priority - LOWEST_PRIORITY), number
+    return 0, tail.priority, number * tail.above_lowest, number
 
 
 def _most(lacking: Numbers, takes: Numbers, size: int) -> int:

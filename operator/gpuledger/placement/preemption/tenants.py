@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import Card
 from gpuledger.placement.preemption.card_needs import Numbers
-from gpuledger.placement.preemption.cost import LOWEST_PRIORITY, Cost, Tenant
+from gpuledger.placement.preemption.cost import Cost, Tenant
 
 Place = tuple[int, int, int, int, bool]
 """A pod's part of a card: the card's position, memory in MiB, cores in percent, slots, and whether it is alone."""
@@ -25,14 +25,19 @@ class TenantKind:
 
     places: tuple[Place, ...]
     priority: int
+    above_lowest: int
+    """The sum of the priorities of one tenant's pods, above the lowest one."""
+    size: int
+    """Pods of one tenant."""
     budgets: tuple[str, ...]
     tenants: list[Tenant]
     first: int = 0
     """The number of the first tenant among all of the node; the others follow."""
     blocked: int = 0
-    """Budgets that allow no eviction: one violation for each tenant."""
+    """How often a tenant is covered by budgets that allow no eviction: so many violations for each."""
     counted: tuple[int, ...] = ()
-    """Positions, in `NodeTenants.limits`, of the budgets that allow some evictions and less than all."""
+    """Positions, in `NodeTenants.limits`, of the budgets that allow some evictions and less than all, each as often as
+    it covers a tenant."""
 
     @property
     def shared(self) -> bool:
@@ -41,8 +46,8 @@ class TenantKind:
 
     def cost(self, number: int) -> Cost:
         """Return what it costs that so many leave, one at least, without the budgets that are counted."""
-        above_lowest = number * (self.priority - LOWEST_PRIORITY)
-        return self.blocked * number, self.priority, above_lowest, number, -self.tenants[number - 1].begin_s
+        above_lowest, pods = number * self.above_lowest, number * self.size
+        return self.blocked * number, self.priority, above_lowest, pods, -self.tenants[number - 1].begin_s
 
     def bits(self, number: int) -> int:
         """Return the set of the first so many tenants: one bit for each, at its number among all of the node."""
@@ -93,7 +98,10 @@ class NodeTenants:
 def find_tenants(
     node: NodeRoom, entries: Sequence[CardEntry], tenants: Mapping[str, Tenant], allowed: Mapping[str, int]
 ) -> NodeTenants:
-    """Return who could be asked to leave on a node. Of `tenants`, only those on its cards are looked at."""
+    """Return who could be asked to leave on a node. Of `tenants`, only those on its cards are looked at.
+
+    Pods that leave together have the same tenant, and its UID is that of one of them.
+    """
     entry_of = {entry.card.uuid: entry for entry in entries}
     places: dict[str, list[Place]] = {}
     leaving: set[str] = set()
@@ -142,19 +150,27 @@ def _occupied_card(
             memory_mib, cores, number = memory_mib + taken.memory_mib, cores + taken.cores, number + taken.number
         else:
             place = (position, taken.memory_mib, taken.cores, taken.number, share.exclusive)
-            places.setdefault(uid, []).append(place)
+            its_places = places.setdefault(tenant.uid, [])
+            if its_places and its_places[-1][0] == position:  # of another one that leaves with it
+                place = _beside(its_places.pop(), place)
+            its_places.append(place)
     return OccupiedCard(room.card, (memory_mib, cores, number), fixed, shut)
+
+
+def _beside(one: Place, other: Place) -> Place:
+    return one[0], one[1] + other[1], one[2] + other[2], one[3] + other[3], one[4] or other[4]
 
 
 def _kinds(places: Mapping[str, list[Place]], tenants: Mapping[str, Tenant]) -> list[TenantKind]:
     """Return the kinds of tenants on a node."""
-    kinds: dict[tuple[tuple[Place, ...], int, tuple[str, ...]], TenantKind] = {}
+    kinds: dict[tuple[object, ...], TenantKind] = {}
     for uid, its_places in places.items():
         tenant, where = tenants[uid], tuple(its_places)
-        key = (where, tenant.priority, tenant.budgets)
+        above_lowest, size = tenant.above_lowest, len(tenant.uids)
+        key = (where, tenant.priority, above_lowest, size, tenant.budgets)
         kind = kinds.get(key)
         if kind is None:
-            kinds[key] = TenantKind(where, tenant.priority, tenant.budgets, [tenant])
+            kinds[key] = TenantKind(where, tenant.priority, above_lowest, size, tenant.budgets, [tenant])
         else:
             kind.tenants.append(tenant)
     for kind in kinds.values():

@@ -19,12 +19,12 @@ from gpuledger.model.request import Shape
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of
+from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of, together
 from gpuledger.placement.preemption.search import VictimSearch
 from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
 from gpuledger.placement.work import Work
 
-__all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without"]
+__all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without", "together"]
 
 
 WORK_LIMIT = 16_384
@@ -41,7 +41,7 @@ class Eviction:
 
     node_name: str
     victims: tuple[str, ...]
-    """Pod UIDs, sorted. Those that leave anyway are not among them."""
+    """Pod UIDs, sorted: those on other nodes, too, that leave together with one here. Not those that leave anyway."""
     assignment: Assignment
     """The cards of each container once they are gone."""
     cost: Cost
@@ -118,7 +118,7 @@ def cheapest_eviction(
     cost = cost_of(victims, allowed)
     if below is not None and cost >= below:
         return None
-    return Eviction(node.name, tuple(sorted(tenant.uid for tenant in victims)), found[1], cost)
+    return Eviction(node.name, tuple(sorted(uid for tenant in victims for uid in tenant.uids)), found[1], cost)
 
 
 def node_without(node: NodeRoom, entries: Sequence[CardEntry], pod_uids: Collection[str]) -> NodeRoom:
@@ -142,7 +142,7 @@ class _CardsWithout:
 
     def of(self, gone: int) -> Assignment | None:
         """Return the cards of each container, None if the pod does not fit."""
-        uids = {tenant.uid for tenant in self.node_tenants.chosen(gone)} | self.node_tenants.leaving
+        uids = {uid for tenant in self.node_tenants.chosen(gone) for uid in tenant.uids} | self.node_tenants.leaving
         found = choose_cards(self.shape, node_without(self.node, self.entries, uids), self.preference, self.work)
         return None if isinstance(found, Refusal) else found
 

@@ -156,8 +156,9 @@ class PodPlacer:
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):
             self._held.pop(pod.uid, None)
+            self._counts.refusals.labels(found.reason).inc()
             self._trail.refused(pod, dict.fromkeys(arguments.node_names, found))
-            return self._refuse_all(arguments.node_names, found)
+            return self._refused(dict.fromkeys(arguments.node_names, found), self._promised_node(pod.uid))
         self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
         return self._offered(pod.uid, [found.node_name])
 
@@ -372,10 +373,8 @@ class PodPlacer:
             return await self._placement_without_hold(arguments)  # the pod has changed by that
         self._waiting.forget(pod.uid)
         self._drop_hold(pod.uid)  # room that was kept for it until it came
-        reserved = self._reserved(pod.uid, request)
-        if reserved is not None and reserved.node_name == arguments.node_name:
-            chosen: Placement | Refusal = reserved
-        else:
+        chosen: Placement | Refusal | None = self._reserved(pod.uid, request)
+        if not isinstance(chosen, Placement) or chosen.node_name != arguments.node_name:
             chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
             chosen = self._chooser.choose_on(request, arguments.node_name)

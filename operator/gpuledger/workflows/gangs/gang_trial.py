@@ -83,6 +83,7 @@ class GangView:
             missing=self.missing,
             running=len(state.bound),
             pause_s=self.pause_s,
+            on_hold=len(self.on_hold),
             there=len(state.pending),
             standing=self.standing,
             fits=self.fits,

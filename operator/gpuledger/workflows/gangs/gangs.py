@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GangIncomplete, GpuledgerError
+from gpuledger.model.errors import GangIncomplete
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
@@ -65,6 +65,7 @@ class Gangs:
         self._gather_s = gather_s
         self._clock = clock
         self._gatherings: dict[GangName, Gathering] = {}
+        self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
         self._turns = Turns(members.waits)
         self._pauses = FailurePauses()
         self._early = EarlyMembers(clock, self._never_complete)
@@ -72,6 +73,8 @@ class Gangs:
         self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
+        self.on_refused = Listeners[[str]]()
+        """Called with the UID of a member that is refused."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
         """Called when members that stood in Bind are not bound, with why."""
         members.on_gone.append(self._member_is_gone)
@@ -131,13 +134,16 @@ class Gangs:
 
     def _refused(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused, member.refusal = True, refusal
+        self.on_refused(member.pod.uid)
         return refusal
 
     def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
         """Keep room for all missing members, this one among them, or for nobody; return which."""
         gathering = self._gatherings.get(state.name)
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
-            self.on_stage(state, GangStage.ROOM_FOUND, f"cards for {state.missing} of {state.minimum} members are kept")
+            if len(state.pending) >= state.missing:  # else for those that are there, for a moment
+                text = f"cards for {state.missing} of {state.minimum} members are kept"
+                self.on_stage(state, GangStage.ROOM_FOUND, text)
             return True
         self._early.ends(state)
         self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
@@ -160,6 +166,15 @@ class Gangs:
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
                 self._ledger.drop_hold(uid)
+
+    def lacks_only_cards(self, state: GangState) -> bool:
+        """Tell whether all its missing members are there, were looked for cards, found too few, and keep none."""
+        now_s = self._clock.now_s()
+        if state.problem or not len(state.pending) >= state.missing > 0 or self._plans.have_room(state):
+            return False
+        if self._turns.holder(now_s) not in (None, state.name) or self._pauses.left_s(state.name, now_s):
+            return False
+        return self._plans.fitted(state.name) is not None
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
@@ -190,11 +205,20 @@ class Gangs:
         if state is None:
             raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
         seen, entered = await self._gather(seen, state, placement, binder)
+        self._past_barrier.add(seen.pod.uid)
         try:
             await binder.bind(seen, placement, permission, entered)
-        except GpuledgerError:
-            self._kept_places.binding_was_refused(seen.pod.uid, state.name, placement)
-            raise
+        finally:
+            self._past_barrier.discard(seen.pod.uid)
+
+    def is_not_bound(self, pod_uid: str) -> None:
+        """Note that the share of a pod is about to be taken back, as the pod is not bound.
+
+        That matters if others of its gang are: an operator has ended between the Bindings, or this one was refused.
+        """
+        state = self._members.of(pod_uid)
+        if state is not None and (state.bound or pod_uid in self._past_barrier):
+            self._kept_places.member_is_not_bound(pod_uid, state)
 
     def hold_has_ended(self, pod_uid: str) -> None:
         """Note that a bind is over, and its hold has ended."""

@@ -2,7 +2,7 @@
 
 A place is put on hold at the moment when the ledger's share ends, before others are looked at; under a name of its own,
 as the pod may be gone. That is done only as long as other members are there and stay, so not where a whole training is
-deleted. The same is done for a member whose Binding is refused when those of others have been sent.
+deleted. The same is done for a member that was not bound when others of its gang were.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ShareRefused
@@ -19,9 +18,6 @@ from gpuledger.model.gang import GangName
 from gpuledger.model.share import HolderState, Placement
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.preemption.pod_lives import PodLives
-
-NEXT_TRY_S = LONGEST_BACK_OFF_S + 2.0
-"""How long the place of a member is kept whose Binding was refused."""
 
 KEPT = " (kept)"
 
@@ -50,16 +46,20 @@ class KeptPlace:
 
 
 class KeptPlaces:
-    """Remembers them; `room_s` is for how long, 0 for not at all."""
+    """Remembers them.
 
-    def __init__(self, ledger: Ledger, lives: PodLives, room_s: float, clock: Clock) -> None:
+    `room_s` is for how long the place of a bound member is kept, 0 for not at all; `next_try_s` is for how long that of
+    one is that kube-scheduler tries again.
+    """
+
+    def __init__(self, ledger: Ledger, lives: PodLives, room_s: float, next_try_s: float, clock: Clock) -> None:
         self._ledger = ledger
         self._lives = lives
         self._room_s = room_s
+        self._next_try_s = next_try_s
         self._clock = clock
         self._ending: dict[str, KeptPlace] = {}  # pod UID -> its place, as long as the ledger has its share
         self._held: dict[str, KeptPlace] = {}  # pod UID -> its place, on hold
-        self._refused: dict[str, KeptPlace] = {}  # pod UID -> its place, as long as its own hold is there
 
     def member_left(self, pod_uid: str, state: GangState) -> None:
         """Note that a bound member has failed or was deleted; its share is still in the ledger."""
@@ -68,23 +68,32 @@ class KeptPlaces:
         if all(self._lives.is_leaving(uid) for uid in state.bound):
             self.forget(state.name)
             return
+        self._will_end(pod_uid, state.name, self._room_s)
+
+    def member_is_not_bound(self, pod_uid: str, state: GangState) -> None:
+        """Note that the share of a member is about to be taken back, which was not bound when others were."""
+        if pod_uid in state.pending:
+            self._will_end(pod_uid, state.name, self._next_try_s)
+
+    def hold_has_ended(self, pod_uid: str) -> None:
+        """Note that a bind of a member is over: until now, its own hold has kept its place."""
+        place = self._ending.get(pod_uid)
+        if place is not None and not self._ledger.holders_of(pod_uid):
+            del self._ending[pod_uid]
+            self.put_back([place])
+
+    def member_waits_no_more(self, pod_uid: str, state: GangState) -> None:
+        """Note that a member is bound, or gone before it was: its place is its own then, or nobody's."""
+        self._ending.pop(pod_uid, None)
+        if self._held.pop(pod_uid, None):
+            self._ledger.drop_hold(_key(pod_uid))
+
+    def _will_end(self, pod_uid: str, name: GangName, wait_s: float) -> None:
+        """Note the place of a member whose share is still in the ledger."""
         holders = [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
         if holders and len(self._ending) < MOST_ENDING:
             placement = Placement(holders[0][0].node_name, tuple(holder.share for _, holder in holders))
-            until_s = self._clock.now_s() + self._room_s
-            self._ending[pod_uid] = KeptPlace(state.name, pod_uid, placement, until_s)
-
-    def binding_was_refused(self, pod_uid: str, name: GangName, placement: Placement) -> None:
-        """Note that a member was not bound although others of its gang are; its own hold ends in a moment."""
-        self._refused[pod_uid] = KeptPlace(name, pod_uid, placement, self._clock.now_s() + NEXT_TRY_S)
-
-    def hold_has_ended(self, pod_uid: str) -> None:
-        """Keep the place of such a member for its next try: now, or when its share has left the ledger."""
-        place = self._refused.pop(pod_uid, None)
-        if place is not None and self._ledger.holders_of(pod_uid):
-            self._ending[pod_uid] = place
-        elif place is not None:
-            self.put_back([place])
+            self._ending[pod_uid] = KeptPlace(name, pod_uid, placement, self._clock.now_s() + wait_s)
 
     def others_leave(self, state: GangState) -> None:
         """Note that bound members of a gang have begun to leave: if all do, nothing is kept."""
@@ -96,6 +105,8 @@ class KeptPlaces:
         for place in [place for place in self._ending.values() if place.node_name == node_name]:
             used = {card.uuid for card, _ in self._ledger.holders_of(place.pod_uid)}
             free = tuple(share for share in place.placement.shares if share.uuid not in used)
+            if self._ledger.hold_of(place.pod_uid) is not None:
+                continue  # until its bind is over; see hold_has_ended
             if not used:
                 del self._ending[place.pod_uid]
                 self.put_back([place])
@@ -141,3 +152,7 @@ class KeptPlaces:
 
     def __bool__(self) -> bool:
         return bool(self._ending or self._held)
+
+
+def _key(pod_uid: str) -> str:
+    return f"{pod_uid} (kept)"

@@ -101,6 +101,17 @@ class Members:
         many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
         return described(state.name) + ("" if state.problem else f": {many}")
 
+    def other_priority(self, pod: Json) -> list[str]:
+        """Return a sentence if a pod's priority is not that of its PodGroup, though both should state the same."""
+        state = self.of(pod["metadata"]["uid"])
+        if state is None or state.group is None or state.name.way is not GangWay.KUBERNETES or state.problem:
+            return []
+        own, of_group = pod["spec"].get("priorityClassName") or "none", state.group.priority_class or "none"
+        if own == of_group:
+            return []
+        text = f"the pod's priorityClassName is {own}, its PodGroup's {of_group}"
+        return [f"{text}: a kube-scheduler that tries groups as a whole does not try this one"]
+
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
         """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
 
@@ -165,9 +176,6 @@ class Members:
         elif state.waits_no_more(pod_uid):
             self._tidy(state, pod_uid)
             self.on_gone(pod_uid, state)
-        elif state is not None and state.without_gpus.get(pod_uid) is False:
-            del state.without_gpus[pod_uid]
-            self._tidy(state, pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
@@ -201,9 +209,6 @@ class Members:
         elif state.is_bound_no_more(pod_uid):
             if last is None or not has_succeeded(last):
                 self.on_left(pod_uid, state)
-            self._tidy(state, pod_uid)
-        elif state is not None and state.without_gpus.get(pod_uid):
-            del state.without_gpus[pod_uid]
             self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:

@@ -47,6 +47,7 @@ from gpuledger.reports.explanation import (
 from gpuledger.reports.gang_parts import divided, gangs_of
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
+from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
@@ -100,7 +101,7 @@ class PodExplainer:
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         gangs: GangTrials,
-        gang_described: Callable[[str], str],
+        members: Members,
         lives: PodLives,
         clock: Clock,
     ) -> None:
@@ -115,7 +116,7 @@ class PodExplainer:
         self._scheduler_names = scheduler_names
         self._held_pod = held_pod
         self._gangs = gangs
-        self._gang_described = gang_described
+        self._members = members
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
 
@@ -129,7 +130,7 @@ class PodExplainer:
         warnings = [each.text for each in self._read_warnings(pod)]
         if of_now and found.state is PodState.WAITING:
             warnings += await self._of_gang(pod)
-        gang, words = self._gangs.gang_of(found.pod.uid), self._gang_described(found.pod.uid)
+        gang, words = self._gangs.gang_of(found.pod.uid), self._members.described(found.pod.uid)
         return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words)
 
     async def _of_gang(self, pod: Json) -> list[str]:
@@ -137,7 +138,8 @@ class PodExplainer:
         for name in gangs_of([pod]):
             pages = self._store.selected_pods(name.namespace, "")
             pods = [each async for page in pages for each in gangs_of(page).get(name, ()) if not is_finished(each)]
-            return [f"gang {name.name}: {text}" for text in divided(name, pods, self._scheduler_names)]
+            texts = [*divided(name, pods, self._scheduler_names), *self._members.other_priority(pod)]
+            return [f"gang {name.name}: {text}" for text in texts]
         return []
 
     async def nodes_beside(

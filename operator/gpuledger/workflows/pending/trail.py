@@ -133,7 +133,8 @@ class Trail:
         self._refused.drop(pod.uid)
         if not placement.shares:
             return
-        why, ranked = "on the node that was decided on before", tuple[RankedNode, ...]()
+        planned = "as planned for its gang" if self._gang(pod.uid) else "on the node that was decided on before"
+        why, ranked = planned, tuple[RankedNode, ...]()
         if ranking is not None:
             nodes = "node that fits" if ranking.fitting == 1 else "nodes that fit"
             why = f"by policy {ranking.policy}, of {ranking.fitting} {nodes}"

@@ -31,6 +31,8 @@ from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.gang_rooms import GangRooms
+from gpuledger.workflows.preemption.leavers import Leavers
 from gpuledger.workflows.preemption.nominate import Nominator
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
@@ -66,6 +68,8 @@ class PreemptionCarrier:
         store: KubeStore,
         waiting: WaitingPods,
         lives: PodLives,
+        leavers: Leavers,
+        gang_rooms: GangRooms,
         event_recorder: EventRecorder,
         counts: Counts,
         despite_budgets: bool,
@@ -82,9 +86,10 @@ class PreemptionCarrier:
         self._store = store
         self._waiting = waiting
         self._lives = lives
+        self._gang_rooms = gang_rooms
         self._event_recorder = event_recorder
         self._counts = counts
-        self._evictor = Evictor(ledger, store, lives, event_recorder, counts, self.trail, despite_budgets)
+        self._evictor = Evictor(ledger, store, lives, leavers, event_recorder, counts, trail, despite_budgets)
         self._deadlines = deadlines
         self._clock = clock
         self._is_binding = is_binding
@@ -213,7 +218,7 @@ class PreemptionCarrier:
     # Carrying out.
 
     async def _look(self, pod_uid: str) -> None:
-        if self._ledger.promises.is_under_way(pod_uid):  # its claims are being written; it is looked at after that
+        if self._gang_rooms.is_being_claimed(pod_uid):  # it is looked at after that
             return
         claims, reserved = self._ledger.promises.claims_of(pod_uid), self._reserved(pod_uid)
         if not claims and not reserved:
@@ -245,7 +250,7 @@ class PreemptionCarrier:
         if self._waits_in_vain(pod_uid, taken):
             self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
-        if not await self._evictor.evict(pod_uid, taken):
+        if not await self._evictor.evict(taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
         if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
             self._call(pod_uid)
@@ -276,7 +281,7 @@ class PreemptionCarrier:
             return "a card that was promised to it is gone"
         if self._seconds_left(holders) <= 0:
             return "the victims have not left in time, or the pod was not bound in time"
-        return ""
+        return self._gang_rooms.why_to_end(pod_uid)
 
     def _why_not_these(self, cards: Sequence[Card]) -> str:
         """Return why a pod can't come to cards even when all others have left them; empty if nothing stands in the way.
@@ -292,11 +297,7 @@ class PreemptionCarrier:
         return waiting is not None and not covers([holder.share for holder in reserved], waiting.request)
 
     async def _give_back(
-        self,
-        pod_uid: str,
-        claims: Sequence[tuple[Card, Claim]],
-        reserved: Sequence[tuple[Card, Holder]],
-        why: str,
+        self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]], why: str
     ) -> None:
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         await self._withdraw(pod_uid, claims, reserved)
@@ -375,7 +376,12 @@ class PreemptionCarrier:
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:
-        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself."""
+        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself; for a gang, for all."""
+        if (gang := self._gang_rooms.gang_of(pod_uid)) is not None:
+            if self._not_taken.keys().isdisjoint(gang.pending) and self._gang_rooms.keep(gang):
+                for uid in gang.pending:
+                    self._let_go_on(uid)
+            return
         reserved = self._reserved(pod_uid)
         if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
             return  # what has gone meanwhile has this pod looked at again

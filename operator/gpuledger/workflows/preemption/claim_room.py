@@ -12,7 +12,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import NotFound
-from gpuledger.model.share import DEFAULT_GRACE_S, Claim, Holder, HolderState, Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.find_victims import Victims
 from gpuledger.workflows.preemption.pod_lives import PodLives
@@ -34,12 +34,16 @@ class RoomClaimer:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    async def claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
+    async def claim(
+        self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
+    ) -> None:
         """List the claims on all cards, for as long as those who are leaving may take, and a while.
+
+        `patience_s` is how long they may take at least, if that is known already.
 
         Raises what the API server says, or ShareRefused; some cards may have the claim then.
         """
-        patience_s = await self._longest_grace_s(leaving)
+        patience_s = max(patience_s, await self.longest_grace_s(leaving))
         now = self._clock.wall()
         patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
@@ -54,9 +58,16 @@ class RoomClaimer:
 
     def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
         claims, shares = [], found.placement.shares
+        on_none = set(evicted)
         for share in shares:
             entry = self._ledger.entry(share.uuid)
-            victims = tuple(uid for uid in evicted if entry is not None and uid in entry.holders)
+            on_none -= entry.holders.keys() if entry is not None else set()
+        others = sorted(on_none)  # of the victims' gangs; listed, so that they leave whoever is active then
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            here = [uid for uid in evicted if entry is not None and uid in entry.holders]
+            room = MAX_HOLDERS - len(here)
+            victims, others = (*here, *others[:room]), others[room:]
             claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
         return claims
 
@@ -65,7 +76,7 @@ class RoomClaimer:
         entries = [self._ledger.entry(share.uuid) for share in found.placement.shares]
         return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
 
-    async def _longest_grace_s(self, pods: Collection[Pod]) -> float:
+    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
         """Return how long the slowest of some pods may take to end, in seconds; the default if nothing is known."""
         graces_s = []
         for pod in pods:

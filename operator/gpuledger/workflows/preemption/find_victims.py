@@ -21,8 +21,10 @@ from gpuledger.model.errors import ApiError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
-from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant
+from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
 from gpuledger.placement.work import Work
+from gpuledger.workflows.preemption.leavers import Leavers
+from gpuledger.workflows.preemption.mates import Mates
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
 
@@ -106,10 +108,22 @@ async def answered(question: Question, below: Cost | None, work: Work) -> Evicti
 class VictimFinder:
     """Looks at the ledger of now."""
 
-    def __init__(self, *, ledger: Ledger, policy: Policy, lives: PodLives, reader: KubeStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        policy: Policy,
+        lives: PodLives,
+        mates: Mates,
+        leavers: Leavers,
+        reader: KubeStore,
+        clock: Clock,
+    ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._lives = lives
+        self._mates = mates
+        self._leavers = leavers
         self._reader = reader
         self._clock = clock
 
@@ -134,7 +148,7 @@ class VictimFinder:
             if found is None:
                 return None
             question, best = found
-            unread = {victim.namespace for victim in self._pods(best)} - budgets.namespaces
+            unread = {victim.namespace for victim in self.pods_of(best.victims)} - budgets.namespaces
             for namespace in unread:
                 await budgets.read(self._reader, namespace)
             if unread:
@@ -150,11 +164,11 @@ class VictimFinder:
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:
         """Return what is to be found out for one node, None if no pod can leave it; `leaving` go there anyway."""
-        tenants = self._tenants(pod, node_name, budgets, leaving)
+        tenants = self.tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
         room, entries = self._ledger.node_room(node_name), self._ledger.entries_of_node(node_name)
-        return Question(request.shape, room, entries, tenants, budgets.allowed, self._preference(request)).kept()
+        return Question(request.shape, room, entries, tenants, budgets.allowed, self.preference(request)).kept()
 
     async def _best(
         self,
@@ -182,7 +196,7 @@ class VictimFinder:
                 break
         return best
 
-    def _tenants(
+    def tenants(
         self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
@@ -194,7 +208,7 @@ class VictimFinder:
         tenants: dict[str, Tenant] = {}
         for entry in self._ledger.entries_of_node(node_name):
             for uid, holder in entry.holders.items():
-                goes = holder.state is HolderState.RELEASING or uid in (leaving or ()) or self._lives.is_leaving(uid)
+                goes = holder.state is HolderState.RELEASING or uid in (leaving or ()) or self._is_leaving(uid, pod)
                 waits = holder.state is HolderState.RESERVED
                 if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
                     continue
@@ -202,50 +216,89 @@ class VictimFinder:
                 if not may_go or self._lives.refuses_to_go(uid):
                     continue
                 goes = goes or waits
-                priority = holder.pod.priority + (SLOW if self._lives.leaves_slowly(uid) else 0)
-                tenants[uid] = Tenant(uid, priority, self._lives.started_s(uid), budgets.of(holder.pod), goes)
+                tenants[uid] = self._tenant(holder.pod, budgets, goes)
             for uid, claim in entry.claims.items():
                 if _has_to_yield(claim.holder.pod, pod):
                     tenants.setdefault(uid, Tenant(uid, claim.holder.pod.priority, leaves=True))
+        for uid in [uid for uid, tenant in tenants.items() if not tenant.leaves]:
+            self._join_mates(pod, uid, tenants, budgets)
         return tenants
+
+    def _tenant(self, pod: Pod, budgets: Budgets, leaves: bool = False) -> Tenant:
+        priority = pod.priority + (SLOW if self._lives.leaves_slowly(pod.uid) else 0)
+        return Tenant(pod.uid, priority, self._lives.started_s(pod.uid), budgets.of(pod), leaves)
+
+    def _join_mates(self, pod: Pod, uid: str, tenants: dict[str, Tenant], budgets: Budgets) -> None:
+        """Have a pod leave only with the rest of its gang, or stay with it."""
+        if uid not in tenants or tenants[uid].pods:
+            return
+        mates = self._mates.leave_with(uid)
+        also = self._mates.all_who_leave([mate.uid for mate in mates]).values()
+        if all(_has_to_yield(mate, pod) and self._could_leave(mate.uid) for mate in (*mates, *also)):
+            unit = together([self._tenant(mate, budgets) for mate in mates]) if mates else None
+            tenants.update({mate.uid: unit for mate in mates} if unit else {})
+        else:
+            for mate in mates:
+                tenants.pop(mate.uid, None)
+
+    def _is_leaving(self, pod_uid: str, pod: Pod) -> bool:
+        return self._lives.is_leaving(pod_uid) or self._leavers.leaves_anyway(pod_uid, pod)
+
+    def _could_leave(self, pod_uid: str) -> bool:
+        return self._lives.is_bound(pod_uid) and not self._lives.refuses_to_go(pod_uid)
 
     def _host_takes(self, request: PodRequest, node_name: str) -> bool:
         """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.
 
         kube-scheduler has found each of them to fit, alone.
         """
-        entries = self._ledger.entries_of_node(node_name)
-        promised = any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
         free = self._ledger.hosts.free(node_name)
-        return not promised or free is None or request.host.fits_in(free)
+        return not self.has_promises(node_name) or free is None or request.host.fits_in(free)
 
-    def _preference(self, request: PodRequest) -> Preference:
+    def has_promises(self, node_name: str) -> bool:
+        """Tell whether room is promised to pods on a node."""
+        entries = self._ledger.entries_of_node(node_name)
+        return any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
+
+    def preference(self, request: PodRequest) -> Preference:
+        """Return how a pod's cards are chosen among those that are free then."""
         wished = self._policy.wished(request).cards
         return wished if wished in CARD_RANKS else FALLBACK
 
-    def _pods(self, eviction: Eviction) -> list[Pod]:
-        """Return the victims that are still there: some may have left while others were looked for."""
-        entries = self._ledger.entries_of_node(eviction.node_name)
-        pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
-        return [pods[uid] for uid in eviction.victims if uid in pods]
+    def pods_of(self, victims: Collection[str]) -> list[Pod]:
+        """Return the victims that are still there, and the rest of gangs that they break.
+
+        Some may have left while others were looked for.
+        """
+        pods = {uid: self._ledger.holders_of(uid) for uid in victims}
+        found = {uid: holders[0][1].pod for uid, holders in pods.items() if holders}
+        return [*found.values(), *self._mates.all_who_leave(found).values()]
 
     def _victims(
         self, pod: Pod, request: PodRequest, eviction: Eviction, budgets: Budgets, leaving: Collection[str]
     ) -> Victims:
         cards = self._ledger.node_room(eviction.node_name).cards
         placement = Placement(eviction.node_name, shares_of(request, eviction.assignment, cards), request.host)
-        violations = eviction.cost[0] > 0
-        victims = self._pods(eviction)
-        named = {name for victim in victims for name in budgets.of(victim)} if violations else set()
+        victims = self.pods_of(eviction.victims)
+        cost = self.cost_of(victims, budgets) if len(victims) > len(eviction.victims) else eviction.cost
         return Victims(
             placement=placement,
             pods=tuple(victims),
-            cost=eviction.cost,
-            displaced=self._displaced(pod, placement, {*eviction.victims, *leaving}),
-            protected_by=tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims))),
+            cost=cost,
+            displaced=self.displaced(pod, placement, {*eviction.victims, *leaving}),
+            protected_by=self.protected_by(victims, budgets) if cost[0] else (),
         )
 
-    def _displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
+    def cost_of(self, victims: Collection[Pod], budgets: Budgets) -> Cost:
+        """Return what it costs that these leave."""
+        return cost_of([self._tenant(victim, budgets) for victim in victims], budgets.allowed)
+
+    def protected_by(self, victims: Collection[Pod], budgets: Budgets) -> tuple[str, ...]:
+        """Return the budgets that do not allow that all of these leave."""
+        named = {name for victim in victims for name in budgets.of(victim)}
+        return tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims)))
+
+    def displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
         """Return who has to give up what is promised to him, so that these shares fit once the others are gone."""
         displaced: set[str] = set()
         for share in placement.shares:
@@ -257,7 +310,7 @@ class VictimFinder:
             for uid, holder in entry.holders.items():
                 if holder.state is HolderState.RESERVED and _has_to_yield(holder.pod, pod):
                     claimants.add(uid)
-                elif holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
+                elif holder.state is HolderState.RELEASING or self._is_leaving(uid, pod):
                     gone.add(uid)
             if why_not(share, entry.shares(gone), entry.card.capacity):
                 displaced |= claimants

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from gpuledger.formats.objects.pod import is_unschedulable, may_preempt, pod_identity
+from gpuledger.formats.objects.pod import is_unschedulable, may_preempt
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -27,17 +26,16 @@ from gpuledger.model.event_reasons import EventReason
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.placement.preemption.victims import WORK_LIMIT
-from gpuledger.placement.work import Work
-from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
-from gpuledger.workflows.preemption.claim_room import RoomClaimer
 from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
-from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.preemption.for_scheduler import SchedulersPreemption
+from gpuledger.workflows.preemption.mates import Mates
+from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,22 +55,11 @@ which claiming has failed by a defect."""
 SHAPES_AT_ONCE = 8
 """Different shapes of one namespace's pods for which victims are looked for before others have their turn."""
 
-HARD_STEPS = 2 * WORK_LIMIT
-"""Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""
-
 CLAIM_PAUSE_S = 1.0
 """Before a pod is looked at again whose claims could not be written."""
 
 _Look = tuple[int, NodeSet | None]
 """How much had happened, and which nodes kube-scheduler would take."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreemptionSettings:
-    """Which program evicts, and whether budgets prevent evictions."""
-
-    who: WhoPreempts
-    despite_budgets: bool
 
 
 class Preemption:
@@ -81,10 +68,11 @@ class Preemption:
     def __init__(
         self,
         ledger: Ledger,
-        claimer: RoomClaimer,
         waiting: WaitingPods,
         finder: VictimFinder,
         carrier: PreemptionCarrier,
+        beginnings: Beginnings,
+        mates: Mates,
         event_recorder: EventRecorder,
         counts: Counts,
         settings: PreemptionSettings,
@@ -93,14 +81,16 @@ class Preemption:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger
-        self._claimer = claimer
         self._waiting = waiting
         self._finder = finder
         self._carrier = carrier
         self._event_recorder = event_recorder
         self._counts = counts
         self._settings = settings
-        self._read_request = read_request
+        self._beginnings = beginnings
+        self._for_scheduler = SchedulersPreemption(
+            ledger, waiting, finder, carrier, beginnings, mates, counts, settings, read_request, self._is_fresh
+        )
         self._clock = clock
         self._is_active = is_active
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
@@ -132,8 +122,17 @@ class Preemption:
         self._newcomers += 1
         self._want_if_anybody_may()
 
+    @property
+    def happened(self) -> int:
+        """Return how much has happened that could change who has to leave."""
+        return self._ledger.changes + self._newcomers
+
+    def may_preempt(self, pod_uid: str) -> bool:
+        """Tell whether kube-scheduler could not place a pending pod, and it may have others leave."""
+        return pod_uid in self._may
+
     def _look_of(self, waiting: WaitingPod) -> _Look:
-        return self._ledger.changes + self._newcomers, waiting.node_names
+        return self.happened, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
         """Note that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
@@ -182,7 +181,7 @@ class Preemption:
         self._want_if_anybody_may()
 
     def _want_if_anybody_may(self) -> None:
-        if self._settings.who.operator and self._may:
+        if (self._settings.who.operator or self._settings.who.scheduler) and self._may:
             self.wanted.set()
 
     # Deciding.
@@ -192,6 +191,8 @@ class Preemption:
 
         Only for these it can take long, and the others do not wait for them.
         """
+        if not self._settings.who.operator:  # then only gangs are its business
+            return
         await self._decide(self._undecided(hard=False))
         self._hard_wanted = bool(self._undecided(hard=True))
         if self._hard_wanted and self._deciding_hard is None:
@@ -281,10 +282,7 @@ class Preemption:
 
     def _begin(self, pod: Pod, found: Victims) -> None:
         """Promise the room, and have it claimed in the background."""
-        self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
-        for uid in found.displaced:
-            self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
-        self._ledger.promises.make(pod.uid, found.placement)
+        self._beginnings.promise(pod, found)
         self._start(self._claim_and_go_on(pod, found), f"preempt for pod {pod}")
 
     def _start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -295,7 +293,7 @@ class Preemption:
 
     async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
         try:
-            await self._claim(pod, found, [victim.uid for victim in found.pods], found.pods)
+            await self._beginnings.claim(pod, found, [victim.uid for victim in found.pods], found.pods)
         except GpuledgerError as error:
             logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             await asyncio.sleep(CLAIM_PAUSE_S)
@@ -305,92 +303,12 @@ class Preemption:
             logger.exception("pod %s: claiming room for it failed, which is a bug in gpuledger", pod)
             self._rest(pod.uid)
             return
-        await self._carrier.nominator.name(pod, found.placement.node_name)  # before anybody leaves
-        names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
-        cards = ", ".join(share.uuid for share in found.placement.shares)
-        sentence = f"evicts for cards {cards} on node {found.placement.node_name}: {names}"
-        self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
-        placement = found.placement
-        self._carrier.trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
-        self._carrier.look(pod.uid)
-
-    async def _claim(self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod]) -> None:
-        """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
-
-        Raises what the API server says, or ShareRefused.
-        """
-        try:
-            await self._claimer.claim(pod, found, evicted, leaving)
-        except GpuledgerError as error:
-            self._carrier.give_up(pod.uid, str(error))
-            raise
-        finally:
-            self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
-
-    # Kube-scheduler's own preemption.
+        await self._beginnings.nominate(pod, found)
+        self._beginnings.go_on(pod, found)
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
-        """Return the node, one at most, on which these victims and those that are added make room for the pod.
-
-        kube-scheduler evicts them itself. The pod's cards there are claimed before it is told.
-        Raises BadInput for a pod that can't be read.
-        """
-        pod, request = pod_identity(arguments.pod), self._read_request(dict(arguments.pod))
-        if request is None:
-            return dict(arguments.victims)
-        if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
-            self._carrier.found_no_node(pod.uid)
-            return {}
-        if self._settings.who.operator and await self._finds_its_own(pod, request):
-            return {}
-        for violations in sorted(set(arguments.violations.values())):
-            found = await self._completed(pod, request, arguments, violations)
-            if found is not None:
-                return await self._left_to_the_scheduler(pod, found, arguments.victims[found.placement.node_name])
-        return {}
-
-    async def _completed(
-        self, pod: Pod, request: PodRequest, arguments: PreemptArguments, violations: int
-    ) -> Victims | None:
-        """Return who has to leave beside kube-scheduler's victims, on a node where so many of these are protected.
-
-        Up to Kubernetes 1.37 an answer without any victim is an error.
-        """
-        who, victims = self._settings.who, arguments.victims
-        names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
-        names.sort(key=lambda name: (len(victims[name]), name))
-        found = await self._finder.find(pod, request, names, victims, Work(HARD_STEPS))
-        if found is None or (found.pods and not (who.operator or who.scheduler)):
-            return None
-        allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
-        return found if allowed else None
-
-    async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
-        """Tell whether the operator can make room by itself, where nothing but cards is short."""
-        waiting = self._waiting.lookup(pod.uid)
-        if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
-            return False
-        found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=Work(HARD_STEPS))
-        return found is not None and (not found.cost[0] or self._settings.despite_budgets)
-
-    async def _left_to_the_scheduler(
-        self, pod: Pod, found: Victims, victims: Collection[str]
-    ) -> dict[str, tuple[str, ...]]:
-        self._ledger.promises.make(pod.uid, found.placement)
-        try:
-            await self._claim(pod, found, (), [*found.pods, *self._known(victims)])
-        except GpuledgerError as error:
-            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
-            return {}
-        self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
-        self._carrier.look(pod.uid)
-        added = [victim.uid for victim in found.pods if victim.uid not in victims]
-        return {found.placement.node_name: (*victims, *added)}
-
-    def _known(self, pod_uids: Collection[str]) -> list[Pod]:
-        """Return those of some pods that hold cards."""
-        holders = [self._ledger.holders_of(uid) for uid in pod_uids]
-        return [found[0][1].pod for found in holders if found]
+        """Answer kube-scheduler: see SchedulersPreemption."""
+        return await self._for_scheduler.preempt(arguments)
 
     async def stop(self) -> None:
         """Decide nothing any more."""

@@ -25,3 +25,11 @@ class WhoPreempts:
         """Observe the API server's version, major and minor."""
         self.scheduler = version >= ASKS_EXTENDERS
         self.operator = not self.scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """Which program evicts, and whether budgets prevent evictions."""
+
+    who: WhoPreempts
+    despite_budgets: bool

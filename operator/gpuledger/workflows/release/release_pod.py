@@ -33,6 +33,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
 from gpuledger.workflows.counts import Counts
@@ -93,6 +94,8 @@ class PodReleaser:
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
+        self.on_not_bound = Listeners[[str]]()
+        """Called with a pod's UID before its shares are taken back because it was not bound."""
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
 
     @contextmanager
@@ -250,6 +253,7 @@ class PodReleaser:
         elif is_being_deleted(found) and not bound_node(found):
             await self._remove(pod.uid)
         elif not bound_node(found):
+            self.on_not_bound(pod.uid)
             await self._remove_these(pod.uid, marked)
         elif has_ended(found):
             await self._remove(pod.uid)

@@ -37,6 +37,20 @@ COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 VOLCANO = "scheduling.k8s.io/group-name"
 
 
+FIRST, FIRST_MINIMUM = (f"pod-group.scheduling.sigs.k8s.io/{word}" for word in ("name", "min-available"))
+
+
+def test_the_first_labels_of_coscheduling_make_a_gang_as_ours_do() -> None:
+    found = gang_of(labelled({FIRST: "train", FIRST_MINIMUM: "3"}))
+    assert found == Gang(GangName("default", "train", GangWay.LIGHTWEIGHT), 3)
+    assert FIRST in described(found.name)
+    for odd in ({FIRST: "train"}, {FIRST_MINIMUM: "3"}, {FIRST: "train", FIRST_MINIMUM: "many"}):
+        with pytest.raises(BadInput, match=FIRST_MINIMUM):
+            gang_of(labelled(odd))
+    with pytest.raises(BadInput, match=COSCHEDULING):
+        gang_of(labelled({FIRST: "train", FIRST_MINIMUM: "3", COSCHEDULING: "train"}))
+
+
 def annotated(annotations: Any) -> dict[str, Any]:
     found = a_pod_object("a")
     found["metadata"]["annotations"] = annotations

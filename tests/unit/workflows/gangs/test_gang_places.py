@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, cards_of
+from builders import a_card, a_pod, a_request, cards_of, whole
 from fakes.api_server import ApiServer, hold_request, refuse
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
@@ -292,11 +292,38 @@ async def test_the_place_of_a_member_whose_binding_is_refused_is_kept_for_its_ne
     assert parts.filter("other", "node-a").node_names == ["node-a"], "nothing is kept beyond that"
 
 
+async def test_an_operator_that_is_killed_between_the_bindings_leaves_the_others_their_places(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come_and_ask(api, parts)
+    gate = asyncio.Event()
+    api.queue(BIND, None, *[hold_request(gate)] * 2)
+    dying = asyncio.create_task(bind_all(parts, "abc"))
+    await settle()
+    dying.cancel()
+    come(api, parts, a_pod_object("waits", {GPU: "2"}))
+    after = an_operator(api)
+    after.watch()
+    for name in "abc":
+        after.releaser.recheck(f"uid-{name}")
+    after.waiting.refused(a_pod("uid-waits"), a_request(whole(cards=2)), "2030-01-01T00:00:00Z", None)
+    await after.idle()
+    after.waiting.give_room()
+    assert len(held(api)) == 1, "what was entered for the others is taken back"
+    assert after.filter("waits", "node-a").node_names == []
+    left = [name for name in "abc" if f"uid-{name}" not in held(api)]
+    for name in left:
+        assert after.filter(name, "node-a").node_names == ["node-a"]
+    assert await bind_all(after, left) == [None] * 2
+    gate.set()
+    await settle()
+
+
 async def test_that_place_is_free_after_a_while_if_the_member_does_not_come_back(
     api: ApiServer, parts: OperatorParts
 ) -> None:
     await _leave_one_behind(api, parts)
-    await asyncio.sleep(COME_S)
+    await asyncio.sleep(parts.settings.extender_timeout_s + COME_S)
     parts.placer.expire_holds()
     come(api, parts, a_pod_object("other", {GPU: "2"}))
     assert parts.filter("other", "node-a").node_names == ["node-a"]

@@ -76,7 +76,8 @@ def metrics(parts: OperatorParts) -> bytes:
 async def test_the_life_of_a_gang_is_told_with_its_members(api: ApiServer, parts: OperatorParts) -> None:
     await start(api, parts)
     assert kinds(parts) == ["gang-planned", "gang-gathered", *["assigned"] * 3, "gang-bound"]
-    first, *_, last = (record.json() for record in parts.trail.latest(OF_TRAIN, 100))
+    first, _, member_of_it, *_, last = (record.json() for record in parts.trail.latest(OF_TRAIN, 100))
+    assert (member_of_it["gang"], member_of_it["text"]) == ("train", "as planned for its gang")
     assert (first["namespace"], first["gang"], first["pod"]) == ("default", "train", "")
     assert "3 of 3 members" in first["text"]
     assert "3 members are bound" in last["text"]

@@ -288,6 +288,20 @@ async def test_explain_names_the_members_that_another_scheduler_places(api: ApiS
     assert (await parts.explainer.explain("default", "a")).warnings == ()
 
 
+async def test_explain_names_a_priority_that_is_not_the_groups(api: ApiServer, parts: OperatorParts) -> None:
+    found = native({"gang": {"minCount": 2}})
+    found["spec"]["priorityClassName"] = "training"
+    show(parts, found, KUBERNETES)
+    for name, classes in (("a", {}), ("b", {"priorityClassName": "training"})):
+        pod = a_pod_object(name, {GPU: "3"})
+        pod["spec"] |= {"schedulingGroup": {"podGroupName": "train"}, **classes}
+        come(api, parts, pod)
+    assert refusal(parts, "a")
+    named = (await parts.explainer.explain("default", "a")).warnings
+    assert any("training" in text for text in named)
+    assert (await parts.explainer.explain("default", "b")).warnings == ()
+
+
 async def test_our_labels_win_over_a_pod_group_that_does_not_exist(api: ApiServer, parts: OperatorParts) -> None:
     pods = [volcanos(name) for name in "ab"]
     for pod in pods:

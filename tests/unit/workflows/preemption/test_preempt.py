@@ -776,7 +776,7 @@ async def test_a_defect_puts_one_pod_to_rest_and_is_no_hot_loop(
     def defect(*_: object) -> None:
         raise OverflowError
 
-    monkeypatch.setattr(parts.preemption._claimer, "claim", defect)
+    monkeypatch.setattr(parts.preemption._beginnings._claimer, "claim", defect)
     await want(parts, "high")
     await pass_time(parts, 2.5 * RESTING_S)
     assert by_label(parts.counts.preemptions)["begun"] <= 4

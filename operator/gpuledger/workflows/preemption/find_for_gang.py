@@ -1,0 +1,178 @@
+"""Finds victims for all members that a gang lacks, over all nodes that kube-scheduler would take for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.host import HostAmounts
+from gpuledger.model.share import Placement, Pod, shares_of
+from gpuledger.placement.preemption.cost import Cost
+from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
+from gpuledger.placement.preemption.several_pods import GroupNode, Kind, Numbers
+from gpuledger.placement.work import Work
+from gpuledger.workflows.gangs.gang_state import Member
+from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
+from gpuledger.workflows.tasks.pauses import TURN_S, rest
+
+GROUP_STEPS = 131_072
+"""Steps for one gang, in a thread: some 1.5 to 4 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangVictims:
+    """A place for each member, and who has to leave all of these."""
+
+    rooms: tuple[tuple[Pod, Victims], ...]
+    """Each member's cards, and who leaves these; the first one has those as well that leave no member's cards."""
+    pods: tuple[Pod, ...]
+    """All pods to evict, each once."""
+    cost: Cost
+    protected_by: tuple[str, ...]
+    """The budgets that do not allow it."""
+    leave_anyway: bool
+    """Somebody is on the way out of one of the nodes."""
+
+
+def kinds_of(members: Collection[Member]) -> list[list[Member]]:
+    """Return the members, those together that come to the same for placement."""
+    kinds: dict[tuple[object, ...], list[Member]] = {}
+    for member in members:
+        request = member.request
+        key = (request.shape, request.host, request.node_policy, request.card_policy, id(member.node_names))
+        kinds.setdefault(key, []).append(member)
+    return list(kinds.values())
+
+
+class GangVictimFinder:
+    """Looks at the ledger of now."""
+
+    def __init__(self, finder: VictimFinder, ledger: Ledger, reader: KubeStore, clock: Clock) -> None:
+        self._finder = finder
+        self._ledger = ledger
+        self._reader = reader
+        self._clock = clock
+
+    async def find(self, members: Sequence[Member]) -> GangVictims | None:
+        """Return the cheapest victims so that all of these members fit, None if there are none.
+
+        Only pods of less priority than each member leave. True at the moment of returning.
+        """
+        budgets, attempts = Budgets(), 0
+        lowest = min((member.pod for member in members), key=lambda pod: pod.priority)
+        groups = kinds_of(members)
+        while attempts < ATTEMPTS:
+            nodes = await self._nodes(lowest, members, budgets)
+            found = await self._cheapest(groups, nodes, budgets)
+            if found is None:
+                return None
+            victims = self._finder.pods_of(found.victims)
+            unread = {victim.namespace for victim in victims} - budgets.namespaces
+            for namespace in unread:
+                await budgets.read(self._reader, namespace)
+            if unread:
+                continue
+            attempts += 1
+            used = {seat.node_name for seat in found.seats}
+            if all(self._node(lowest, node.room.name, budgets) == node for node in nodes if node.room.name in used):
+                return self._victims(lowest, groups, found, victims, budgets)
+        return None  # the nodes do not stand still; each change of one is a reason to ask again
+
+    async def _nodes(self, lowest: Pod, members: Sequence[Member], budgets: Budgets) -> list[GroupNode]:
+        names = {name for member in members for name in member.node_names or ()}
+        since_s, nodes = self._clock.work_s(), []
+        for number, name in enumerate(sorted(names.intersection(self._ledger.known_nodes()))):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
+                since_s = await rest(since_s, self._clock)
+            nodes.append(self._node(lowest, name, budgets))
+        return nodes
+
+    def _node(self, lowest: Pod, node_name: str, budgets: Budgets) -> GroupNode:
+        entries = [entry.as_it_is() for entry in self._ledger.entries_of_node(node_name)]
+        tenants = self._finder.tenants(lowest, node_name, budgets, None)
+        return GroupNode(self._ledger.node_room(node_name), entries, dict(tenants))
+
+    async def _cheapest(
+        self, groups: Sequence[Sequence[Member]], nodes: Sequence[GroupNode], budgets: Budgets
+    ) -> GroupEviction | None:
+        kinds = [
+            Kind(
+                group[0].request.shape,
+                len(group),
+                group[0].node_names or (),
+                self._finder.preference(group[0].request),
+            )
+            for group in groups
+        ]
+        takes = self._hosts_of(groups, nodes)
+        arguments = (kinds, nodes, dict(budgets.allowed), Work(GROUP_STEPS), takes)
+        return await asyncio.to_thread(cheapest_group_eviction, *arguments)
+
+    def _hosts_of(self, groups: Sequence[Sequence[Member]], nodes: Sequence[GroupNode]) -> _HostTakes:
+        hosts = self._ledger.hosts
+        free = {node.room.name: hosts.free(node.room.name) for node in nodes}
+        promised = {node.room.name for node in nodes if self._finder.has_promises(node.room.name)}
+        freed = {uid: hosts.of_pod(uid) for node in nodes for uid in node.tenants}
+        return _HostTakes([group[0].request.host for group in groups], free, promised, freed)
+
+    def _victims(
+        self,
+        lowest: Pod,
+        groups: Sequence[Sequence[Member]],
+        found: GroupEviction,
+        victims: Sequence[Pod],
+        budgets: Budgets,
+    ) -> GangVictims:
+        cost = self._finder.cost_of(victims, budgets) if len(victims) > len(found.victims) else found.cost
+        left = [list(group) for group in groups]
+        on_cards: set[str] = set()
+        rooms: list[tuple[Pod, Victims]] = []
+        leaving = False
+        for seat in found.seats:
+            member = left[seat.kind].pop(0)
+            cards = self._ledger.node_room(seat.node_name).cards
+            shares = shares_of(member.request, seat.assignment, cards)
+            placement = Placement(seat.node_name, shares, member.request.host)
+            entries = [entry for share in shares if (entry := self._ledger.entry(share.uuid)) is not None]
+            here = tuple(each for each in victims if any(each.uid in entry.holders for entry in entries))
+            on_cards |= {each.uid for each in here}
+            displaced = self._finder.displaced(lowest, placement, found.victims)
+            rooms.append((member.pod, Victims(placement, here, cost, displaced)))
+            leaving = leaving or any(t.leaves for t in self._node(lowest, seat.node_name, budgets).tenants.values())
+        first, its = rooms[0]
+        also = tuple(each for each in victims if each.uid not in on_cards)
+        rooms[0] = first, Victims(its.placement, (*its.pods, *also), cost, its.displaced)
+        protected = self._finder.protected_by(victims, budgets) if cost[0] else ()
+        return GangVictims(tuple(rooms), tuple(victims), cost, protected, leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class _HostTakes:
+    """Tells whether the members that come to a node have CPU and memory there, as far as it is known.
+
+    kube-scheduler has found that for each of them alone, beside those who leave; not for several.
+    """
+
+    asks: Sequence[HostAmounts]
+    """For one pod of each kind."""
+    free: dict[str, HostAmounts | None]
+    promised: Collection[str]
+    """Nodes on which room is promised to others, too."""
+    freed: dict[str, HostAmounts]
+    """Pod UID -> what becomes free when it leaves."""
+
+    def __call__(self, node_name: str, numbers: Numbers, leaving: Collection[str]) -> bool:
+        free = self.free[node_name]
+        if free is None or (sum(numbers) == 1 and node_name not in self.promised):
+            return True
+        asked = HostAmounts()
+        for one, number in zip(self.asks, numbers, strict=True):
+            for _ in range(number):
+                asked += one
+        for uid in leaving:
+            free += self.freed.get(uid, HostAmounts())
+        return asked.fits_in(free)

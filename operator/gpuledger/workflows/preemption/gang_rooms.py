@@ -1,0 +1,75 @@
+"""Rooms that are made for a gang's members: each pod has its own, and none is of use without the others.
+
+What belongs together is seen from who waits for which gang, and from the ledger: so that any operator can go on.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import ShareRefused
+from gpuledger.model.share import HolderState, Placement, covers
+from gpuledger.workflows.gangs.gang_state import GangState, Member
+from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.waking import GangWaker
+
+NO_DEADLINE = float("inf")
+"""Of a hold: it ends with what is reserved."""
+
+
+class GangRooms:
+    """Looks at what is claimed and reserved now."""
+
+    def __init__(self, members: Members, ledger: Ledger, waker: GangWaker) -> None:
+        self._members = members
+        self._ledger = ledger
+        self._waker = waker
+
+    def gang_of(self, pod_uid: str) -> GangState | None:
+        """Return the gang for which a pod waits, None if it waits for none."""
+        state = self._members.of(pod_uid)
+        return state if state is not None and pod_uid in state.pending and state.missing > 0 else None
+
+    def is_being_claimed(self, pod_uid: str) -> bool:
+        """Tell whether claims of a pod, or of others of its gang, are on their way to the API server."""
+        state = self.gang_of(pod_uid)
+        uids = (pod_uid, *(state.pending if state else ()))
+        return any(map(self._ledger.promises.is_under_way, uids))
+
+    def why_to_end(self, pod_uid: str) -> str:
+        """Return why room for a pod is of no use any more, empty if nothing is wrong with its gang."""
+        state = self.gang_of(pod_uid)
+        if state is None or self._have_room(state, claimed=True) >= state.missing:
+            return ""
+        return "others of its gang have no room, or are gone"
+
+    def keep(self, state: GangState) -> bool:
+        """Keep what is reserved for the members, and have kube-scheduler ask for those that it was told no for.
+
+        Once it is enough for all that are missing: return whether it is.
+        """
+        if self._have_room(state, claimed=False) < state.missing:
+            return False
+        for member in state.pending.values():
+            uid = member.pod.uid
+            reserved = [each for each in self._ledger.holders_of(uid) if each[1].state is HolderState.RESERVED]
+            if reserved and self._ledger.hold_of(uid) is None and self._has_room(member, claimed=False):
+                shares = tuple(holder.share for _, holder in reserved)
+                placement = Placement(reserved[0][0].node_name, shares, member.request.host)
+                with suppress(ShareRefused):  # the card is gone; the next look shows it
+                    self._ledger.hold(uid, placement, NO_DEADLINE)
+        self._waker.wake(state)
+        return True
+
+    def _have_room(self, state: GangState, claimed: bool) -> int:
+        return sum(self._has_room(member, claimed) for member in state.pending.values())
+
+    def _has_room(self, member: Member, claimed: bool) -> bool:
+        uid = member.pod.uid
+        if self._ledger.hold_of(uid) is not None:
+            return True
+        shares = [holder.share for _, holder in self._ledger.holders_of(uid)]
+        if claimed:
+            shares += [claim.share for _, claim in self._ledger.promises.claims_of(uid)]
+        return bool(shares) and covers(shares, member.request)

@@ -1,0 +1,238 @@
+"""Preemption for gangs: room for all members that are missing at once, or nobody leaves.
+
+The decision is made for all of them; each gets claims of its own, and no pod is evicted before all of these are listed
+(`gang_rooms.py`). kube-scheduler's own preemption can't do that, so the operator evicts whoever preempts for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, GpuledgerError
+from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.gang import GangName
+from gpuledger.model.latest import Latest
+from gpuledger.model.share import Pod
+from gpuledger.workflows.counts import Counts, PreemptionOutcome
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.gangs.gang_state import GangState, Member
+from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.begin import Beginnings
+from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangVictims, kinds_of
+from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
+from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
+from gpuledger.workflows.tasks.together import all_of
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 1_024
+"""Gangs for which nothing could be done, and those that rest."""
+
+_Look = tuple[int, int, tuple[str, ...]]
+"""How much had happened, how often kube-scheduler had named other nodes, and which members there were."""
+
+
+class GangPreemption:
+    """Decides for which gangs others have to leave."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        members: Members,
+        gangs: Gangs,
+        waiting: WaitingPods,
+        finder: GangVictimFinder,
+        carrier: PreemptionCarrier,
+        beginnings: Beginnings,
+        single: Preemption,
+        event_recorder: EventRecorder,
+        counts: Counts,
+        settings: PreemptionSettings,
+        clock: Clock,
+        is_active: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._members = members
+        self._gangs = gangs
+        self._waiting = waiting
+        self._finder = finder
+        self._carrier = carrier
+        self._beginnings = beginnings
+        self._single = single
+        self._event_recorder = event_recorder
+        self._counts = counts
+        self._settings = settings
+        self._clock = clock
+        self._is_active = is_active
+        self._looked_at: Latest[GangName, _Look] = Latest(REMEMBERED)
+        self._rests_until_s: Latest[GangName, float] = Latest(REMEMBERED)
+        self._forbidden: Latest[GangName, tuple[str, ...]] = Latest(REMEMBERED)  # the budgets that were reported
+        self._called: set[str] = set()  # UIDs of members for which kube-scheduler was called, and has not asked since
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deciding: asyncio.Task[None] | None = None
+        self._again = False
+
+    def refused(self, pod_uid: str) -> None:
+        """Note that kube-scheduler has just asked for a member in vain."""
+        self._called.discard(pod_uid)
+        state = self._members.of(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        if member is not None and member.node_names is not None:
+            self._carrier.asked(pod_uid, member.node_names)
+        if self._is_on:
+            self._single.wanted.set()
+
+    @property
+    def _is_on(self) -> bool:
+        return self._settings.who.operator or self._settings.who.scheduler
+
+    def decide(self) -> None:
+        """Find victims for gangs that wait, in the background: it can take long, and single pods do not wait for it."""
+        self._again = self._is_on
+        if self._deciding is None and self._is_on and any(self._may_begin(state) for state in self._members.waiting()):
+            self._deciding = self._start(self._decide(), "look for victims for gangs")
+
+    async def _decide(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                for state in sorted(self._members.waiting(), key=lambda state: state.rank):
+                    if self._may_begin(state):
+                        await self._decide_for(state)
+        except Exception:
+            logger.exception("looking for victims for gangs failed, which is a bug in gpuledger")
+        finally:
+            self._deciding = None
+
+    def _chosen(self, state: GangState) -> list[Member]:
+        """Return the members that are to get room: those that wait longest of whom kube-scheduler has said where."""
+        may = [m for m in state.pending.values() if m.node_names is not None and self._single.may_preempt(m.pod.uid)]
+        return sorted(may, key=lambda member: (member.since, member.pod.uid))[: state.missing]
+
+    def _look_of(self, state: GangState) -> _Look:
+        return self._single.happened, state.asked, tuple(member.pod.uid for member in self._chosen(state))
+
+    def _may_begin(self, state: GangState) -> bool:
+        now_s = self._clock.now_s()
+        if not self._is_active() or not self._gangs.lacks_only_cards(state):
+            return False
+        if (self._rests_until_s.get(state.name) or 0.0) > now_s:
+            return False
+        chosen = self._chosen(state)
+        if len(chosen) < state.missing or self._looked_at.get(state.name) == self._look_of(state):
+            return False
+        if min(member.pod.priority for member in chosen) <= self._ledger.lowest_priority():
+            return False
+        return not any(self._ledger.promises.is_made(uid) or self._ledger.holders_of(uid) for uid in state.pending)
+
+    async def _decide_for(self, state: GangState) -> None:
+        look, chosen = self._look_of(state), self._chosen(state)
+        found = await self._finder.find(chosen)
+        if found is not None and (self._look_of(state) != look or not self._may_begin(state)):
+            self._again = True  # somebody has come, or is gone, meanwhile
+            return
+        self._looked_at.note(state.name, look)
+        if found is None or not (found.pods or found.leave_anyway):
+            return
+        if found.cost[0] and not self._settings.despite_budgets:
+            self._is_forbidden(state, chosen[0].pod, found)
+        elif found.pods and (stale := self._not_fresh(chosen)):
+            self._looked_at.drop(state.name)
+            for member in stale:
+                self._have_it_asked_for(member.pod)
+        else:
+            self._begin(state, found)
+
+    # Asking again.
+
+    def _not_fresh(self, chosen: list[Member]) -> list[Member]:
+        """Return one of each kind of members of which kube-scheduler has not said a moment ago where they can go."""
+        now_s = self._clock.wall().timestamp()
+        kinds = kinds_of(chosen)
+        return [kind[0] for kind in kinds if all((each.tried_s or 0.0) + FRESH_S <= now_s for each in kind)]
+
+    def _have_it_asked_for(self, pod: Pod) -> None:
+        if pod.uid not in self._called:
+            self._called.add(pod.uid)
+            self._start(self._call(pod), f"ask for nodes of pod {pod}")
+
+    async def _call(self, pod: Pod) -> None:
+        try:
+            await self._waiting.wake_up(pod)
+        except ApiError as error:
+            self._called.discard(pod.uid)
+            logger.info("pod %s can't be woken: %s", pod, error)
+
+    def _is_forbidden(self, state: GangState, pod: Pod, found: GangVictims) -> None:
+        self._rest(state.name, RESTING_S)
+        if self._forbidden.get(state.name) != found.protected_by:
+            self._forbidden.note(state.name, found.protected_by)
+            self._counts.preemptions.labels(PreemptionOutcome.FORBIDDEN).inc()
+            budgets = ", ".join(found.protected_by)
+            sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
+            self._event_recorder.post_pod_event(pod, True, EventReason.PREEMPTION_FORBIDDEN, sentence)
+
+    def _rest(self, name: GangName, pause_s: float) -> None:
+        self._rests_until_s.note(name, self._clock.now_s() + pause_s)
+        asyncio.get_running_loop().call_later(pause_s, self._look_again, name)
+
+    def _look_again(self, name: GangName) -> None:
+        self._looked_at.drop(name)
+        self._single.wanted.set()
+
+    # Beginning.
+
+    def _begin(self, state: GangState, found: GangVictims) -> None:
+        """Promise room to all of them, and have it claimed in the background."""
+        for pod, its in found.rooms:
+            self._beginnings.promise(pod, its)
+        self._start(self._claim_and_go_on(state.name, found), f"preempt for gang {state.name}")
+
+    async def _claim_and_go_on(self, name: GangName, found: GangVictims) -> None:
+        try:
+            await self._claim(found)
+        except GpuledgerError as error:
+            logger.warning("gang %s: claiming room for it failed: %s", name, error)
+            self._rest(name, CLAIM_PAUSE_S)
+            for pod, _ in found.rooms:
+                self._carrier.give_up(pod.uid, f"room for the whole gang could not be claimed: {error}")
+            return
+        except Exception:
+            logger.exception("gang %s: claiming room for it failed, which is a bug in gpuledger", name)
+            self._rest(name, RESTING_S)
+            for pod, _ in found.rooms:
+                self._carrier.give_up(pod.uid, "room for the whole gang could not be claimed")
+            return
+        await all_of([self._beginnings.nominate(pod, its) for pod, its in found.rooms])
+        for pod, its in found.rooms:
+            self._beginnings.go_on(pod, its)
+
+    async def _claim(self, found: GangVictims) -> None:
+        """List the claims of all members; raise what keeps one from it, when all have been tried."""
+        patience_s = await self._beginnings.longest_grace_s(found.pods)
+        await all_of(
+            [
+                self._beginnings.claim(pod, its, [victim.uid for victim in its.pods], (), patience_s)
+                for pod, its in found.rooms
+            ]
+        )
+
+    def _start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(steps, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Decide nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
