@@ -149,8 +149,8 @@ HAPPENS = {
     "a budget protects who is to leave": ("ACT: BudgetAllows", "operator 1: evict pod"),
     "kube-scheduler preempts": ("scheduler 1: deletes victim",),
     "lists come in pages": (", the next page",),
-    "a gang whose last member comes late": ("ACT: Create", "fewer than … members"),
-    "two gangs that take turns": ("fewer than … members",),
+    "a card of a gang fails": ("ACT: CardFails", "ACT: CardRecovers"),
+    "a gang whose last member comes late": ("ACT: Create",),
 }
 """Scenario -> what its stories tell of."""
 
