@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "nodes.csv").write_text(NODES_CSV)
     for name in ("pods.csv", "pods_default.csv"):
         (directory / name).write_text(PODS_CSV)
-    (directory / "gangs.csv").write_text(PODS_CSV + "p5,1000,100,1,1000,,40,90\n")
+    (directory / "gangs.csv").write_text(PODS_CSV + "e,4000,8192,1,1000,,700,4000\n")
     return directory
 
 

@@ -46,7 +46,7 @@ UNASKED_S = PROMPT_S + 2 * FLUSH_S
 """The same where kube-scheduler preempts, and what it has asked for, or was told, is lost: that is given up after its
 next question, and the one after that leads on."""
 
-GANG_S = 4 * PROMPT_S
+GANG_S = 2.5 * PROMPT_S
 """The same where there are gangs: what is kept for one may have to end, and another one may have a turn alone."""
 
 MANY_EVICTIONS = 4

@@ -256,6 +256,13 @@ GANGS = (
         (Create(Wish("b", gang="g", minimum=2)), Create(Wish("c", HALF_MIB)), Crash(), Delete("a")),
     ),
     Scenario(
+        "a gang whose first member sleeps when the last one comes",
+        TWO_NODES,
+        a_gang("a", minimum=2),
+        (Crash(), Touch("a")),
+        then=(Create(Wish("b", gang="g", minimum=2)),),
+    ),
+    Scenario(
         "a member of a gang is replaced",
         {"node-a": 3},
         a_gang("abc"),

@@ -35,7 +35,7 @@ from simulation.explorers import (
 )
 from simulation.prepared import prepared
 from simulation.scenario import Scenario
-from simulation.scenarios import BY_NAME, FAULTS, SMALL, random_scenario
+from simulation.scenarios import BY_NAME, FAULTS, GANGS, SMALL, random_scenario
 
 LIVES = times(20, 200, check=4)
 """Random lives of each small scenario."""
@@ -99,6 +99,17 @@ def test_no_single_deviation_does_harm_where_more_can_go_wrong(scenario: Scenari
     nothing_goes_wrong(all_lives(scenario, 1, seed % PARTS, PARTS))
 
 
+@pytest.mark.thorough
+@with_seeds(GANGS, "parts of gangs")
+def test_no_single_deviation_leaves_half_a_gang_or_makes_one_wait_that_fits(scenario: Scenario, seed: int) -> None:
+    nothing_goes_wrong(all_lives(scenario, 1, seed % PARTS, PARTS))
+
+
+@with_seeds(GANGS, "lives of gangs")
+def test_no_random_life_leaves_half_a_gang_or_makes_one_wait_that_fits(scenario: Scenario, seed: int) -> None:
+    nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES_WITH_FAULTS)))
+
+
 @with_seeds(FAULTS, "lives with faults")
 def test_no_random_life_does_harm_where_more_can_go_wrong(scenario: Scenario, seed: int) -> None:
     nothing_goes_wrong(random_lives(scenario, range(seed, seed + LIVES_WITH_FAULTS)))
@@ -138,6 +149,8 @@ HAPPENS = {
     "a budget protects who is to leave": ("ACT: BudgetAllows", "operator 1: evict pod"),
     "kube-scheduler preempts": ("scheduler 1: deletes victim",),
     "lists come in pages": (", the next page",),
+    "a card of a gang fails": ("ACT: CardFails", "ACT: CardRecovers"),
+    "a gang whose last member comes late": ("ACT: Create",),
 }
 """Scenario -> what its stories tell of."""
 

@@ -29,6 +29,7 @@ from simulation.api_server import ApiServer, Operation
 from simulation.breaks import Break, Json, Patch, lives
 from simulation.explorers import Mood, Rule
 from simulation.fault_breaks import FAULT_BREAKS
+from simulation.gang_breaks import GANG_BREAKS
 from simulation.prepared import prepared
 
 LOST = "has lost its share"
@@ -355,7 +356,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.parametrize("broken", BREAKS + FAULT_BREAKS, ids=lambda broken: broken.what)
+@pytest.mark.parametrize("broken", BREAKS + FAULT_BREAKS + GANG_BREAKS, ids=lambda broken: broken.what)
 def test_a_missing_safeguard_is_noticed(broken: Break, monkeypatch: Patch) -> None:
     broken.take_away(monkeypatch)
     with prepared():

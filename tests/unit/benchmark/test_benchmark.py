@@ -3,19 +3,23 @@
 import json
 from pathlib import Path
 from types import GeneratorType
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from benchmark.compare import compare
 from benchmark.filter_alone import Sizes, measure_filters
+from benchmark.gangs import OrderWatch
 from benchmark.measuring import quantile
-from benchmark.plan import CASES, Plan
+from benchmark.plan import AT_THE_FIRST_SIZE, CASES, Plan
 from benchmark.results import Row, Run, medians
 from benchmark.sampling import Samples
 from benchmark.shapes import SHAPES, Shape, burst, cards_of
 from benchmark.soak import State, table
-from benchmark.table import with_ratios
+from benchmark.table import GANGS, with_ratios
+from gpuledger.formats.objects.gang import GANG_LABEL
+from gpuledger.kube_api.client import KubeClient
 from gpuledger.placement.policy import Preference
 
 
@@ -44,6 +48,29 @@ def test_a_quantile_beyond_the_last_bucket_is_at_least_its_bound() -> None:
 def test_rounds_are_summed_up_by_their_medians() -> None:
     rows = [a_row(number=number, seconds=seconds) for number, seconds in enumerate((9.0, 1.0, 2.0))]
     assert medians(rows) == {("mix", 200, "gpuledger"): {"seconds": 2.0}}
+
+
+def test_gangs_are_compared_with_the_same_pods_without_a_group() -> None:
+    rows = [a_row(pods_per_s=50.0), a_row(GANGS, pods_per_s=45.0)]
+    found = with_ratios(medians(rows))
+    assert found["mix", 200, GANGS]["to_single"] == pytest.approx(0.9)
+    assert "to_single" not in found["mix", 200, "gpuledger"]
+
+
+def shown(watch: OrderWatch, uid: str, entered: int, bound: int) -> None:
+    """Show a watch a member whose share is entered at one version, and that is bound at another."""
+    pod = {"metadata": {"uid": uid, "labels": {GANG_LABEL: "train"}}, "spec": {}}
+    watch._take_pod(pod, 1)
+    watch._take_card({"status": {"holders": [{"podUID": uid}]}}, entered)
+    watch._take_pod({**pod, "spec": {"nodeName": "node-a"}}, bound)
+
+
+@pytest.mark.parametrize(("last_entered", "early"), [(5, 0), (7, 1), (9, 3)])
+def test_a_binding_before_the_cards_of_the_gang_are_in_the_ledger_is_counted(last_entered: int, early: int) -> None:
+    watch = OrderWatch(cast(KubeClient, None))
+    for uid, entered, bound in (("a", 3, 6), ("b", 4, 8), ("c", last_entered, 8)):
+        shown(watch, uid, entered, bound)
+    assert watch.early_bindings(3) == early
 
 
 def test_ratios_are_to_kube_scheduler_by_itself_of_the_same_case_and_size() -> None:
@@ -88,7 +115,8 @@ def test_two_runs_are_compared_where_both_have_figures() -> None:
 
 def test_cases_that_are_about_one_size_run_at_the_first() -> None:
     plan = Plan((200, 5000), pods=1000, rounds=2, cases=frozenset(CASES))
-    assert plan.cases_at(200) - plan.cases_at(5000) == {"paced", "full-cluster", "looked-at", "slow-writes"}
+    assert plan.cases_at(200) - plan.cases_at(5000) == {*AT_THE_FIRST_SIZE}
+    assert {"paced", "full-cluster", "looked-at", "slow-writes", "gangs-of-8", "gangs-of-64"} == {*AT_THE_FIRST_SIZE}
     assert (plan.effort(200).pods, plan.effort(5000).pods) == (1000, 250)
 
 

@@ -1,0 +1,49 @@
+"""Safeguards of gangs, and how each is taken away."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpuledger.workflows.binding.bind_pod import PodBinder
+from gpuledger.workflows.gangs.gathering import Gathering
+from gpuledger.workflows.gangs.waking import GangWaker
+from simulation.breaks import Break, Patch
+
+TOO_EARLY = "members of its gang have their cards"
+
+
+def nobody_waits_for_the_others(patch: Patch) -> None:
+    async def stand(self: Gathering, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
+        self._standing.add(pod_uid)
+
+    patch.setattr(Gathering, "stand", stand)
+
+
+def nobody_waits_for_their_shares(patch: Patch) -> None:
+    async def entered(self: Gathering, pod_uid: str, check: Callable[[], None]) -> None:
+        """Go on."""
+
+    patch.setattr(Gathering, "entered", entered)
+
+
+def what_was_entered_stays(patch: Patch) -> None:
+    async def give_back(self: PodBinder, *arguments: Any) -> None:
+        """Leave it, and what is on hold."""
+
+    patch.setattr(PodBinder, "give_back", give_back)
+
+
+def nobody_is_woken(patch: Patch) -> None:
+    patch.setattr(GangWaker, "wake", lambda self, state: None)
+
+
+GANG_BREAKS = [
+    Break("the barrier before the entry", nobody_waits_for_the_others, "a gang", TOO_EARLY),
+    Break("the barrier before the Bindings", nobody_waits_for_their_shares, "a gang", TOO_EARLY),
+    Break("giving back what a gang has entered in part", what_was_entered_stays, "a gang", "is not a living bound pod"),
+    Break(
+        "waking the others",
+        nobody_is_woken,
+        "a gang whose first member sleeps when the last one comes",
+        "there is room for it",
+    ),
+]
