@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -85,16 +86,15 @@ def binding_from(number: int) -> Match:
     return Match(f"Binding from walker-{number} on", lambda r: r.kind == "binding" and r.name in late)
 
 
+def hold_all(cluster: FaultyCluster, match: Match) -> Armed:
+    """Hold all such requests of the operator."""
+    return cluster.api.arm(match, Hold(), times=None)
+
+
 POINTS = [
     Point("one is not in Bind", 0, 0, lambda c: c.extender.arm(of_kind("bind", "walker-3"), Hold(), times=None)),
-    *(
-        Point(f"{n} are entered", n, 0, lambda c, n=n: c.api.arm(entering_from(n), Hold(), times=None))
-        for n in range(MEMBERS)
-    ),
-    *(
-        Point(f"{n} are bound", MEMBERS, n, lambda c, n=n: c.api.arm(binding_from(n), Hold(), times=None))
-        for n in range(MEMBERS)
-    ),
+    *(Point(f"{n} are entered", n, 0, partial(hold_all, match=entering_from(n))) for n in range(MEMBERS)),
+    *(Point(f"{n} are bound", MEMBERS, n, partial(hold_all, match=binding_from(n))) for n in range(MEMBERS)),
     Point("nobody has heard", MEMBERS, MEMBERS, lambda c: c.api.arm(binding_from(0), Hold("answer"), times=None)),
 ]
 
