@@ -17,6 +17,7 @@ import pytest
 
 from cluster.cluster import COUNT, NODES, PODS, RequestFailed, phase, pod
 from cluster.gangs import bound, gang, held, looking_for_halves, member, names
+from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Delay, Hold
 from faults.proxy import Armed
@@ -118,7 +119,7 @@ def test_a_gang_is_bound_completely_wherever_the_operator_dies(cluster: FaultyCl
     cluster.check_consistent()
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
+@pytest.mark.parametrize("point", POINTS[:: times(2, 1)], ids=str)
 def test_a_gang_is_bound_completely_wherever_kube_scheduler_dies(cluster: FaultyCluster, point: Point) -> None:
     """Without kube-scheduler, the operator binds what can be bound, or takes back all; then the new one goes on."""
     walkers = come_to(cluster, point)
