@@ -219,7 +219,7 @@ def _short_gangs(pods: Mapping[str, Json]) -> dict[GangName, tuple[list[Json], i
     }
 
 
-def _places(pod: Json, cards: Iterable[Json], free_cpus: Decimal) -> int:
+def _places(pod: Json, cards: Iterable[Json], free_cpus: Decimal | int) -> int:
     """Return how many pods like this one, which asks for one card, find room on a node at once."""
     (ask,) = asks_of(pod)
     by_cards = sum(_takes_many(card, ask) for card in cards)

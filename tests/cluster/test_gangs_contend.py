@@ -135,5 +135,5 @@ def test_gangs_share_cards_in_turn(halves_of: tuple[Cluster, Halves], seed: int,
     say(
         f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, the last to do so after {max(contest.waits)} rounds"
     )
-    cluster.settle()
+    cluster.wait(lambda: held(cluster) == len(bound(cluster)), "those that have ended have left the ledger")
     cluster.check_consistent()

@@ -94,7 +94,7 @@ def some_cards(count: int) -> list[Json]:
 
 
 def a_gang(
-    name: str, count: int, minimum: object, limits: Callable[[int], Json] = lambda n: SHARE, **spec: object
+    name: str, count: int, minimum: object, limits: Callable[[int], Json] = lambda n: SHARE, **spec: Any
 ) -> list[Json]:
     """Return pods of one gang; the n-th asks for `limits(n)`."""
     pods = [a_pod(f"{name}-{n}", container(limits(n)), **spec) for n in range(count)]

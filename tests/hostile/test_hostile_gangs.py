@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from hostile.others import LIMIT_AT_THOUSAND_S, LIMIT_OF_ALL_S, Say, check_other
 
 MEMBERS = times(1_000, 10_000)
 EDITS = times(100, 1_000)
-SMALL = {COUNT: 1, MEMORY: 1_000}
+SMALL: dict[str, Any] = {COUNT: 1, MEMORY: 1_000}
 
 pytestmark = [
     pytest.mark.cluster,
