@@ -128,7 +128,10 @@ class Gangs:
             return _others_turn()
         if self._pauses.left_s(state.name, now_s):
             return _pause()
-        if self._plans.has_found_none(state) or self._plans.has_to_pause(state.name):
+        if self._plans.has_to_pause(state.name):
+            self._waker.look_again_in(TRY_PAUSE_S)
+            return _too_little(minimum)
+        if self._plans.has_found_none(state):
             return _too_little(minimum)
         return _others_first(minimum) if self._plans.have_room(state) >= state.missing else None
 
@@ -322,9 +325,6 @@ class Gangs:
         if state.missing <= 0 or self._plans.have_room(state):
             return False
         if not any(member.refused for member in state.pending.values()):
-            return False
-        if self._plans.has_to_pause(state.name):
-            self._waker.look_again_in(TRY_PAUSE_S)
             return False
         return self._why_not(state) is None
 
