@@ -156,8 +156,9 @@ def connect(
     members = Members(placement.request, pod_groups)
     mates, leavers = Mates(members, ledger, lives), Leavers()
     failures = BindFailures(clock)
-    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, settings.extender_timeout_s + COME_S, clock)
-    plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, clock)
+    next_try_s = settings.extender_timeout_s + COME_S
+    kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, next_try_s, clock)
+    plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, next_try_s, clock)
     waker = GangWaker(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)

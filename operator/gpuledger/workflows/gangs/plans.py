@@ -57,6 +57,7 @@ class GangPlans:
         kept_places: KeptPlaces,
         avoided: Callable[[str], Collection[str]],
         gather_s: float,
+        next_try_s: float,
         clock: Clock,
     ) -> None:
         self._ledger = ledger
@@ -65,8 +66,10 @@ class GangPlans:
         self._kept_places = kept_places
         self._avoided = avoided
         self._gather_s = gather_s
+        self._next_try_s = next_try_s
         self._clock = clock
         self._planning: set[GangName] = set()
+        self._in_vain = 0  # changes of the ledger by tries that have found no room
         self._tried: Latest[GangName, _Try] = Latest(TRIED_KEPT)
 
     def kept_for(self, member: Member) -> Placement | None:
@@ -90,7 +93,12 @@ class GangPlans:
     def has_found_none(self, state: GangState) -> bool:
         """Tell whether a gang has found no room, and nothing has changed since."""
         tried = self._tried.get(state.name)
-        return tried is not None and (tried.change, tried.asked) == (self._ledger.changes, state.asked)
+        return tried is not None and (tried.change, tried.asked) == (self._changes, state.asked)
+
+    @property
+    def _changes(self) -> int:
+        """How often the ledger has changed, without what tries in vain have held and dropped again."""
+        return self._ledger.changes - self._in_vain
 
     def has_to_pause(self, name: GangName) -> bool:
         """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
@@ -117,6 +125,7 @@ class GangPlans:
             raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
         self._planning.add(state.name)
         begin_s, asked = self._clock.work_s(), state.asked
+        before, holds = self._ledger.changes, self.have_room(state)
         places = self._kept_places.take(state.name)
         try:
             found = yield from self._keep(state, first, stands, {place.node_name for place in places})
@@ -132,7 +141,9 @@ class GangPlans:
         self._kept_places.put_back(places)
         took_s = self._clock.work_s() - begin_s
         again_s = self._clock.now_s() + max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s)
-        change = self._ledger.changes if found.is_current else UNKNOWN_CHANGE
+        if found.is_current and self.have_room(state) == holds:
+            self._in_vain += self._ledger.changes - before
+        change = self._changes if found.is_current else UNKNOWN_CHANGE
         self._tried.note(state.name, _Try(change, asked, again_s, found.number))
         return False
 
@@ -161,7 +172,10 @@ class GangPlans:
     ) -> Generator[Step, None, Found]:
         """Hold room for some members; those that kube-scheduler has not asked for can go where any other one can."""
         anywhere = _all_named(state)
-        deadline_s = self._clock.now_s() + self._gather_s + COME_S
+        wait_s = self._gather_s + COME_S
+        if state.bound:  # the rest of a gang whose operator has ended: kube-scheduler may learn of that late
+            wait_s = max(wait_s, self._next_try_s)
+        deadline_s = self._clock.now_s() + wait_s
         seats = [
             Seat(
                 member.pod.uid,
