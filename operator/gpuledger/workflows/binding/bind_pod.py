@@ -15,6 +15,7 @@ from typing import Any
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.gang import Gang
 from gpuledger.model.node_offer import Dialect
@@ -40,6 +41,9 @@ it can be bound: hundreds at once would all be late, and give back what they hav
 BINDING_TIMEOUT_S = 5.0
 """How long the API server may take for a Binding, at most. What has become of it is asked then."""
 
+KNOWN_S = 5.0
+"""How long what was entered needs no other look: others of the gang are entered in the meantime."""
+
 ENTER_TIMEOUT_S = 15.0
 """How long the API server may take to enter a share. When everything is slow, giving shares back to enter them again
 would make it slower. If Bind has been answered meanwhile, the scheduler's next try goes on from there."""
@@ -57,12 +61,31 @@ class SeenPod:
     gang: Gang | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EnteredAhead:
+    """What was entered for a pod ahead of its Binding, which waits for others."""
+
+    steps: Sequence[Entered] = ()
+    known_until_s: float = float("-inf")
+    """Until when, by the clock, its shares count as being there without another look at the ledger."""
+
+
+NOTHING = EnteredAhead()
+
+
 class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
     def __init__(
-        self, journal: Journal, store: KubeStore, releaser: PodReleaser, turns: PluginTurns, bind_timeout_s: float
+        self,
+        journal: Journal,
+        store: KubeStore,
+        releaser: PodReleaser,
+        turns: PluginTurns,
+        bind_timeout_s: float,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._turns = turns
         self._journal = journal
         self._store = store
@@ -70,20 +93,22 @@ class PodBinder:
         self._timeout_s = min(BINDING_TIMEOUT_S, bind_timeout_s)
         self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
 
-    async def enter(self, pod: Pod, placement: Placement) -> list[Entered]:
+    async def enter(self, pod: Pod, placement: Placement) -> EnteredAhead:
         """Enter a pod's shares, ahead of `bind`. Raises the first error when every card has answered."""
-        return await self._enter(pod, placement, ())
+        steps = await self._enter(pod, placement, ())
+        is_clear = not any(step.may_arrive_late for step in steps)
+        return EnteredAhead(steps, self._clock.now_s() + KNOWN_S if is_clear else float("-inf"))
 
     def check(self, placement: Placement) -> None:
         """Raise BindFailed if its cards no longer take pods, or another pod may use them."""
         self._turns.check_cards(placement)
 
-    async def give_back(self, pod: Pod, placement: Placement, entered: Sequence[Entered]) -> None:
+    async def give_back(self, pod: Pod, placement: Placement, entered: EnteredAhead) -> None:
         """Give back what `enter` has entered, if anything."""
-        await self._releaser.give_back(pod, placement.shares, _never_sent(entered))
+        await self._releaser.give_back(pod, placement.shares, _never_sent(entered.steps))
 
     async def bind(
-        self, seen: SeenPod, placement: Placement, permission: BindPermission, entered: Sequence[Entered] = ()
+        self, seen: SeenPod, placement: Placement, permission: BindPermission, entered: EnteredAhead = NOTHING
     ) -> None:
         """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
@@ -98,7 +123,7 @@ class PodBinder:
                 await self._bind_now(seen, placement, dialect, permission, entered)
         except Exception:
             if not had_its_turn:  # shares that were entered before, by an earlier attempt, too
-                await self._releaser.give_back(seen.pod, placement.shares, _never_sent(entered))
+                await self._releaser.give_back(seen.pod, placement.shares, _never_sent(entered.steps))
             raise
 
     def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
@@ -110,11 +135,11 @@ class PodBinder:
         placement: Placement,
         dialect: Dialect,
         permission: BindPermission,
-        before: Sequence[Entered],
+        before: EnteredAhead,
     ) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
         annotations = self._turns.annotations(placement, seen.request, dialect)
-        unbound = _never_sent(before)
+        unbound = _never_sent(before.steps)
         try:
             await self._enter_and_send(seen, placement, annotations, unbound, permission, before)
         except Exception:
@@ -132,7 +157,7 @@ class PodBinder:
         annotations: dict[str, str],
         unbound: set[str],
         permission: BindPermission,
-        before: Sequence[Entered],
+        before: EnteredAhead,
     ) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
 
@@ -142,11 +167,14 @@ class PodBinder:
         else, and no Binding is without an answer.
         """
         pod, version = seen.pod, seen.resource_version
-        entered = list(before)
+        entered = list(before.steps)
+        is_known = self._clock.now_s() < before.known_until_s
         for attempt in range(BINDING_ATTEMPTS):
             was_long = True
             while was_long:  # so long that etcd may have been put back: the pod as it was, and without its shares
-                entered = await self._enter(pod, placement, entered)
+                if not is_known:
+                    entered = await self._enter(pod, placement, entered)
+                is_known = False
                 unbound.update([step.attempt for step in entered if step.took_over <= unbound])
                 was_cut_off = len(entered) > 1 and any(step.may_arrive_late for step in entered)
                 was_long = await permission.had_to_wait() or was_cut_off

@@ -89,7 +89,7 @@ class PodPlacer:
         self._turns = turns
         self._settings = settings
         self._counts = counts
-        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s)
+        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock)
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold

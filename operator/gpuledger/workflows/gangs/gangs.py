@@ -26,7 +26,7 @@ from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
-from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, PodBinder, SeenPod
 from gpuledger.workflows.gangs.early import EarlyMembers
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gathering import Gathering
@@ -36,10 +36,9 @@ from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.turns import Turns
 from gpuledger.workflows.gangs.waking import GangWaker
-from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.tasks.stepwise import Step
 
-_Gathered = tuple[SeenPod, list[Entered]]
+_Gathered = tuple[SeenPod, EnteredAhead]
 
 
 class Gangs:
@@ -233,7 +232,7 @@ class Gangs:
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
             gathering = self._gatherings[state.name] = self._gathering(state)
-        entered: list[Entered] = []
+        entered = NOTHING
         try:
             await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
             version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)

@@ -186,7 +186,9 @@ class GangPlans:
             )
             for member in members
         ]
-        beside = {name for uid in (*state.bound, *state.pending) for name in self._nodes_of(uid)}
+        beside: set[str] = set()
+        if self._ledger.zones.labels:
+            beside = {name for uid in (*state.bound, *state.pending) for name in self._nodes_of(uid)}
         return (yield from self._planner.hold(seats, deadline_s, beside))
 
     def _nodes_of(self, pod_uid: str) -> list[str]:
