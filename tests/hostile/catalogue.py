@@ -196,16 +196,14 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     "a Job whose pods are over at once": lambda: [a_job("brief", 10, activeDeadlineSeconds=1)],
     "a Job of long pods": lambda: [a_job("long", 10, container(SHARE, args=["<" * 100_000]))],
     # Gangs.
-    "a hundred gangs whose second member never comes": lambda: [
-        pod for n in range(100) for pod in a_gang(f"lonely-{n}", 1, 2)
-    ],
-    "a gang that needs more members than it has": lambda: a_gang("wants", 50, 256),
+    "gangs whose second member never comes": lambda: [pod for n in range(20) for pod in a_gang(f"lonely-{n}", 1, 2)],
+    "a gang that needs more members than it has": lambda: a_gang("wants", 20, 256),
     "a gang that says another number in each pod": lambda: [
-        pod for n in range(40) for pod in with_number(a_gang("numbers", 1, n + 1), n)
+        pod for n in range(10) for pod in with_number(a_gang("numbers", 1, n + 1), n)
     ],
-    "a gang of 300": lambda: a_gang("crowd", 300, 256),
-    "a gang of 256, each with another amount, for which there is no room": lambda: a_gang(
-        "amounts", 256, 256, lambda n: {COUNT: 1, MEMORY: 13_000 + n}
+    "a gang of 30": lambda: a_gang("crowd", 30, 25),
+    "a gang of 40, each with another amount, for which there is no room": lambda: a_gang(
+        "amounts", 40, 40, lambda n: {COUNT: 1, MEMORY: 13_000 + n}
     ),
     "a gang of which kube-scheduler never asks for one member": lambda: [
         *a_gang("all-but-one", 7, 8),
