@@ -259,11 +259,16 @@ def _but(names: Container[str], avoided: Container[str]) -> Container[str]:
     return _Names(names, avoided, wanted=False)
 
 
-def _most_demanding_first(seat: Seat) -> tuple[int, int, int, float]:
-    """Sort key: more cards, then cards alone, then more memory of each, then fewer nodes to go to."""
-    whole = any(demand.exclusive for demand in seat.request.shape)
-    memory_mib = max((demand.memory_mib or 0 for demand in seat.request.shape), default=0)
-    return -seat.request.cards, -whole, -memory_mib, math.inf if seat.node_names is None else len(seat.node_names)
+def demand_order(request: PodRequest) -> tuple[int, int, int]:
+    """Return a sort key, the most demanding first: more cards, then cards alone, then more memory of each."""
+    whole = any(demand.exclusive for demand in request.shape)
+    memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
+    return -request.cards, -whole, -memory_mib
+
+
+def _most_demanding_first(seat: Seat) -> tuple[tuple[int, int, int], float]:
+    """Sort key: the most demanding, then who has fewer nodes to go to."""
+    return demand_order(seat.request), math.inf if seat.node_names is None else len(seat.node_names)
 
 
 def _shares_several(seat: Seat) -> bool:

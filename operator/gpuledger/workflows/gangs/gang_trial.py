@@ -11,6 +11,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
 from gpuledger.model.latest import Latest
 from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
@@ -143,7 +144,7 @@ class GangTrials:
         without = [member for uid, member in state.pending.items() if uid not in on_hold]
         need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
         asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
-        in_order = sorted(asked, key=_size, reverse=True)
+        in_order = sorted(asked, key=lambda member: demand_order(member.request))
         asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
         kept = self._kept_places.kept_for(state.name)
         trial, since_s = Trial(self._ledger, [place.key for place in kept]), self._clock.work_s()
@@ -174,10 +175,3 @@ class GangTrials:
             return GangStage.ROOM_FOUND
         turn = self._gangs.turn()
         return GangStage.OTHERS_TURN if turn and turn[0] != state.name else GangStage.WAITING
-
-
-def _size(member: Member) -> tuple[int, int]:
-    """Return how demanding a pod is: as in a plan, the most demanding is placed first."""
-    shape = member.request.shape
-    alone = any(demand.exclusive for demand in shape)
-    return member.request.cards, 2**31 if alone else max((demand.memory_mib or 0 for demand in shape), default=0)

@@ -37,7 +37,7 @@ class KeptPlace:
     @property
     def key(self) -> str:
         """Return what stands for a pod's UID where it is held."""
-        return f"{self.pod_uid}{KEPT}"
+        return _key(self.pod_uid)
 
     @property
     def node_name(self) -> str:
@@ -119,7 +119,7 @@ class KeptPlaces:
         now_s = self._clock.now_s()
         for uid in [uid for uid, place in self._held.items() if place.until_s <= now_s]:
             del self._held[uid]
-        places = [place for place in self._held.values() if place.gang == name]
+        places = self.kept_for(name)
         for place in places:
             del self._held[place.pod_uid]
             self._ledger.drop_hold(place.key)
@@ -150,9 +150,6 @@ class KeptPlaces:
             del self._ending[place.pod_uid]
             self._ledger.drop_hold(place.key)
 
-    def __bool__(self) -> bool:
-        return bool(self._ending or self._held)
-
 
 def _key(pod_uid: str) -> str:
-    return f"{pod_uid} (kept)"
+    return f"{pod_uid}{KEPT}"

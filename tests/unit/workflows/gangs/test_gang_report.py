@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from gpuledger.model.errors import Denied, NotFound
 from gpuledger.reports.seen_from import seen_from
 from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
+from unit.workflows.gangs.test_gangs import come, member
 
 Json = dict[str, Any]
 HERE = cards_of("node-a", 3)
@@ -31,18 +31,6 @@ def parts(api: ApiServer) -> OperatorParts:
     for card in (*HERE, *THERE):
         api.put_card(card)
     return an_operator(api)
-
-
-def member(name: str, gang: str = "train", minimum: int = 3, limits: Mapping[str, str] | None = None) -> Json:
-    found = a_pod_object(name, limits or {GPU: "1"})
-    found["metadata"]["labels"] = {"gpuledger.dev/gang": gang, "gpuledger.dev/gang-minimum": str(minimum)}
-    return found
-
-
-def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
-    for each in pods:
-        api.put_pod(each)
-    parts.watch()
 
 
 async def reported(parts: OperatorParts, name: str = "train") -> Json:

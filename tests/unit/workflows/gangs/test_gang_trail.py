@@ -18,6 +18,7 @@ from gpuledger.model.gang import GatherEnd
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.gangs.plans import COME_S
 from gpuledger.workflows.pending.trail import RecordFilter
+from unit.workflows.gangs.test_gangs import come, member
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
@@ -31,18 +32,6 @@ def parts(api: ApiServer) -> OperatorParts:
     for card in CARDS:
         api.put_card(card)
     return an_operator(api)
-
-
-def member(name: str, gang: str = "train", minimum: int = 3) -> Json:
-    found = a_pod_object(name, {GPU: "1"})
-    found["metadata"]["labels"] = {"gpuledger.dev/gang": gang, "gpuledger.dev/gang-minimum": str(minimum)}
-    return found
-
-
-def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
-    for each in pods:
-        api.put_pod(each)
-    parts.watch()
 
 
 def kinds(parts: OperatorParts, record_filter: RecordFilter = OF_TRAIN) -> list[str]:

@@ -18,6 +18,7 @@ from gpuledger.model.gang import MOST_MEMBERS, GangWay
 from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
+from unit.workflows.gangs.test_gangs import come
 
 Json = dict[str, Any]
 COSCHEDULING, VOLCANO, KUBERNETES = (OF_WAY[way] for way in (GangWay.COSCHEDULING, GangWay.VOLCANO, GangWay.KUBERNETES))
@@ -58,12 +59,6 @@ def native(policy: Json) -> Json:
 
 def show(parts: OperatorParts, found: Json, words: GroupWords = COSCHEDULING, gone: bool = False) -> None:
     parts.workflows.pod_groups.observe(words, found, gone)
-
-
-def come(api: ApiServer, parts: OperatorParts, *pods: Json) -> None:
-    for each in pods:
-        api.put_pod(each)
-    parts.watch()
 
 
 def refusal(parts: OperatorParts, name: str) -> str:
