@@ -148,7 +148,7 @@ def test_gangs_share_cards_in_turn(halves_of: tuple[Cluster, Halves], seed: int,
         contest.play(number)
     assert len(contest.waits) >= ROUNDS
     say(
-        f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, the last to do so after {max(contest.waits)} rounds; "
+        f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, after {max(contest.waits)} rounds at most; "
         f"{len(contest.held_back)} of them fitted before, and waited for older ones"
     )
     contest.settle("the end")

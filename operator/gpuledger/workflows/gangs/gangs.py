@@ -303,6 +303,8 @@ class Gangs:
         """Note that a member waits no more. One that is bound has left its gathering before."""
         if not self._members.waits(state.name):
             self._needs_no_precedence(state.name)
+        if not state.pending:
+            self.precedence.is_gone(state.name)
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
             gathering.fail("another member of the gang is gone", GatherEnd.GONE)
@@ -323,8 +325,8 @@ class Gangs:
 
     async def give_room(self) -> bool:
         """Give room to all who wait, single pods and gangs; see GangWaker."""
+        self.precedence.look()
         is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
-        await self.precedence.look()
         self._look_again_when_due()
         return is_more
 
@@ -342,6 +344,7 @@ class Gangs:
     async def stop(self) -> None:
         """Wake no more pods."""
         self._early.stop()
+        await self.precedence.stop()
         await self._waker.stop()
 
 

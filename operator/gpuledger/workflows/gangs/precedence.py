@@ -13,7 +13,7 @@ run to end. Where they never do, the gang rests longer and longer: see turns.py.
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import GangName
 from gpuledger.model.latest import Latest
+from gpuledger.model.listeners import Listeners
 from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.workflows.gangs.gang_state import GangState
@@ -29,8 +30,6 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import GangPlans
 from gpuledger.workflows.gangs.turns import Rank, Turn, Turns
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
-
-logger = logging.getLogger(__name__)
 
 MOST_OVERTAKING = 8
 """Gangs that may overtake one before it gets precedence."""
@@ -41,8 +40,11 @@ SHORTEST_S = 10.0
 LOOK_PAUSE_S = 5.0
 """Between two looks whether a gang would find cards without the others."""
 
-PAUSE_TO_WORK = 10
-"""How many times as long as the last look has taken that is at least."""
+PAUSE_TO_LOOK = 4
+"""How many times as long as the last look has taken that is at least; it has rested for three quarters of its time."""
+
+LOOKS_AT_ONCE = 16
+"""Gangs that are looked at, the first in order, before others can be the first."""
 
 REMEMBERED = 1_024
 """Gangs of which it is known that they were overtaken; the last ones."""
@@ -70,6 +72,9 @@ class Precedence:
         self._clock = clock
         self._turns = Turns(members.waits)
         self._overtaken: Latest[GangName, _Overtaken] = Latest(REMEMBERED)
+        self._looking: asyncio.Task[None] | None = None
+        self.on_given = Listeners[[GangState, str]]()
+        """Called with a gang that gets precedence, and a sentence."""
 
     def turn(self) -> Turn | None:
         """Return the precedence of now, None if no gang has it."""
@@ -95,6 +100,10 @@ class Precedence:
         """Note that a gang has found cards, or is gone; tell whether it had precedence, which ends with that."""
         return self._turns.needs_none(name, self._clock.now_s())
 
+    def is_gone(self, name: GangName) -> None:
+        """Note that a gang has no pods any more that wait: a later one of its name is another one."""
+        self._overtaken.drop(name)
+
     def starts(self, state: GangState) -> None:
         """Note that a gang has its cards: those before it that find none are overtaken."""
         self._turns.is_bound(state.name, self._clock.now_s())
@@ -103,31 +112,49 @@ class Precedence:
             return
         for other in self._members.waiting():
             if other is not state and self._finds_no_cards(other) and _order(other) < _order(state):
-                before = self._overtaken.get(other.name) or _Overtaken(0, self._clock.now_s())
+                before = self._overtaken_of(other)
                 self._overtaken.note(other.name, before._replace(number=before.number + 1))
 
-    async def look(self) -> None:
-        """Give precedence to the first in order of those that were overtaken too often, and have a use for it."""
-        turn = self.turn()
-        for state in self._waiting_for_it() if turn is None else self._with(turn):
-            overtaken, now_s = self._overtaken.get(state.name), self._clock.now_s()
-            if overtaken is None or now_s < overtaken.look_s:
-                continue
-            since_s = self._clock.work_s()
-            would_fit = await self._would_fit(state)
-            pause_s = max(LOOK_PAUSE_S, PAUSE_TO_WORK * (self._clock.work_s() - since_s))
-            self._overtaken.note(state.name, overtaken._replace(look_s=now_s + pause_s))
-            if not would_fit:
-                self._turns.needs_none(state.name, now_s)
-            elif turn is None:
-                most_s = max(SHORTEST_S, now_s - overtaken.since_s)
-                text = "gang %s goes first, for %.0f s at most: it was overtaken by %d others"
-                logger.info(text, state.name, most_s, overtaken.number)
-                self._turns.wants(state.name, state.rank, most_s, now_s)
+    def _overtaken_of(self, state: GangState) -> _Overtaken:
+        return self._overtaken.get(state.name) or _Overtaken(0, self._clock.now_s())
+
+    def look(self) -> None:
+        """Give precedence to the first in order of those that were overtaken too often, and have a use for it.
+
+        That is found out in slices, while others go on.
+        """
+        if self._looking is None or self._looking.done():
+            now_s, turn = self._clock.now_s(), self.turn()
+            found = self._waiting_for_it() if turn is None else self._with(turn)
+            found = [state for state in found if self._overtaken_of(state).look_s <= now_s]
+            if found:
+                self._looking = asyncio.create_task(self._look(found[:LOOKS_AT_ONCE], turn), name="look who goes first")
+
+    async def stop(self) -> None:
+        """Look at nobody any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self, states: Collection[GangState], turn: Turn | None) -> None:
+        for state in states:
+            if not await self._would_fit(state):
+                self._turns.needs_none(state.name, self._clock.now_s())
+            elif turn is None and self._finds_no_cards(state):
+                self._give(state)
                 break
+
+    def _give(self, state: GangState) -> None:
+        now_s, overtaken = self._clock.now_s(), self._overtaken_of(state)
+        most_s = max(SHORTEST_S, now_s - overtaken.since_s)
+        self._turns.wants(state.name, state.rank, most_s, now_s)
+        text = f"it goes first, for {most_s:.0f} s at most: {overtaken.number} gangs have started that came after it"
+        self.on_given(state, text)
 
     def _waiting_for_it(self) -> list[GangState]:
         now_s = self._clock.now_s()
+        if self._turns.are_over(now_s):
+            return []
         found = [
             state
             for state in self._members.waiting()
@@ -160,10 +187,14 @@ class Precedence:
             if id(names) not in named and names is not None:  # CPU that others take can keep nodes from being named
                 named[id(names)] = freed.union(names)
             asking.append(Asking(member.pod, member.request, named[id(names)]))
-        trial, since_s = Trial(self._ledger, leaving), self._clock.work_s()
+        trial, begin_s = Trial(self._ledger, leaving), self._clock.now_s()
+        since_s = self._clock.work_s()
         for _ in trial.steps(asking):
             if self._clock.work_s() > since_s + TURN_S:
                 since_s = await rest(since_s, self._clock)
+        now_s = self._clock.now_s()
+        again_s = now_s + max(LOOK_PAUSE_S, PAUSE_TO_LOOK * (now_s - begin_s))
+        self._overtaken.note(state.name, self._overtaken_of(state)._replace(look_s=again_s))
         return not trial.left
 
 

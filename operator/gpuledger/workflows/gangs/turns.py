@@ -104,6 +104,10 @@ class Turns:
             self._begin(now_s)
         self.now(now_s)
 
+    def are_over(self, now_s: float) -> bool:
+        """Tell whether nobody gets a turn for a while, as one has just ended."""
+        return self._turn is None and now_s < self._free_until_s
+
     def rests(self, name: GangName, now_s: float) -> bool:
         """Tell whether a gang gets no turn for a while, as its last one was of no use."""
         record = self._records.get(name)
