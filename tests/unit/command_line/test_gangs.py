@@ -92,6 +92,12 @@ def test_the_gang_that_is_tried_alone_is_named_where_it_may_be() -> None:
     assert "a gang of another namespace is tried alone" in "\n".join(gang_lines(report, Terminal(), NOW))
 
 
+def test_the_gang_that_goes_first_is_named_and_how_often_one_was_overtaken() -> None:
+    text = shown(turn=GangTurn(GangName("other", "large"), 8.0, is_precedence=True), overtaken_by=3)
+    assert "other/large goes first, for 8 s more" in text
+    assert "by 3 gangs that came after it" in text
+
+
 def test_explain_of_a_gang_ends_with_one_while_it_waits_and_with_zero_when_it_runs(
     kubectl: FakeKubectl, view: ViewServer
 ) -> None:

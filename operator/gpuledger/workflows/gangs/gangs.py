@@ -190,7 +190,7 @@ class Gangs:
 
     def turn(self) -> Turn | None:
         """Return the turn of the gang that is tried alone now, None if there is none."""
-        return self._turns.now(self._clock.now_s())
+        return self._turns.current(self._clock.now_s())
 
     def pause_left_s(self, name: GangName) -> float:
         """Return for how many seconds a gang is not tried, as a member could not be bound."""

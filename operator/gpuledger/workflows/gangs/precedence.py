@@ -78,7 +78,7 @@ class Precedence:
 
     def turn(self) -> Turn | None:
         """Return the precedence of now, None if no gang has it."""
-        return self._turns.now(self._clock.now_s())
+        return self._turns.current(self._clock.now_s())
 
     def next_s(self) -> float | None:
         """Return when that changes next by itself, None if it does not."""

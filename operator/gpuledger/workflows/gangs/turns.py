@@ -69,7 +69,7 @@ class Turns:
         self._wanted: Latest[GangName, _Wanted] = Latest(REMEMBERED)
         self._records: Latest[GangName, _Record] = Latest(REMEMBERED)
 
-    def now(self, now_s: float) -> Turn | None:
+    def current(self, now_s: float) -> Turn | None:
         """Return the turn of now, None if nobody has one."""
         turn = self._turn
         if turn is not None and not self._waits(turn.name):
@@ -82,7 +82,7 @@ class Turns:
 
     def holder(self, now_s: float) -> GangName | None:
         """Return the gang whose turn it is, None if it is nobody's."""
-        turn = self.now(now_s)
+        turn = self.current(now_s)
         return turn.name if turn else None
 
     def lacks(self, name: GangName, rank: Rank, now_s: float) -> None:
@@ -94,7 +94,7 @@ class Turns:
 
     def wants(self, name: GangName, rank: Rank, most_s: float, now_s: float) -> None:
         """Note that a gang wants a turn of so many seconds at most. Nothing happens if it has one, or rests."""
-        turn = self.now(now_s)
+        turn = self.current(now_s)
         if self.rests(name, now_s) or (turn is not None and turn.name == name):
             return
         self._wanted.note(name, _Wanted(rank, most_s))
@@ -102,7 +102,7 @@ class Turns:
             self._wanted.note(turn.name, _Wanted(turn.rank, turn.most_s))
             self._turn = None
             self._begin(now_s)
-        self.now(now_s)
+        self.current(now_s)
 
     def are_over(self, now_s: float) -> bool:
         """Tell whether nobody gets a turn for a while, as one has just ended."""

@@ -11,12 +11,15 @@ import pytest
 
 from builders import cards_of
 from fakes.api_server import ApiServer
+from fakes.counters import by_label
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.gang import GangName
+from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.precedence import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
+from gpuledger.workflows.pending.trail import RecordFilter
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
@@ -174,6 +177,22 @@ async def test_it_ends_when_a_member_is_gone_and_the_others_are_tried_at_once(la
     assert lab.first() is None
     assert lab.parts.workflows.room_has_changed.is_set()
     assert await lab.starts("young", 2)
+
+
+async def test_a_gang_that_was_deleted_and_created_again_begins_anew(lab: Lab) -> None:
+    await lab.overtaken(MOST_OVERTAKING - 1)
+    await lab.leave(*lab.names("large", 4))
+    lab.come("large", 4)
+    await lab.overtaken(1)
+    assert lab.first() is None
+
+
+async def test_it_is_remembered_and_counted(lab: Lab) -> None:
+    await lab.overtaken()
+    found = lab.parts.trail.latest(RecordFilter(namespace="default", gang="large", kind=RecordKind.GANG_FIRST), 100)
+    (record,) = [each.json() for each in found]
+    assert f"{MOST_OVERTAKING} gangs have started" in record["text"]
+    assert by_label(lab.parts.counts.gangs_first) == {"": 1}
 
 
 async def test_members_that_replace_others_of_a_gang_that_runs_are_not_held_back(lab: Lab) -> None:
