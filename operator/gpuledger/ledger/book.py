@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpuledger.ledger.by_pod import HoldersByPod
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hold import Hold
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
+from gpuledger.ledger.quotas import Quotas
 from gpuledger.ledger.strangers import Strangers
 from gpuledger.ledger.topologies import Topologies
 from gpuledger.ledger.touches import Touches
 from gpuledger.ledger.zones import Zones
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ShareRefused
+from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
@@ -40,7 +42,7 @@ class Ledger:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
         self._lost: Latest[str, int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
-        self._by_pod: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
+        self._by_pod = HoldersByPod(self._entries)
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
         self._with_spares: set[str] = set()  # UIDs of the pods whose hold has spares
         self._first_deadline_s = PINNED  # no hold ends before; it may be that of one that is gone
@@ -49,11 +51,11 @@ class Ledger:
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.touches = Touches()
-        self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
         self.hosts = Hosts(self._touch)
         self.promises = Promises(self._entries, self._touch)
         self.strangers = Strangers(self, self._touch)
         self.zones = Zones(zone_labels)
+        self.quotas = Quotas(self._entries)
         self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""
         self.on_stored = Listeners[[str]]()
@@ -106,19 +108,15 @@ class Ledger:
 
     def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
         """Return the cards that the API server says a pod holds, by index."""
-        entries = [self._entries[uuid] for uuid in self._by_pod.get(pod_uid, ())]
-        return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: e.card.place)]
+        return self._by_pod.of(pod_uid)
 
     def pod_uids(self) -> list[str]:
         """Return the UIDs of all pods that hold something at the API server."""
-        return list(self._by_pod)
+        return self._by_pod.uids()
 
     def lowest_priority(self) -> int:
         """Return the priority of the least important holder of the cluster; a very high one if there is none."""
-        if self._lowest is None:
-            priorities = (holder.pod.priority for entry in self._entries.values() for holder in entry.holders.values())
-            self._lowest = min(priorities, default=2**31)
-        return self._lowest
+        return self._by_pod.lowest_priority()
 
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
@@ -244,7 +242,8 @@ class Ledger:
     def hold(self, pod_uid: str, placement: Placement, deadline_s: float, spares: Collection[Placement] = ()) -> None:
         """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it.
 
-        Raises ShareRefused, and changes nothing, when a card has no room for it or is not there.
+        Raises ShareRefused, and changes nothing, when a card has no room for it or is not there; QuotaExceeded where
+        the pod's namespace would have too much.
         """
         hold = Hold(pod_uid, placement, deadline_s, tuple(spares))
         for each in hold.placements:
@@ -254,8 +253,12 @@ class Ledger:
                 entry = self._entries.get(share.uuid)
                 if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, pod_uid):
                     raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
+        exceeded = self.quotas.refusing(pod_uid, hold.placements)
+        if exceeded:
+            raise QuotaExceeded(exceeded)
         self.drop_hold(pod_uid)
         self._holds[pod_uid] = hold
+        self.quotas.hold_changed(pod_uid, hold.placements)
         self._first_deadline_s = min(self._first_deadline_s, deadline_s)
         if spares:
             self._with_spares.add(pod_uid)
@@ -276,6 +279,7 @@ class Ledger:
             return None
         if hold.spares:
             self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
+            self.quotas.hold_changed(pod_uid, (kept,))
             self._with_spares.remove(pod_uid)
             for each in hold.placements:
                 if each is not kept:
@@ -303,6 +307,7 @@ class Ledger:
         self.hosts.give_up(pod_uid)
         for placement in hold.placements:
             self._take_off(pod_uid, placement)
+        self.quotas.hold_changed(pod_uid, ())
         return True
 
     def expire_holds(self, now_s: float) -> list[str]:
@@ -360,15 +365,9 @@ class Ledger:
                 self._touch(entry.card.node_name)  # where the card is now: it may have moved since
 
     def _replace_holders(self, entry: CardEntry, holders: Iterable[Holder]) -> None:
-        uuid = entry.card.uuid
-        for uid in entry.holders:
-            self._by_pod[uid].discard(uuid)
-            if not self._by_pod[uid]:
-                del self._by_pod[uid]
-        entry.holders = {holder.pod.uid: holder for holder in holders}
-        self._lowest = None
-        for uid in entry.holders:
-            self._by_pod.setdefault(uid, set()).add(uuid)
+        before, entry.holders = entry.holders, {holder.pod.uid: holder for holder in holders}
+        self._by_pod.replaced(entry, before)
+        self.quotas.holders_changed(entry, before)
 
     def _holds_on(self, uuid: str) -> dict[str, Share]:
         """Return what was on hold for a card that went away and comes back."""

@@ -4,6 +4,7 @@ GpuledgerError
 ├── BadInput            a person's or another program's input can't be read; the text says what to do
 ├── NotReady            the operator has not read the ledger yet; kube-scheduler asks again
 ├── ShareRefused        the ledger does not enter a share: its card has no room for it, is gone, or takes no pods
+│   └── QuotaExceeded   with it, the pods of a namespace would have more than a ResourceQuota of it allows
 ├── BindFailed          a pod can't be bound now; the text goes into its event
 │   ├── BindAbandoned   kube-scheduler does not wait for its Binding any more
 │   └── GangIncomplete  other members of its gang can't be bound
@@ -25,6 +26,8 @@ GpuledgerError
 
 from __future__ import annotations
 
+from gpuledger.model.quota import QuotaLimit
+
 
 class GpuledgerError(Exception):
     """Any error of this project."""
@@ -40,6 +43,14 @@ class NotReady(GpuledgerError):  # noqa: N818
 
 class ShareRefused(GpuledgerError):  # noqa: N818
     """A share that the ledger does not enter: its card has no room for it, is gone, or takes no pods."""
+
+
+class QuotaExceeded(ShareRefused):
+    """A share with which the pods of a namespace would have more than its quota allows."""
+
+    def __init__(self, limit: QuotaLimit) -> None:
+        self.limit = limit
+        super().__init__(f"the namespace's quota does not allow it: {limit.key} of ResourceQuota {limit.quota}")
 
 
 class BindFailed(GpuledgerError):  # noqa: N818

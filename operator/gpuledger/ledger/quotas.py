@@ -1,0 +1,177 @@
+"""What the pods of each namespace have together, and whether it may become more.
+
+Counted is what a pod holds at the API server, and what is on hold for it: once where both are of one card, and where a
+hold has spares, the most that one of them takes. What is promised to a pod that waits for others to leave counts when
+it gets it. Pods that are of no known namespace are not limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.listeners import Listeners
+from gpuledger.model.quota import Kind, QuotaLimit, kind_of
+from gpuledger.model.share import Holder, Placement
+
+Use = dict[Kind, Amounts]
+"""Kind of card -> what is had of such cards."""
+
+Part = tuple[Kind, Amounts]
+
+
+class Quotas:
+    """Sums by namespace, kept as holders and holds change."""
+
+    def __init__(self, entries: Mapping[str, CardEntry]) -> None:
+        self._entries = entries
+        self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
+        self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
+        self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
+        self._on_hold: dict[str, list[dict[str, Part]]] = {}  # pod UID -> for each placement the same
+        self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
+        self._sums: dict[str, Use] = {}
+        self.on_room = Listeners[[str]]()
+        """Called with a namespace whose pods may have more than before."""
+
+    # Limits.
+
+    def set_limits(self, namespace: str, limits: Collection[QuotaLimit]) -> None:
+        """Note the limits of a namespace, in place of those before."""
+        before = self._limits.pop(namespace, ())
+        if limits:
+            self._limits[namespace] = tuple(limits)
+        if before and before != tuple(limits):
+            self.on_room(namespace)
+
+    def limits(self, namespace: str) -> tuple[QuotaLimit, ...]:
+        """Return the limits of a namespace."""
+        return self._limits.get(namespace, ())
+
+    def limited(self) -> Collection[str]:
+        """Return the namespaces that have a limit."""
+        return self._limits.keys()
+
+    def used(self, namespace: str, limit: QuotaLimit) -> int:
+        """Return how much counts for a limit."""
+        return _sum(self._sums.get(namespace, {}), limit)
+
+    def exceeded_by(self, pod_uid: str, namespace: str, placement: Placement) -> QuotaLimit | None:
+        """Return the first limit that a pod would exceed with a placement, None if there is none.
+
+        What it has already is not counted besides.
+        """
+        return self.exceeded(pod_uid, namespace, _use(self._parts(placement).values()))
+
+    def exceeded(self, pod_uid: str, namespace: str, use: Use) -> QuotaLimit | None:
+        """Return the first limit that a pod would exceed that has so much, None if there is none."""
+        limits = self._limits.get(namespace)
+        if not limits:
+            return None
+        counted = self._counted.get(pod_uid, ("", {}))
+        own = counted[1] if counted[0] == namespace else {}
+        sums = self._sums.get(namespace, {})
+        for limit in limits:
+            more = _sum(use, limit)
+            if more > 0 and _sum(sums, limit) - _sum(own, limit) + more > limit.most:
+                return limit
+        return None
+
+    def refusing(self, pod_uid: str, placements: Iterable[Placement]) -> QuotaLimit | None:
+        """Return the same of a pod whose namespace is known, for whichever placement it may get."""
+        namespace = self._namespaces.get(pod_uid)
+        if namespace is None or namespace not in self._limits:
+            return None
+        found = (self.exceeded_by(pod_uid, namespace, placement) for placement in placements)
+        return next((limit for limit in found if limit), None)
+
+    # What the ledger says.
+
+    def knows(self, pod_uid: str, namespace: str) -> None:
+        """Note the namespace of a pod that may get something."""
+        if self._namespaces.get(pod_uid) != namespace:
+            self._namespaces[pod_uid] = namespace
+            self._recount(pod_uid)
+
+    def forget(self, pod_uid: str) -> None:
+        """Note that a pod waits no more: what it holds says of which namespace it is."""
+        if self._namespaces.pop(pod_uid, None) is not None:
+            self._recount(pod_uid)
+
+    def holders_changed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
+        """Note that a card has other holders than before, or that it is another one."""
+        uuid, kind = entry.card.uuid, kind_of(entry.card)
+        for uid in before.keys() - entry.holders.keys():
+            self._held.get(uid, {}).pop(uuid, None)
+            self._recount(uid, before[uid].pod.namespace)
+        for uid, holder in entry.holders.items():
+            part = kind, holder.share.amounts
+            held = self._held.setdefault(uid, {})
+            if held.get(uuid) != part:
+                held[uuid] = part
+                self._recount(uid, holder.pod.namespace)
+
+    def hold_changed(self, pod_uid: str, placements: Iterable[Placement]) -> None:
+        """Note what is on hold for a pod now."""
+        parts = [self._parts(placement) for placement in placements]
+        if parts:
+            self._on_hold[pod_uid] = parts
+        else:
+            self._on_hold.pop(pod_uid, None)
+        self._recount(pod_uid)
+
+    def _parts(self, placement: Placement) -> dict[str, Part]:
+        entries = ((share, self._entries.get(share.uuid)) for share in placement.shares)
+        return {share.uuid: (kind_of(entry.card), share.amounts) for share, entry in entries if entry}
+
+    def _recount(self, uid: str, namespace: str = "") -> None:
+        held = self._held.get(uid)
+        if held is not None and not held:
+            del self._held[uid]
+        old_namespace, old = self._counted.pop(uid, ("", {}))
+        namespace = namespace or self._namespaces.get(uid, "") or old_namespace
+        new = self._use_of(uid) if namespace else {}
+        if new:
+            self._counted[uid] = namespace, new
+        if (old_namespace, old) == (namespace, new):
+            return
+        if old:
+            _add(self._sums, old_namespace, old, -1)
+        if new:
+            _add(self._sums, namespace, new, 1)
+        if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
+            self.on_room(old_namespace)
+
+    def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
+        return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
+
+    def _use_of(self, uid: str) -> Use:
+        held = self._held.get(uid, {})
+        found: Use = {}
+        for placement in self._on_hold.get(uid, [{}]):
+            for kind, amounts in _use((placement | held).values()).items():
+                found[kind] = found.get(kind, NOTHING).peak(amounts)
+        return found
+
+
+def _use(parts: Iterable[Part]) -> Use:
+    found: Use = {}
+    for kind, amounts in parts:
+        found[kind] = found.get(kind, NOTHING) + amounts
+    return found
+
+
+def _sum(use: Use, limit: QuotaLimit) -> int:
+    return sum(limit.counted.of(amounts) for kind, amounts in use.items() if limit.counts(*kind))
+
+
+def _add(sums: dict[str, Use], namespace: str, use: Use, sign: int) -> None:
+    known = sums.setdefault(namespace, {})
+    for kind, amounts in use.items():
+        found = known.get(kind, NOTHING)
+        known[kind] = found + amounts if sign > 0 else found - amounts
+        if known[kind] == NOTHING:
+            del known[kind]
+    if not known:
+        del sums[namespace]

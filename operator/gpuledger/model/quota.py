@@ -1,0 +1,64 @@
+"""What the pods of a namespace may have together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Card
+
+
+class Counted(StrEnum):
+    """What a limit counts, of every share."""
+
+    MEMORY = "memory"
+    """MiB."""
+    CORES = "cores"
+    """Percent of one card."""
+    SLOTS = "slots"
+    """A whole card is one, and so is each part of one."""
+
+    def of(self, amounts: Amounts) -> int:
+        """Return how much that is of a share's amounts."""
+        match self:
+            case Counted.MEMORY:
+                return amounts.memory_mib
+            case Counted.CORES:
+                return amounts.cores
+            case Counted.SLOTS:
+                return amounts.number
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """A limit, as a ResourceQuota states it."""
+
+    quota: str
+    """The ResourceQuota's name."""
+    key: str
+    """The key of its `spec.hard`."""
+    counted: Counted
+    most: int
+    vendor: str
+    model: str = ""
+    """Only shares of cards whose model has this in its name, compared without case and with dashes for spaces; empty:
+    of all of the vendor."""
+
+    def counts(self, vendor: str, model: str) -> bool:
+        """Tell whether shares of cards of this kind count."""
+        return vendor == self.vendor and self.model.lower() in dashed(model)
+
+
+Kind = tuple[str, str]
+"""A card's vendor and model."""
+
+
+def kind_of(card: Card) -> Kind:
+    """Return a card's kind."""
+    return card.vendor, card.model
+
+
+def dashed(model: str) -> str:
+    """Return a model's name in small letters, with a dash for whatever a key of a ResourceQuota can't have."""
+    return "".join(each if each.isalnum() or each in "-_." else "-" for each in model.lower())
