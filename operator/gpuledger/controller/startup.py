@@ -23,7 +23,7 @@ from gpuledger.controller.web.view_access import access_for
 from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.controller.wiring import Operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, followed_pods, leases_in, pods_in
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, RESOURCE_QUOTAS, KubeReads, followed_pods, leases_in, pods_in
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
@@ -47,6 +47,9 @@ AGENTS_WAIT_S = 5.0
 
 POD_GROUPS_WAIT_S = 5.0
 """How long it waits for the lists of PodGroups that pods have named."""
+
+QUOTAS_WAIT_S = 5.0
+"""How long it waits for the list of ResourceQuotas."""
 
 
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
@@ -86,7 +89,16 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     async def _follow_settings(operator: Operator) -> None:
         await _until_settings_change(operator, options)
 
-    parts = [_keep_in_sync, _follow_pods, _give_room, _follow_cards, _follow_agents, _follow_pod_groups, _preempt]
+    parts = [
+        _keep_in_sync,
+        _follow_pods,
+        _give_room,
+        _follow_cards,
+        _follow_agents,
+        _follow_pod_groups,
+        _follow_quotas,
+        _preempt,
+    ]
     if options.host_name is not None:
         parts.append(_follow_lease)
     if config_maps(options.settings):
@@ -112,6 +124,8 @@ async def _keep_in_sync(operator: Operator) -> None:
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
         await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
+    with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
+        await asyncio.wait_for(workflows.quotas.listed.wait(), QUOTAS_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
@@ -174,6 +188,11 @@ async def _follow_agents(operator: Operator) -> None:
 
 async def _follow_pod_groups(operator: Operator) -> None:
     await follow_pod_groups(operator.client, operator.workflows.pod_groups, operator.workflows.members)
+
+
+async def _follow_quotas(operator: Operator) -> None:
+    quotas = operator.workflows.quotas
+    await follow(operator.client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing)
 
 
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:

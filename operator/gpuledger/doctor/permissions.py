@@ -53,6 +53,7 @@ OPERATOR = (
     *_each("create", "pods/eviction"),
     *_each("list", "poddisruptionbudgets", "policy"),
     *_each("create", "events"),
+    *_each("list watch", "resourcequotas"),
     *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),

@@ -12,6 +12,7 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+RESOURCE_QUOTAS = "/api/v1/resourcequotas"
 
 
 def config_maps_in(namespace: str) -> str:

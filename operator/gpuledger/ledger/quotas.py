@@ -10,15 +10,31 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.quota import Kind, QuotaLimit, kind_of
-from gpuledger.model.share import Holder, Placement
+from gpuledger.model.request import Demand, Shape, phases
+from gpuledger.model.share import Holder, Placement, Pod
 
 Use = dict[Kind, Amounts]
 """Kind of card -> what is had of such cards."""
 
 Part = tuple[Kind, Amounts]
+
+
+class Left:
+    """What a namespace's quotas leave, of all models of cards together; it becomes less with each pod that takes."""
+
+    def __init__(self, left: Iterable[tuple[QuotaLimit, int]]) -> None:
+        self._left = list(left)
+
+    def takes(self, shape: Shape) -> bool:
+        """Take the least that a pod of a shape gets, if that much is left; tell whether it was."""
+        more = [limit.counted.of(least(shape, limit.vendor)) for limit, _ in self._left]
+        if any(each and each > left for each, (_, left) in zip(more, self._left, strict=True)):
+            return False
+        self._left = [(limit, left - each) for each, (limit, left) in zip(more, self._left, strict=True)]
+        return True
 
 
 class Quotas:
@@ -57,6 +73,10 @@ class Quotas:
         """Return how much counts for a limit."""
         return _sum(self._sums.get(namespace, {}), limit)
 
+    def left_of_each(self, namespace: str) -> tuple[int, ...]:
+        """Return what each limit of a namespace leaves."""
+        return tuple(limit.most - self.used(namespace, limit) for limit in self.limits(namespace))
+
     def exceeded_by(self, pod_uid: str, namespace: str, placement: Placement) -> QuotaLimit | None:
         """Return the first limit that a pod would exceed with a placement, None if there is none.
 
@@ -69,14 +89,35 @@ class Quotas:
         limits = self._limits.get(namespace)
         if not limits:
             return None
-        counted = self._counted.get(pod_uid, ("", {}))
-        own = counted[1] if counted[0] == namespace else {}
+        own = self._own(pod_uid, namespace)
         sums = self._sums.get(namespace, {})
         for limit in limits:
-            more = _sum(use, limit)
-            if more > 0 and _sum(sums, limit) - _sum(own, limit) + more > limit.most:
+            more = _sum(use, limit) - _sum(own, limit)
+            if more > 0 and _sum(sums, limit) + more > limit.most:
                 return limit
         return None
+
+    def sure_to_exceed(self, pod: Pod, shape: Shape) -> QuotaLimit | None:
+        """Return the first limit that a pod would exceed whichever cards it gets, None if there is none."""
+        limits = self._limits.get(pod.namespace)
+        if not limits:
+            return None
+        own = self._own(pod.uid, pod.namespace)
+        for limit in limits:
+            more = limit.counted.of(least(shape, limit.vendor)) - _sum(own, limit)
+            if not limit.model and more > 0 and self.used(pod.namespace, limit) + more > limit.most:
+                return limit
+        return None
+
+    def left(self, namespace: str) -> Left:
+        """Return what the pods of a namespace may have beside what they have."""
+        limits = [limit for limit in self.limits(namespace) if not limit.model]
+        return Left([(limit, limit.most - self.used(namespace, limit)) for limit in limits])
+
+    def _own(self, pod_uid: str, namespace: str) -> Use:
+        """Return what counts for a namespace of a pod."""
+        counted = self._counted.get(pod_uid, ("", {}))
+        return counted[1] if counted[0] == namespace else {}
 
     def refusing(self, pod_uid: str, placements: Iterable[Placement]) -> QuotaLimit | None:
         """Return the same of a pod whose namespace is known, for whichever placement it may get."""
@@ -86,7 +127,11 @@ class Quotas:
         found = (self.exceeded_by(pod_uid, namespace, placement) for placement in placements)
         return next((limit for limit in found if limit), None)
 
-    # What the ledger says.
+    # What the ledger and the watches say.
+
+    def known(self) -> set[str]:
+        """Return the UIDs of the pods of which the namespace was noted."""
+        return set(self._namespaces)
 
     def knows(self, pod_uid: str, namespace: str) -> None:
         """Note the namespace of a pod that may get something."""
@@ -153,6 +198,24 @@ class Quotas:
             for kind, amounts in _use((placement | held).values()).items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
+
+
+def least(shape: Shape, vendor: str) -> Amounts:
+    """Return the least that a pod takes together of cards of a vendor, whichever these are."""
+    found = NOTHING
+    for phase in phases(shape):
+        found = found.peak(total(_least_of(shape[each]) for each in phase if shape[each].wanted.vendor == vendor))
+    return found
+
+
+def is_certain(shape: Shape) -> bool:
+    """Tell whether how much memory a pod of one container takes is the same on whichever cards."""
+    return len(shape) == 1 and shape[0].memory_mib is not None and not shape[0].at_most_card
+
+
+def _least_of(demand: Demand) -> Amounts:
+    memory_mib = 1 if demand.memory_mib is None or demand.at_most_card else demand.memory_mib
+    return Amounts(demand.cards * memory_mib, demand.cards * demand.cores, demand.cards)
 
 
 def _use(parts: Iterable[Part]) -> Use:

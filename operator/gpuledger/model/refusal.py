@@ -17,6 +17,8 @@ class Reason(StrEnum):
     KUBE_SCHEDULER = "kube-scheduler"
     """kube-scheduler itself has no node for the pod, and asks about none: the text is its own."""
     BAD_REQUEST = "bad-request"
+    QUOTA = "quota"
+    """The pods of its namespace have what they may have together, or nearly."""
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
     NODE_NOT_STARTING = "node-not-starting"

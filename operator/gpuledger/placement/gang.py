@@ -20,7 +20,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import ShareRefused, WorkLimitExceeded
+from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
@@ -46,6 +47,8 @@ class Found(NamedTuple):
     """For how many members there is room."""
     is_current: bool = True
     """Nothing else has changed in the ledger meanwhile."""
+    exceeded: QuotaLimit | None = None
+    """What their namespace may not exceed, if that was in the way of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class GangPlanner:
                 anywhere = trial.places
                 if not (yield from self._in_few_zones(trial, beside)) and not trial.restore(anywhere):
                     found = 0
-            return Found(found, trial.is_current)
+            return Found(found, trial.is_current, trial.exceeded if found < len(seats) else None)
         except WorkLimitExceeded:
             trial.drop()
             raise
@@ -166,6 +169,7 @@ class _Trial:
         self.places: Places = {}
         self.looks_left = 0
         self.is_current = True
+        self.exceeded: QuotaLimit | None = None
         self._ledger = ledger
         self._chooser = chooser
         self._deadline_s = deadline_s
@@ -231,6 +235,9 @@ class _Trial:
             return False
         try:
             self._ledger.hold(seat.pod_uid, placement, self._deadline_s)
+        except QuotaExceeded as error:
+            self.exceeded = error.limit
+            return False
         except ShareRefused:
             return False
         self.places[seat.pod_uid] = placement

@@ -56,6 +56,8 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
+from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
+from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -98,6 +100,7 @@ class Workflows:
     pod_condition_writer: PodConditionWriter
     why_waiting: WhyWaiting
     unlinked: UnlinkedNodes
+    quotas: NamespaceQuotas
     room_has_changed: asyncio.Event
     """Set whenever a pod that waits may have room now."""
 
@@ -163,6 +166,7 @@ def connect(
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
+    quotas = NamespaceQuotas(ledger.quotas, dialects, counts)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -177,6 +181,7 @@ def connect(
         trail=trail,
         gangs=gangs,
         failures=failures,
+        quota_gate=QuotaGate(ledger, chooser, settings.nodes_offered),
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -305,6 +310,7 @@ def connect(
             placer,
             preemption,
             pod_warner,
+            quotas,
             refused_by_scheduler,
         ),
         reader=store,
@@ -347,6 +353,7 @@ def connect(
             pod_condition_writer=pod_condition_writer,
             why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
+            quotas=quotas,
             room_has_changed=asyncio.Event(),
         )
     )
@@ -357,6 +364,7 @@ def _wired(workflows: Workflows) -> Workflows:
     ledger = workflows.ledger
     ledger.on_change.append(workflows.room_has_changed.set)
     ledger.on_opened.append(workflows.adopter.reconsider)
+    ledger.quotas.on_room.append(workflows.gangs.may_have_more)
     ledger.strangers.on_change.append(workflows.inventory.reconsider)
     workflows.agents.on_change.append(workflows.ends.agent_has_changed)
     workflows.agents.on_change.append(workflows.inventory.reconsider)

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from gpuledger.formats.objects.gang import gang_of
@@ -24,7 +23,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
+from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
 from gpuledger.placement.choose import Choice, Chooser
@@ -32,7 +31,7 @@ from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
-from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
+from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult, refused
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
@@ -40,13 +39,14 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-TEXT = attrgetter("text")
+Refusals = dict[str, Refusal]  # by node name
 
 
 async def nothing(_: str) -> None:
@@ -80,6 +80,7 @@ class PodPlacer:
         trail: Trail,
         gangs: Gangs,
         failures: BindFailures,
+        quota_gate: QuotaGate,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -101,6 +102,7 @@ class PodPlacer:
         self._failures = failures
         self._trail = trail
         self._gangs = gangs
+        self._quota_gate = quota_gate
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
@@ -136,18 +138,19 @@ class PodPlacer:
             pod = pod_identity(arguments.pod)
             request, gang = self._request(arguments.pod), gang_of(arguments.pod)
         except BadInput as error:
-            self._counts.bad_input.labels("pod").inc()
-            return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, str(error)))
+            return self._bad_request(arguments.node_names, str(error))
         if request is None:
             return FilterResult(arguments.node_names, {})
         if arguments.pod_bytes > MAX_POD_BYTES:
-            self._counts.bad_input.labels("pod").inc()
-            return self._refuse_all(arguments.node_names, Refusal(Reason.BAD_REQUEST, TOO_LONG))
+            return self._bad_request(arguments.node_names, TOO_LONG)
         yield from self._chooser.look_around(request, arguments.node_names)
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        found = None
+        refusal, found = self._quota_gate.refuses(pod, request), None
+        if refusal is not None and gang is None:
+            self._drop_hold(pod.uid)
+            return self._refuse(arguments, pod, request, dict.fromkeys(arguments.node_names, refusal))
         if gang is not None:
             self._failures.led_nowhere(pod.uid, arguments.node_names)
             found = yield from self._gangs.place(arguments.pod, pod, gang, request, arguments.node_names)
@@ -156,9 +159,7 @@ class PodPlacer:
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):
             self._held.pop(pod.uid, None)
-            self._counts.refusals.labels(found.reason).inc()
-            self._trail.refused(pod, dict.fromkeys(arguments.node_names, found))
-            return self._refused(dict.fromkeys(arguments.node_names, found), self._promised_node(pod.uid))
+            return self._told(pod, dict.fromkeys(arguments.node_names, found))
         self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
         return self._offered(pod.uid, [found.node_name])
 
@@ -206,32 +207,31 @@ class PodPlacer:
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
             if not choice.placements and make_room():
                 choice = self._chooser.choose(request, arguments.node_names, count=1)
+        choice = self._quota_gate.within(pod, request, arguments.node_names, choice)
         if choice.placements:
             preferred, *spares = choice.placements
             self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
             return self._offered(pod.uid, [placement.node_name for placement in choice.placements])
-        self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names)
-        self.on_refused(pod.uid)
-        self._trail.refused(pod, choice.refusals)
-        if choice.refusals:
-            self._counts.refusals.labels(next(iter(choice.refusals.values())).reason).inc()
-        return self._refused(choice.refusals, self._promised_node(pod.uid))
+        return self._refuse(arguments, pod, request, choice.refusals)
+
+    def _refuse(self, arguments: FilterArguments, pod: Pod, request: PodRequest, refusals: Refusals) -> FilterResult:
+        over_quota = any(each.reason is Reason.QUOTA for each in refusals.values())
+        self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, over_quota)
+        if not over_quota:
+            self.on_refused(pod.uid)
+        return self._told(pod, refusals)
+
+    def _told(self, pod: Pod, refusals: Refusals) -> FilterResult:
+        self._trail.refused(pod, refusals)
+        if refusals:
+            self._counts.refusals.labels(next(iter(refusals.values())).reason).inc()
+        return refused(refusals, self._promised_node(pod.uid), self._settings.who_preempts.scheduler)
 
     def _offered(self, pod_uid: str, node_names: list[str]) -> FilterResult:
         self._failures.offered(pod_uid, node_names)
         return FilterResult(node_names, {})
-
-    def _refused(self, refusals: dict[str, Refusal], promised_node: str) -> FilterResult:
-        if promised_node in refusals:
-            refusals[promised_node] = BEING_FREED
-        if not self._settings.who_preempts.scheduler:
-            # That node must not be "unresolvable": kube-scheduler would clear the pod's nomination for it.
-            short = {promised_node: refusals.pop(promised_node).text} if promised_node in refusals else {}
-            return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)), short)
-        short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
-        return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
 
     def _promised_node(self, pod_uid: str) -> str:
         """Return the node on which others are to make room for the pod, empty if there is none."""
@@ -275,9 +275,10 @@ class PodPlacer:
         self._releaser.recheck(pod.uid)
         raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which no longer takes it")
 
-    def _refuse_all(self, node_names: Collection[str], refusal: Refusal) -> FilterResult:
-        self._counts.refusals.labels(refusal.reason).inc()
-        return FilterResult([], dict.fromkeys(node_names, refusal.text))
+    def _bad_request(self, node_names: Collection[str], text: str) -> FilterResult:
+        self._counts.bad_input.labels("pod").inc()
+        self._counts.refusals.labels(Reason.BAD_REQUEST).inc()
+        return FilterResult([], dict.fromkeys(node_names, text))
 
     # Bind.
 

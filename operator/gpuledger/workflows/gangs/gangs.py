@@ -37,6 +37,7 @@ from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.precedence import Precedence
 from gpuledger.workflows.gangs.turns import Turn, Turns
 from gpuledger.workflows.gangs.waking import GangWaker
+from gpuledger.workflows.quota.quota_gate import over_quota
 from gpuledger.workflows.tasks.stepwise import Step
 
 _Gathered = tuple[SeenPod, EnteredAhead]
@@ -106,12 +107,12 @@ class Gangs:
         self._ledger.drop_hold(pod.uid)
         why_not = self._why_not(state)
         if why_not is None and not (yield from self._try(state, member)):
-            why_not = _too_little(state.minimum)
+            why_not = self._too_little(state)
         if why_not is not None:
             return self._refused(member, why_not)
         self._waker.wake(state)
         placed = self._ledger.hold_of(pod.uid)
-        return placed.placement if placed else self._refused(member, _too_little(state.minimum))  # given up meanwhile
+        return placed.placement if placed else self._refused(member, self._too_little(state))  # given up meanwhile
 
     def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
         names = self._node_sets.of(node_names)
@@ -133,10 +134,23 @@ class Gangs:
             return _pause()
         if self._plans.has_to_pause(state.name):
             self._waker.look_again_in(TRY_PAUSE_S)
-            return _too_little(minimum)
+            return self._too_little(state)
         if self._plans.has_found_none(state):
-            return _too_little(minimum)
+            return self._too_little(state)
         return _others_first(minimum) if self._plans.have_room(state) >= state.missing else None
+
+    def _too_little(self, state: GangState) -> Refusal:
+        """Return why a gang does not find cards."""
+        limit = self._plans.exceeded(state.name)
+        if limit is not None:
+            return over_quota(limit)
+        return Refusal(Reason.GANG, f"fewer than {state.minimum} members of the pod's gang find cards at once")
+
+    def may_have_more(self, namespace: str) -> None:
+        """Try the gangs of a namespace again for which its quota had too little."""
+        waiting = (state.name for state in self._members.waiting() if state.name.namespace == namespace)
+        if any(map(self._plans.exceeded, waiting)):
+            self._waker.look_again_in(0.0)
 
     def _refused(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused, member.refusal = True, refusal
@@ -153,7 +167,7 @@ class Gangs:
                 self._needs_no_precedence(state.name)
             return True
         self._early.ends(state)
-        self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
+        self._give_up(state, self._too_little(state).text, GatherEnd.NO_CARDS)
         self._turns.needs_none(state.name, self._clock.now_s())
         self._look_again_when_due()
         return False
@@ -181,7 +195,9 @@ class Gangs:
             return False
         if self._turns.holder(now_s) not in (None, state.name) or self._pauses.left_s(state.name, now_s):
             return False
-        return not self.precedence.holds_back(state) and self._plans.fitted(state.name) is not None
+        if self.precedence.holds_back(state) or self._plans.exceeded(state.name):
+            return False
+        return self._plans.fitted(state.name) is not None
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
@@ -362,10 +378,6 @@ def _too_few(minimum: int) -> Refusal:
 
 def _others_first(minimum: int) -> Refusal:
     return Refusal(Reason.GANG, f"the {minimum} members that the pod's gang needs go first")
-
-
-def _too_little(minimum: int) -> Refusal:
-    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang find cards at once")
 
 
 def _others_turn() -> Refusal:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import WorkLimitExceeded
+from gpuledger.model.errors import QuotaExceeded, WorkLimitExceeded
 from gpuledger.model.gang import GangName
 from gpuledger.model.latest import Latest
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.gang import Found, GangPlanner, Seat
@@ -45,6 +47,10 @@ class _Try(NamedTuple):
     """From when on it may be tried again."""
     fitted: int
     """For how many of the missing members there was room."""
+    exceeded: QuotaLimit | None
+    """What its namespace may not exceed, if that was in the way."""
+    left: tuple[int, ...]
+    """What the limits of its namespace left."""
 
 
 class GangPlans:
@@ -82,8 +88,9 @@ class GangPlans:
         if hold.placement.node_name in avoided:
             other = self._chooser.best(member.request, names - set(avoided))
             if other is not None:
-                self._ledger.hold(uid, other, hold.deadline_s)
-                return other
+                with suppress(QuotaExceeded):  # its cards are larger than those that it has
+                    self._ledger.hold(uid, other, hold.deadline_s)
+                    return other
         return hold.placement
 
     def have_room(self, state: GangState) -> int:
@@ -93,7 +100,9 @@ class GangPlans:
     def has_found_none(self, state: GangState) -> bool:
         """Tell whether a gang has found no room, and nothing has changed since."""
         tried = self._tried.get(state.name)
-        return tried is not None and (tried.change, tried.asked) == (self._changes, state.asked)
+        if tried is None or (tried.change, tried.asked) != (self._changes, state.asked):
+            return False
+        return tried.left == self._ledger.quotas.left_of_each(state.name.namespace)
 
     @property
     def _changes(self) -> int:
@@ -113,6 +122,11 @@ class GangPlans:
         """Return for how many missing members there was room at the last try; None if it found room for all."""
         tried = self._tried.get(name)
         return tried.fitted if tried else None
+
+    def exceeded(self, name: GangName) -> QuotaLimit | None:
+        """Return what a gang's namespace may not exceed, if that was in the way of it at the last try."""
+        tried = self._tried.get(name)
+        return tried.exceeded if tried else None
 
     def keep(self, state: GangState, first: Member, stands: Callable[[str], bool]) -> Generator[Step, None, bool]:
         """Keep room for as many members as are missing, this one among them; return whether there is room for all.
@@ -144,7 +158,8 @@ class GangPlans:
         if found.is_current and self.have_room(state) == holds:
             self._in_vain += self._ledger.changes - before
         change = self._changes if found.is_current else UNKNOWN_CHANGE
-        self._tried.note(state.name, _Try(change, asked, again_s, found.number))
+        left = self._ledger.quotas.left_of_each(state.name.namespace)
+        self._tried.note(state.name, _Try(change, asked, again_s, found.number, found.exceeded, left))
         return False
 
     def _keep(
@@ -165,7 +180,7 @@ class GangPlans:
                 self._ledger.drop_hold(member.pod.uid)
             asking += loose
             found = yield from self._hold(state, asking, places)
-        return Found(missing - len(asking) + found.number, found.is_current)
+        return found._replace(number=missing - len(asking) + found.number)
 
     def _hold(
         self, state: GangState, members: Collection[Member], places: Collection[str]

@@ -171,7 +171,7 @@ class Precedence:
         """Tell whether all its missing members are there, and the last try has not found cards for all of them."""
         if not self._members.waits(state.name) or self._plans.fitted(state.name) is None:
             return False
-        return not self._plans.have_room(state)
+        return not self._plans.have_room(state) and not self._plans.exceeded(state.name)
 
     async def _would_fit(self, state: GangState) -> bool:
         """Tell whether its members would find cards if no other gang had any."""

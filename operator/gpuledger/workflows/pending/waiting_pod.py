@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Pod
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.work import Work
 
 Rank = tuple[int, str, int]
 """What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
@@ -28,6 +30,26 @@ class WaitingPod:
     def created(self) -> str:
         """Return when the pod was created, RFC 3339."""
         return self.rank[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod that may fit: on these nodes, or anywhere if it is not known."""
+
+    waiting: WaitingPod
+    fitting: set[str] | None
+    since: int | None
+    """Number of the last change that had been looked at before; None if no node was looked at."""
+
+    def still_fits(self, chooser: Chooser, work: Work) -> bool:
+        """Tell whether others have left room on one of the nodes."""
+        shape = self.waiting.request.shape
+        return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
+
+
+def rank_of(waiting: WaitingPod) -> Rank:
+    """Sort key: who goes first."""
+    return waiting.rank
 
 
 def in_turns(waiting: Iterable[WaitingPod], shapes_at_once: int) -> list[WaitingPod]:

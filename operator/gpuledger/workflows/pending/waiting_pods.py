@@ -12,18 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from uuid import uuid4
 
-from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
@@ -32,12 +29,12 @@ from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.work import Work
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.pending.waiting_pod import Rank, WaitingPod, in_turns, who_may_go
+from gpuledger.workflows.pending.blocked_pods import BlockedPods
+from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.pending.waiting_pod import Candidate, Rank, WaitingPod, in_turns, rank_of, who_may_go
 from gpuledger.workflows.tasks.pauses import pause
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 GRACE_S = 0.25
 """How long kube-scheduler has to come for a pod by itself before the pod is woken."""
@@ -68,21 +65,6 @@ class _Earmark:
     woken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A pod that may fit: on these nodes, or anywhere if it is not known."""
-
-    waiting: WaitingPod
-    fitting: set[str] | None
-    since: int | None
-    """Number of the last change that had been looked at before; None if no node was looked at."""
-
-    def still_fits(self, chooser: Chooser, work: Work) -> bool:
-        """Tell whether others have left room on one of the nodes."""
-        shape = self.waiting.request.shape
-        return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
-
-
 class WaitingPods:
     """Remembers who waits, and gives room to them in their order."""
 
@@ -97,13 +79,14 @@ class WaitingPods:
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
-        self._store = store
-        self._counts = counts
+        self._waker = PodWaker(store, counts)
         self._clock = clock
         self._is_active = is_active
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self._blocked = BlockedPods(ledger.quotas)
+        ledger.quotas.on_room.append(self._may_have_more)
         self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
@@ -113,18 +96,25 @@ class WaitingPods:
         """How often a pod has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
         self._node_sets = NodeSets()
-        self._calls: set[asyncio.Task[None]] = set()
         self.on_newcomer = Listeners[[]]()
         """Called when there is more to be looked at: a pod has come for which no node was looked at, or a turn
         has ended before all was looked at."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._earmarks)
+        return len(self._waiting) + len(self._blocked) + len(self._earmarks)
 
-    def refused(self, pod: Pod, request: PodRequest, created: str, node_names: Iterable[str] | None) -> None:
+    def refused(
+        self,
+        pod: Pod,
+        request: PodRequest,
+        created: str,
+        node_names: Iterable[str] | None,
+        over_quota: bool = False,
+    ) -> None:
         """Remember a pod that none of these nodes could take; None if none was looked at.
 
-        kube-scheduler can ask for a pod of which the operator has seen already that it waits no more.
+        `over_quota`: no room is of use to it before its namespace may have more. kube-scheduler can ask for a pod of
+        which the operator has seen already that it waits no more.
         """
         if pod.uid in self._gone:
             return
@@ -133,7 +123,11 @@ class WaitingPods:
         self._next_number += 1
         names = None if node_names is None else self._node_sets.of(node_names)
         tried_s = None if names is None else self._clock.wall().timestamp()
-        self._add(WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s))
+        waiting = WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s)
+        if over_quota:
+            self._block(waiting)
+            return
+        self._add(waiting)
         if names is None:
             self._unchecked.add(request.shape)
             self.on_newcomer()
@@ -145,15 +139,18 @@ class WaitingPods:
 
     def all(self) -> list[WaitingPod]:
         """Return everybody who waits, those too for whom there is room; first who goes first."""
-        return sorted([*self._waiting.values(), *(each.waiting for each in self._earmarks.values())], key=_rank)
+        with_room = (each.waiting for each in self._earmarks.values())
+        return sorted([*self._waiting.values(), *self._blocked, *with_room], key=rank_of)
 
     def find(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod that waits; None if it does not, or if nothing is known of it."""
-        return self._earmarks[pod_uid].waiting if pod_uid in self._earmarks else self._waiting.get(pod_uid)
+        if pod_uid in self._earmarks:
+            return self._earmarks[pod_uid].waiting
+        return self._waiting.get(pod_uid) or self._blocked.find(pod_uid)
 
     def in_order(self) -> list[WaitingPod]:
         """Return those for whom there is no room, first who goes first."""
-        return sorted(self._waiting.values(), key=_rank)
+        return sorted(self._waiting.values(), key=rank_of)
 
     def lookup(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod for which there is no room; None if it has some, or is not known to wait."""
@@ -163,7 +160,7 @@ class WaitingPods:
         """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
         waiting = self._waiting.get(pod_uid)
         if waiting is not None:
-            self._start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
+            self._waker.start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
 
     async def _ask_for(self, waiting: WaitingPod) -> None:
         attempt = 0
@@ -180,8 +177,7 @@ class WaitingPods:
 
     async def wake_up(self, pod: Pod) -> None:
         """Have kube-scheduler try a pod. Raises ApiError."""
-        self._counts.wake_ups.inc()
-        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+        await self._waker.wake_up(pod)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
@@ -204,7 +200,7 @@ class WaitingPods:
 
     def waiting(self) -> set[str]:
         """Return the UIDs of the pods that wait."""
-        return self._waiting.keys() | self._earmarks.keys()
+        return self._waiting.keys() | self._earmarks.keys() | self._blocked.uids()
 
     def give_room(self, before: tuple[int, str] | None = None) -> bool:
         """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
@@ -212,6 +208,9 @@ class WaitingPods:
         With `before`, minus a priority and a time of creation, only for those who go before a pod like that. Returns
         whether pods are left for whom there was no time: this was as much as one turn may cost.
         """
+        for waiting in self._blocked.released():
+            self._add(waiting)
+            self._unchecked.add(waiting.request.shape)
         looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
             self._give(self._candidates(looking, before), giving)
@@ -237,9 +236,7 @@ class WaitingPods:
         for earmark in self._earmarks.values():
             if earmark.timer:
                 earmark.timer.cancel()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self._waker.stop()
 
     # Inside.
 
@@ -251,7 +248,7 @@ class WaitingPods:
             placement = self._chooser.best(request, names, work)
         return placement
 
-    def _give(self, candidates: Iterable[_Candidate], work: Work) -> None:
+    def _give(self, candidates: Iterable[Candidate], work: Work) -> None:
         """Put room on hold for these, in their order; those for whom there is no time wait for the next turn."""
         exhausted: set[tuple[Shape, int]] = set()
         for candidate in candidates:
@@ -262,31 +259,36 @@ class WaitingPods:
             if work.is_spent:
                 self._put_off(shape, candidate.since)
             elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
-                self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
-                self._earmark(waiting)
+                try:
+                    self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
+                except QuotaExceeded:
+                    self._block(waiting)
+                else:
+                    self._earmark(waiting)
+                    self._may_have_more(waiting.pod.namespace)  # others may follow
             elif self._chooser.is_unfinished(waiting.request):
                 self._put_off(shape, candidate.since)
             else:
                 exhausted.add(same)
 
-    def _candidates(self, work: Work, before: tuple[int, str] | None) -> list[_Candidate]:
+    def _candidates(self, work: Work, before: tuple[int, str] | None) -> list[Candidate]:
         """Return those who fit where something has changed, first who goes first; those after `before` are put off."""
         seen, self._seen = self._seen, self._ledger.changes
         unchecked, self._unchecked = self._unchecked, set()
         behind, self._behind = self._behind, {}
         touches = [*self._ledger.touches.since(min(behind.values(), default=seen))][::-1]  # oldest first
-        found: list[_Candidate] = []
+        found: list[Candidate] = []
         for shape in self._shapes_in_turns(behind):
             same, since = self._by_shape[shape], behind.get(shape, seen)
             if before is not None and same[-1].rank > before:
                 self._put_off(shape, None if shape in unchecked else since)
-                same = same[: bisect_left(same, (*before, -1), key=_rank)]
+                same = same[: bisect_left(same, (*before, -1), key=rank_of)]
             if same and shape in unchecked:
-                found += [_Candidate(waiting, None, None) for waiting in same]
+                found += [Candidate(waiting, None, None) for waiting in same]
             elif same:
                 fitting = self._where_it_fits(shape, touches, since, work)
-                found += [_Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
-        found.sort(key=_rank_of_candidate)
+                found += [Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
+        found.sort(key=lambda candidate: candidate.waiting.rank)
         return found
 
     def _shapes_in_turns(self, behind: Collection[Shape]) -> list[Shape]:
@@ -321,20 +323,29 @@ class WaitingPods:
         else:
             self._behind[shape] = min(since, self._behind.get(shape, since))
 
+    def _block(self, waiting: WaitingPod) -> None:
+        self._remove(waiting.pod.uid)
+        self.changes += 1
+        self._blocked.add(waiting)
+
+    def _may_have_more(self, namespace: str) -> None:
+        if self._blocked.may_have_more(namespace):
+            self.on_newcomer()
+
     def _add(self, waiting: WaitingPod) -> None:
         self.changes += 1
         self._waiting[waiting.pod.uid] = waiting
-        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=_rank)
+        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=rank_of)
 
     def _remove(self, pod_uid: str) -> None:
-        earmark = self._earmarks.pop(pod_uid, None)
+        earmark, was_blocked = self._earmarks.pop(pod_uid, None), self._blocked.remove(pod_uid)
         if earmark and earmark.timer:
             earmark.timer.cancel()
         waiting = self._waiting.pop(pod_uid, None)
-        self.changes += bool(earmark or waiting)
+        self.changes += bool(earmark or waiting or was_blocked)
         if waiting:
             same = self._by_shape[waiting.request.shape]
-            del same[bisect_left(same, waiting.rank, key=_rank)]
+            del same[bisect_left(same, waiting.rank, key=rank_of)]
             if not same:
                 del self._by_shape[waiting.request.shape]
                 self._behind.pop(waiting.request.shape, None)
@@ -348,12 +359,7 @@ class WaitingPods:
     def _call(self, pod_uid: str) -> None:
         earmark = self._earmarks[pod_uid]
         earmark.timer = None
-        self._start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
-
-    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(call, name=name)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._waker.start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
 
     async def _wake(self, earmark: _Earmark) -> None:
         """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
@@ -385,14 +391,6 @@ class WaitingPods:
         if self._earmarks.get(uid) is earmark:
             self.forget(uid)
             self._ledger.drop_hold(uid)
-
-
-def _rank(waiting: WaitingPod) -> Rank:
-    return waiting.rank
-
-
-def _rank_of_candidate(candidate: _Candidate) -> Rank:
-    return candidate.waiting.rank
 
 
 def _number_of(touch: Touch) -> int:

@@ -1,0 +1,87 @@
+"""What ResourceQuotas say of GPUs: limits that the API server stores, and that nobody but us counts.
+
+Kubernetes counts `requests.` of extended resources, and can't multiply the cards of a container by the memory that it
+asks for of each. Keys that begin with `limits.` it takes and leaves alone. They are HAMi's (`pkg/device/quota.go` of
+2.10). Behind one, a dot and a part of a model's name restrict it to cards of that model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
+from gpuledger.formats.quantity import whole_number
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.errors import BadInput
+from gpuledger.model.quota import Counted, QuotaLimit, dashed
+
+Json = Mapping[str, Any]
+
+PREFIX = "limits."
+
+SCOPED = "it has scopes, and shares are counted for all pods of a namespace alike: take them off, or the keys"
+
+
+class _Key(NamedTuple):
+    counted: Counted
+    unit: int
+    """How many MiB, percent or slots one is."""
+    vendor: str
+    model: str
+
+
+def limits_of(quota: Json, dialects: Dialects) -> tuple[list[QuotaLimit], list[str]]:
+    """Return the limits of a ResourceQuota, and sentences on those that can't be used. Other keys are not ours."""
+    spec = quota.get("spec") or {}
+    name = str((quota.get("metadata") or {}).get("name") or "")
+    found, problems, keys = [], [], _keys(dialects)
+    for key, said in sorted((spec.get("hard") or {}).items()):
+        known = _read(key, keys)
+        if known is None:
+            continue
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            problems.append(f"{key}: {SCOPED}")
+            continue
+        try:
+            most = whole_number(said) * known.unit
+        except BadInput as error:
+            problems.append(f"{key}: {error}")
+            continue
+        found.append(QuotaLimit(name, key, known.counted, most, known.vendor, known.model))
+    return found, problems
+
+
+def _read(key: str, keys: Mapping[str, _Key]) -> _Key | None:
+    """Return what a key limits, None if it is not ours; behind a resource's name, a model can follow."""
+    name = key.removeprefix(PREFIX)
+    if name == key:
+        return None
+    if name in keys:
+        return keys[name]
+    beginnings = (known for known in keys if name.startswith(f"{known}."))
+    known = max(beginnings, key=len, default=None)
+    if known is None:
+        return None
+    return keys[known]._replace(model=dashed(name.removeprefix(f"{known}.")))
+
+
+def _keys(dialects: Dialects) -> dict[str, _Key]:
+    found: dict[str, _Key] = {}
+    for vocabulary in dialects.vocabularies:
+        for name, counted, unit in _counted(vocabulary):
+            if name:
+                found.setdefault(name, _Key(counted, unit, vocabulary.vendor, dashed(vocabulary.model)))
+    return found
+
+
+def _counted(words: Vocabulary) -> Iterator[tuple[str, Counted, int]]:
+    """Yield the names of resources whose amounts can be added up, and how much one is."""
+    if words.totals:  # memory in bytes, and cores that stand for cards
+        return
+    if not words.count_is_cores:
+        yield words.count, Counted.SLOTS, 1
+    if not words.memory_in_bytes:
+        yield words.memory, Counted.MEMORY, words.memory_unit_mib
+    if words.cores_in_percent or words.cores_of_card == ALL_CORES:
+        yield words.cores, Counted.CORES, 1
