@@ -112,6 +112,7 @@ class OperatorParts:
         lists = ListsRead()
         lists.first.set()
         self.agents.listed.set()
+        self.workflows.quotas.listed.set()
         return Operator(
             client=cast(Any, None),
             settings=self.settings,

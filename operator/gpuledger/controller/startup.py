@@ -89,16 +89,8 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     async def _follow_settings(operator: Operator) -> None:
         await _until_settings_change(operator, options)
 
-    parts = [
-        _keep_in_sync,
-        _follow_pods,
-        _give_room,
-        _follow_cards,
-        _follow_agents,
-        _follow_pod_groups,
-        _follow_quotas,
-        _preempt,
-    ]
+    following = [_follow_pods, _follow_cards, _follow_agents, _follow_pod_groups, _follow_quotas]
+    parts = [_keep_in_sync, *following, _give_room, _preempt]
     if options.host_name is not None:
         parts.append(_follow_lease)
     if config_maps(options.settings):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuledger.model.quota import QuotaLimit
+
 
 class Reason(StrEnum):
     """The kinds of refusal, in the order in which they are looked for."""
@@ -49,6 +51,8 @@ class Refusal:
 
     reason: Reason
     text: str
+    limit: QuotaLimit | None = None
+    """What the pod's namespace may not exceed, if that is it."""
 
 
 BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")

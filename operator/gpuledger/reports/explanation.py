@@ -145,6 +145,8 @@ class Explanation:
     """The name of its gang in its namespace; empty if it has none."""
     gang_stage: GangStage | None = None
     """How far the gang has come, if the pod waits for it."""
+    over_quota: bool = False
+    """Its namespace has what it may have."""
     gang_words: str = ""
     """What names its gang, and how many of its pods start together."""
 
@@ -153,6 +155,8 @@ class Explanation:
         """Return the reason that most nodes give, the nearest ones first among equals; the state if there is none."""
         if self.refused_by_scheduler and self.state is PodState.WAITING:
             return Reason.KUBE_SCHEDULER.value
+        if self.over_quota and self.state is PodState.WAITING:
+            return Reason.QUOTA.value
         if self.gang_stage is not None:
             return Reason.GANG.value
         reasons = Counter(node.reason.value for node in self.nodes if node.reason and not node.refused_by_scheduler)

@@ -217,9 +217,9 @@ class PodPlacer:
         return self._refuse(arguments, pod, request, choice.refusals)
 
     def _refuse(self, arguments: FilterArguments, pod: Pod, request: PodRequest, refusals: Refusals) -> FilterResult:
-        over_quota = any(each.reason is Reason.QUOTA for each in refusals.values())
-        self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, over_quota)
-        if not over_quota:
+        limit = next((each.limit for each in refusals.values() if each.limit), None)
+        self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, limit)
+        if limit is None:
             self.on_refused(pod.uid)
         return self._told(pod, refusals)
 

@@ -14,6 +14,7 @@ from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking, Trial
 from gpuledger.reports.gang import GangTurn, Lacking, gang_summary
+from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import demand_text
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
@@ -47,6 +48,8 @@ class GangView:
     kept_places: int
     """How many places of members that are gone are kept for its next ones."""
     trial: Trial
+    over_quota: str = ""
+    """How far its namespace is with its quota, if that is why the gang waits."""
     asked: tuple[Member, ...] = field(default=())
     """The members that were tried: those without cards that have to start together."""
 
@@ -79,6 +82,8 @@ class GangView:
     def summary(self) -> str:
         """Return it in a sentence, without the names of other gangs."""
         state = self.state
+        if self.over_quota and self.stage is GangStage.WAITING:
+            return f"gang {state.name.name}: {self.over_quota}"
         return gang_summary(
             name=state.name.name,
             stage=self.stage,
@@ -163,6 +168,7 @@ class GangTrials:
             pause_s=self._gangs.pause_left_s(state.name),
             kept_places=len(kept),
             trial=trial,
+            over_quota=self._over_quota(state.name),
             asked=asked,
         )
 
@@ -180,6 +186,10 @@ class GangTrials:
         if turn is None or turn.name == state.name:
             return GangStage.WAITING
         return GangStage.HELD_BACK if turn.is_precedence else GangStage.OTHERS_TURN
+
+    def _over_quota(self, name: GangName) -> str:
+        limit = self._gangs.limit_of(name)
+        return quota_text(name.namespace, limit, self._ledger.quotas.used(name.namespace, limit)) if limit else ""
 
     def _turn(self, state: GangState) -> GangTurn | None:
         """Return what keeps a gang from being tried, or its own turn."""

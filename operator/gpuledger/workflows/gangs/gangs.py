@@ -22,6 +22,7 @@ from gpuledger.model.errors import GangIncomplete
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -145,6 +146,10 @@ class Gangs:
         if limit is not None:
             return over_quota(limit)
         return Refusal(Reason.GANG, f"fewer than {state.minimum} members of the pod's gang find cards at once")
+
+    def limit_of(self, name: GangName) -> QuotaLimit | None:
+        """Return what a gang's namespace may not exceed, if that is why it waits."""
+        return self._plans.exceeded(name)
 
     def may_have_more(self, namespace: str) -> None:
         """Try the gangs of a namespace again for which its quota had too little."""

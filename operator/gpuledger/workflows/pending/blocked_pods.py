@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuledger.ledger.quotas import Quotas, is_certain
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, rank_of
 
 UNCERTAIN_AT_ONCE = 16
@@ -18,6 +19,7 @@ class BlockedPods:
         self._quotas = quotas
         self._pods: dict[str, dict[str, WaitingPod]] = {}  # namespace -> pod UID -> pod
         self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
+        self._limits: dict[str, QuotaLimit] = {}  # pod UID -> what its namespace may not exceed
         self._changed: set[str] = set()
 
     def __len__(self) -> int:
@@ -30,18 +32,19 @@ class BlockedPods:
         """Return their UIDs."""
         return set(self._namespaces)
 
-    def add(self, waiting: WaitingPod) -> None:
-        """Remember a pod."""
+    def add(self, waiting: WaitingPod, limit: QuotaLimit) -> None:
+        """Remember a pod, and which limit its namespace would exceed."""
         uid, namespace = waiting.pod.uid, waiting.pod.namespace
         self._pods.setdefault(namespace, {})[uid] = waiting
         self._namespaces[uid] = namespace
+        self._limits[uid] = limit
 
     def remove(self, pod_uid: str) -> bool:
         """Forget a pod; tell whether it was one."""
         namespace = self._namespaces.pop(pod_uid, None)
         if namespace is None:
             return False
-        del self._pods[namespace][pod_uid]
+        del self._pods[namespace][pod_uid], self._limits[pod_uid]
         if not self._pods[namespace]:
             del self._pods[namespace]
             self._changed.discard(namespace)
@@ -51,6 +54,10 @@ class BlockedPods:
         """Return a pod, None if it is not one of them."""
         namespace = self._namespaces.get(pod_uid)
         return self._pods[namespace][pod_uid] if namespace is not None else None
+
+    def limit_of(self, pod_uid: str) -> QuotaLimit | None:
+        """Return which limit was in the way of a pod, None if it is not one of them."""
+        return self._limits.get(pod_uid)
 
     def may_have_more(self, namespace: str) -> bool:
         """Note that a namespace may have more than before; tell whether a pod of it waits for that."""

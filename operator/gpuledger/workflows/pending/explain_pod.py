@@ -45,6 +45,7 @@ from gpuledger.reports.explanation import (
     refused_by_scheduler,
 )
 from gpuledger.reports.gang_parts import divided, gangs_of
+from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
 from gpuledger.workflows.gangs.members import Members
@@ -177,7 +178,8 @@ class PodExplainer:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
         advised = advice(request, nodes, self._read_words(pod, request.names[0]))
         gang = await self._gangs.view_of(identity.uid, of_now)
-        state, text = self._state(identity.uid, words, nodes, advised, gang)
+        over_quota = self._over_quota(identity)
+        state, text = self._state(identity.uid, words, nodes, advised, gang, over_quota)
         return Explanation(
             pod=identity,
             state=state,
@@ -190,7 +192,8 @@ class PodExplainer:
             nodes=nodes,
             holders=self._ledger.holders_of(identity.uid),
             waits_for=self._leaving(identity.uid),
-            advice=advised if state is PodState.WAITING else "",
+            advice=advised if state is PodState.WAITING and not over_quota else "",
+            over_quota=bool(over_quota),
             gang_stage=gang.stage if gang and not words.refused_all else None,
         )
 
@@ -207,8 +210,19 @@ class PodExplainer:
         reasons = await why_refused(self._store, pod, words, refused)
         return [replace(node, scheduler=reasons.get(node.name)) for node in nodes]
 
+    def _over_quota(self, pod: Pod) -> str:
+        """Return how far its namespace is with its quota, if that is why a pod waits; else nothing."""
+        limit, namespace = self._waiting.limit_of(pod.uid), pod.namespace
+        return quota_text(namespace, limit, self._ledger.quotas.used(namespace, limit)) if limit else ""
+
     def _state(
-        self, uid: str, words: SchedulerWords, nodes: Sequence[NodeReason], advised: str, gang: GangView | None
+        self,
+        uid: str,
+        words: SchedulerWords,
+        nodes: Sequence[NodeReason],
+        advised: str,
+        gang: GangView | None,
+        over_quota: str,
     ) -> tuple[PodState, str]:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
@@ -226,6 +240,8 @@ class PodExplainer:
             return PodState.WAITING, refused_by_scheduler(words.in_short, nodes)
         if gang:
             return PodState.WAITING, gang.summary
+        if over_quota:
+            return PodState.WAITING, over_quota
         fitting = next((node for node in nodes if node.reason is None and not node.refused_by_scheduler), None)
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"

@@ -24,6 +24,7 @@ from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaE
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
@@ -104,16 +105,11 @@ class WaitingPods:
         return len(self._waiting) + len(self._blocked) + len(self._earmarks)
 
     def refused(
-        self,
-        pod: Pod,
-        request: PodRequest,
-        created: str,
-        node_names: Iterable[str] | None,
-        over_quota: bool = False,
+        self, pod: Pod, request: PodRequest, created: str, names: Iterable[str] | None, over: QuotaLimit | None = None
     ) -> None:
         """Remember a pod that none of these nodes could take; None if none was looked at.
 
-        `over_quota`: no room is of use to it before its namespace may have more. kube-scheduler can ask for a pod of
+        `over`: no room is of use to it before its namespace may have more of that. kube-scheduler can ask for a pod of
         which the operator has seen already that it waits no more.
         """
         if pod.uid in self._gone:
@@ -121,11 +117,11 @@ class WaitingPods:
         self._remove(pod.uid)
         number = self._numbers.setdefault(pod.uid, self._next_number)
         self._next_number += 1
-        names = None if node_names is None else self._node_sets.of(node_names)
+        node_names = None if names is None else self._node_sets.of(names)
         tried_s = None if names is None else self._clock.wall().timestamp()
-        waiting = WaitingPod(pod, request, (-pod.priority, created, number), names, tried_s)
-        if over_quota:
-            self._block(waiting)
+        waiting = WaitingPod(pod, request, (-pod.priority, created, number), node_names, tried_s)
+        if over is not None:
+            self._block(waiting, over)
             return
         self._add(waiting)
         if names is None:
@@ -147,6 +143,10 @@ class WaitingPods:
         if pod_uid in self._earmarks:
             return self._earmarks[pod_uid].waiting
         return self._waiting.get(pod_uid) or self._blocked.find(pod_uid)
+
+    def limit_of(self, pod_uid: str) -> QuotaLimit | None:
+        """Return what a pod's namespace may not exceed, if that is why it waits."""
+        return self._blocked.limit_of(pod_uid)
 
     def in_order(self) -> list[WaitingPod]:
         """Return those for whom there is no room, first who goes first."""
@@ -261,8 +261,8 @@ class WaitingPods:
             elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
                 try:
                     self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
-                except QuotaExceeded:
-                    self._block(waiting)
+                except QuotaExceeded as error:
+                    self._block(waiting, error.limit)
                 else:
                     self._earmark(waiting)
                     self._may_have_more(waiting.pod.namespace)  # others may follow
@@ -323,10 +323,10 @@ class WaitingPods:
         else:
             self._behind[shape] = min(since, self._behind.get(shape, since))
 
-    def _block(self, waiting: WaitingPod) -> None:
+    def _block(self, waiting: WaitingPod, limit: QuotaLimit) -> None:
         self._remove(waiting.pod.uid)
         self.changes += 1
-        self._blocked.add(waiting)
+        self._blocked.add(waiting, limit)
 
     def _may_have_more(self, namespace: str) -> None:
         if self._blocked.may_have_more(namespace):

@@ -20,6 +20,7 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.quota.quota_gate import over_quota
 
 UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
 """Of a member that was refused before this operator has started."""
@@ -68,6 +69,8 @@ class WhyWaiting:
         reasons: Counter[Refusal] = Counter()
         if self._ledger.promises.claims_of(pod.uid):
             reasons[BEING_FREED] = 1
+        elif limit := self._waiting.limit_of(pod.uid):
+            reasons[over_quota(limit)] = 1
         elif self._waiting.lookup(pod.uid):  # there is no room for it
             alike = (request.shape, request.node_policy, request.card_policy, request.host, id(waiting.node_names))
             if alike not in known:

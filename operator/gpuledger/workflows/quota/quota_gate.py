@@ -57,4 +57,4 @@ class QuotaGate:
 def over_quota(limit: QuotaLimit) -> Refusal:
     """Return the refusal of a pod with which its namespace would exceed a limit."""
     text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
-    return Refusal(Reason.QUOTA, text)
+    return Refusal(Reason.QUOTA, text, limit)
