@@ -1,0 +1,202 @@
+"""A namespace's pods get no more of the cards than its quota says together, and all that it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from builders import cards_of
+from fakes.api_server import ApiServer
+from fakes.counters import by_label
+from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_pod_object
+from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
+from fakes.virtual_time import settle
+from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.workflows.pending.waiting_pods import GRACE_S
+
+Json = dict[str, Any]
+LARGE, SMALL = cards_of("node-a", 4), cards_of("node-b", 2, memory_mib=8_000)
+GPUMEM, GPUS, GPUCORES = (f"limits.nvidia.com/{name}" for name in ("gpumem", "gpu", "gpucores"))
+
+
+@pytest.fixture
+def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over four cards of 16,000 MiB on one node, and two of 8,000 on another."""
+    for card in (*LARGE, *SMALL):
+        api.put_card(card)
+    return an_operator(api)
+
+
+def set_quota(parts: OperatorParts, hard: Mapping[str, object], name: str = "gpus", namespace: str = "default") -> None:
+    metadata = {"uid": f"uid-of-{name}", "name": name, "namespace": namespace}
+    parts.workflows.quotas.observe({"metadata": metadata, "spec": {"hard": dict(hard)}}, gone=False)
+
+
+def come(api: ApiServer, parts: OperatorParts, name: str, limits: Mapping[str, str], **more: Any) -> bool:
+    """Create a pod, and ask for it; return whether it gets cards."""
+    api.put_pod(a_pod_object(name, limits, **more))
+    parts.watch()
+    return asks(parts, name)
+
+
+def asks(parts: OperatorParts, name: str, *nodes: str) -> bool:
+    return bool(parts.filter(name, *(nodes or ("node-a", "node-b"))).node_names)
+
+
+async def ends(api: ApiServer, parts: OperatorParts, name: str) -> None:
+    api.delete_pod(name)
+    parts.watch()
+    await asyncio.sleep(2 * RELEASE_DELAY_S)
+    await parts.idle()
+
+
+async def look(parts: OperatorParts) -> None:
+    await parts.workflows.gangs.give_room()
+    await asyncio.sleep(2 * GRACE_S)
+    await settle()
+
+
+def woken(api: ApiServer) -> list[str]:
+    pods = {name: pod["metadata"].get("annotations") or {} for (_, name), pod in api.pods.items()}
+    return [name for name, annotations in pods.items() if WOKEN_ANNOTATION in annotations]
+
+
+async def test_what_is_on_hold_counts_and_what_is_held_and_the_last_mib_can_be_had(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    set_quota(parts, {GPUMEM: "10000"})
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
+    assert not come(api, parts, "b", {GPU: "1", MEMORY: "4001"})
+    assert come(api, parts, "c", {GPU: "2", MEMORY: "2000"})
+    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
+    await parts.bind("c", parts.ledger.hold_of("uid-c").placement.node_name)
+    parts.watch()
+    assert not come(api, parts, "d", {GPU: "1", MEMORY: "1"})
+    assert by_label(parts.counts.refusals) == {"quota": 2}
+
+
+async def test_who_is_refused_is_told_which_limit_of_which_quota(api: ApiServer, parts: OperatorParts) -> None:
+    set_quota(parts, {GPUMEM: "3000"})
+    api.put_pod(a_pod_object("a", {GPU: "1", MEMORY: "4000"}))
+    parts.watch()
+    (text,) = set(parts.filter("a", "node-a").refused.values())
+    assert GPUMEM in text
+    assert "gpus" in text
+    found = await parts.explainer.explain("default", "a")
+    assert found.main_reason == "quota"
+    assert found.summary.startswith("namespace default has 0 of 3,000 MiB")
+    assert parts.why_waiting.pods_by_reason() == {"quota": 1}
+
+
+async def test_pods_of_other_namespaces_and_of_none_with_a_quota_are_not_limited(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    set_quota(parts, {GPUMEM: "1"}, namespace="other")
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "4000"})
+
+
+@pytest.mark.parametrize(
+    ("hard", "fits", "not_any_more"),
+    [
+        ({GPUS: "2"}, {GPU: "2"}, {GPU: "1", MEMORY: "1"}),
+        ({GPUCORES: "130"}, {GPU: "1", MEMORY: "10", CORES: "60"}, {GPU: "1", MEMORY: "10", CORES: "71"}),
+        ({GPUMEM: "16000"}, {GPU: "1", PERCENTAGE: "50"}, {GPU: "2", PERCENTAGE: "60"}),
+        ({GPUCORES: "100"}, {GPU: "1"}, {GPU: "1", MEMORY: "1", CORES: "1"}),
+    ],
+)
+async def test_slots_cores_percentages_and_whole_cards_count(
+    api: ApiServer, parts: OperatorParts, hard: Json, fits: Json, not_any_more: Json
+) -> None:
+    set_quota(parts, hard)
+    assert come(api, parts, "a", fits)
+    assert not come(api, parts, "b", not_any_more)
+
+
+async def test_a_whole_card_that_is_too_large_leaves_a_smaller_one_to_be_had(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    set_quota(parts, {GPUMEM: "10000"})
+    assert come(api, parts, "a", {GPU: "1"})
+    hold = parts.ledger.hold_of("uid-a")
+    assert hold is not None
+    assert {placement.node_name for placement in hold.placements} == {"node-b"}
+    assert not come(api, parts, "b", {GPU: "1"})
+
+
+async def test_who_waits_is_woken_in_its_order_as_soon_as_a_share_is_released(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    set_quota(parts, {GPUMEM: "6000"})
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
+    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
+    for name, memory in (("b", "4000"), ("c", "4000"), ("d", "2000")):
+        assert not come(api, parts, name, {GPU: "1", MEMORY: memory}, created=f"2030-01-01T00:00:0{ord(name) - 97}Z")
+    await look(parts)
+    assert woken(api) == []
+    await ends(api, parts, "a")
+    await look(parts)
+    assert woken(api) == ["b", "d"]
+    assert [asks(parts, name) for name in "bcd"] == [True, False, True]
+
+
+async def test_a_quota_that_is_raised_or_deleted_wakes_who_waits(api: ApiServer, parts: OperatorParts) -> None:
+    set_quota(parts, {GPUS: "0"})
+    for name in "abc":
+        assert not come(api, parts, name, {GPU: "1"})
+    set_quota(parts, {GPUS: "1"})
+    await look(parts)
+    assert len(woken(api)) == 1
+    parts.workflows.quotas.listing()(set())
+    await look(parts)
+    assert woken(api) == ["a", "b", "c"]
+
+
+async def test_a_quota_below_what_is_used_keeps_new_pods_out_and_nobody_else(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
+    set_quota(parts, {GPUMEM: "1000"})
+    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
+    parts.watch()
+    assert parts.shares_left("uid-a")
+    assert not come(api, parts, "b", {GPU: "1", MEMORY: "10"})
+
+
+async def test_all_quotas_of_a_namespace_count(api: ApiServer, parts: OperatorParts) -> None:
+    set_quota(parts, {GPUMEM: "9000"}, "memory")
+    set_quota(parts, {GPUS: "1"}, "cards")
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "10"})
+    assert not come(api, parts, "b", {GPU: "1", MEMORY: "10"})
+
+
+async def test_a_key_that_can_not_be_read_is_counted_once(api: ApiServer, parts: OperatorParts) -> None:
+    for _ in range(3):
+        set_quota(parts, {GPUMEM: "40Gi"})
+    assert by_label(parts.counts.bad_input) == {"resourcequota": 1}
+    assert come(api, parts, "a", {GPU: "1"})
+
+
+async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts_when_it_may(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    set_quota(parts, {GPUS: "2"})
+    for name in "abc":
+        pod = a_pod_object(name, {GPU: "1"})
+        pod["metadata"]["labels"] = {"gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": "3"}
+        api.put_pod(pod)
+    parts.watch()
+    assert not any(asks(parts, name) for name in "abc")
+    assert not any(parts.ledger.hold_of(f"uid-{name}") for name in "abc")
+    found = (await parts.workflows.gang_reporter.explain("default", "train")).json()
+    assert "0 of 2 cards" in found["summary"]
+    for _ in range(5):
+        await look(parts)
+    parts.workflows.room_has_changed.clear()
+    await asyncio.sleep(10)
+    assert not parts.workflows.room_has_changed.is_set()  # in a cluster at rest nothing runs
+    set_quota(parts, {GPUS: "3"})
+    await look(parts)
+    assert all(asks(parts, name) for name in "abc")
