@@ -62,6 +62,7 @@ class ProcessMetrics(Collector):
         yield from self._counters()
         yield from self._gauges()
         yield from self._who_waits()
+        yield from self._quotas()
 
     def _counters(self) -> Iterator[Metric]:
         for family in (*self._counts.registry.collect(), *self._journal.registry.collect()):
@@ -89,6 +90,18 @@ class ProcessMetrics(Collector):
         info = GaugeMetricFamily("gpuledger_build_info", "1, with the operator's version", labels=["version"])
         info.add_metric([gpuledger.__version__], 1)
         yield info
+
+    def _quotas(self) -> Iterator[Metric]:
+        labels, quotas = ["namespace", "quota", "key"], self._ledger.quotas
+        limit = GaugeMetricFamily("gpuledger_namespace_quota_limit", "What ResourceQuotas allow of GPUs", labels=labels)
+        text = "What the namespace's pods have of that, holds included"
+        used = GaugeMetricFamily("gpuledger_namespace_quota_used", text, labels=labels)
+        for namespace in sorted(quotas.limited()):
+            for each in quotas.limits(namespace):
+                limit.add_metric([namespace, each.quota, each.key], each.most)
+                used.add_metric([namespace, each.quota, each.key], quotas.used(namespace, each))
+        yield limit
+        yield used
 
     def _who_waits(self) -> Iterator[Metric]:
         members, gangs = self._state.members, 0

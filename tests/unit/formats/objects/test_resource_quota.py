@@ -67,7 +67,13 @@ def test_an_amount_that_is_none_is_named_and_limits_nothing(said: object) -> Non
     assert [problem.partition(":")[0] for problem in problems] == ["limits.nvidia.com/gpumem"]
 
 
-@pytest.mark.parametrize("scope", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": [{"operator": "Exists", "scopeName": "PriorityClass"}]}}])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        {"scopes": ["BestEffort"]},
+        {"scopeSelector": {"matchExpressions": [{"operator": "Exists", "scopeName": "PriorityClass"}]}},
+    ],
+)
 def test_a_quota_for_some_pods_only_is_not_taken_for_one_for_all(scope: dict[str, object]) -> None:
     found, problems = limits_of(quota(hard={"limits.nvidia.com/gpu": "1", "pods": "3"}, **scope), DIALECTS)
     assert found == []

@@ -46,6 +46,12 @@ def asks(parts: OperatorParts, name: str, *nodes: str) -> bool:
     return bool(parts.filter(name, *(nodes or ("node-a", "node-b"))).node_names)
 
 
+async def bind(parts: OperatorParts, name: str) -> None:
+    hold = parts.ledger.hold_of(f"uid-{name}")
+    assert hold is not None
+    await parts.bind(name, hold.placement.node_name)
+
+
 async def ends(api: ApiServer, parts: OperatorParts, name: str) -> None:
     api.delete_pod(name)
     parts.watch()
@@ -71,8 +77,8 @@ async def test_what_is_on_hold_counts_and_what_is_held_and_the_last_mib_can_be_h
     assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
     assert not come(api, parts, "b", {GPU: "1", MEMORY: "4001"})
     assert come(api, parts, "c", {GPU: "2", MEMORY: "2000"})
-    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
-    await parts.bind("c", parts.ledger.hold_of("uid-c").placement.node_name)
+    await bind(parts, "a")
+    await bind(parts, "c")
     parts.watch()
     assert not come(api, parts, "d", {GPU: "1", MEMORY: "1"})
     assert by_label(parts.counts.refusals) == {"quota": 2}
@@ -131,7 +137,7 @@ async def test_who_waits_is_woken_in_its_order_as_soon_as_a_share_is_released(
 ) -> None:
     set_quota(parts, {GPUMEM: "6000"})
     assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
-    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
+    await bind(parts, "a")
     for name, memory in (("b", "4000"), ("c", "4000"), ("d", "2000")):
         assert not come(api, parts, name, {GPU: "1", MEMORY: memory}, created=f"2030-01-01T00:00:0{ord(name) - 97}Z")
     await look(parts)
@@ -159,7 +165,7 @@ async def test_a_quota_below_what_is_used_keeps_new_pods_out_and_nobody_else(
 ) -> None:
     assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
     set_quota(parts, {GPUMEM: "1000"})
-    await parts.bind("a", parts.ledger.hold_of("uid-a").placement.node_name)
+    await bind(parts, "a")
     parts.watch()
     assert parts.shares_left("uid-a")
     assert not come(api, parts, "b", {GPU: "1", MEMORY: "10"})
