@@ -51,7 +51,9 @@ TestQuotas.settings = settings(max_examples=times(40, 400), stateful_step_count=
 
 def _most(ledger: Ledger, pod: str, counted: Counted) -> int:
     """Return what a pod has, by whichever placement of its hold it has most."""
-    held = {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
+    promised = {entry.card.uuid: entry.promises[pod] for entry in ledger.entries() if pod in entry.promises}
+    promised |= {card.uuid: claim.share for card, claim in ledger.promises.claims_of(pod)}
+    held = promised | {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
     hold = ledger.hold_of(pod)
     placements = [placement.shares for placement in hold.placements] if hold else [()]
     return max(

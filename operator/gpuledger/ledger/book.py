@@ -52,10 +52,10 @@ class Ledger:
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.touches = Touches()
         self.hosts = Hosts(self._touch)
-        self.promises = Promises(self._entries, self._touch)
+        self.quotas = Quotas(self._entries)
+        self.promises = Promises(self._entries, self._touch, self.quotas.promises_changed)
         self.strangers = Strangers(self, self._touch)
         self.zones = Zones(zone_labels)
-        self.quotas = Quotas(self._entries)
         self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""
         self.on_stored = Listeners[[str]]()

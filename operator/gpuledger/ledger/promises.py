@@ -15,11 +15,20 @@ from gpuledger.model.share import Claim, Holder, Placement
 
 
 class Promises:
-    """All promises on the cards of a ledger. `touch` is called with the name of a node on which one changes."""
+    """All promises on the cards of a ledger.
 
-    def __init__(self, entries: Mapping[str, CardEntry], touch: Callable[[str], None]) -> None:
+    When one changes, `touch` is called with the node's name, and `changed` with the card's line and the pods' UIDs.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, CardEntry],
+        touch: Callable[[str], None],
+        changed: Callable[[CardEntry, Iterable[str]], None],
+    ) -> None:
         self._entries = entries  # card UUID -> its line
         self._touch = touch
+        self._changed = changed
         self._claimed: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards that list a claim of it
         self._placements: dict[str, Placement] = {}  # pod UID -> what was promised in memory
 
@@ -32,6 +41,7 @@ class Promises:
             if entry is not None:
                 entry.promises[pod_uid] = share
                 entry.known_room = None
+                self._changed(entry, (pod_uid,))
                 self._touch(entry.card.node_name)
 
     def withdraw(self, pod_uid: str) -> None:
@@ -44,18 +54,20 @@ class Promises:
             if entry is not None and pod_uid in entry.promises:
                 del entry.promises[pod_uid]
                 entry.known_room = None
+                self._changed(entry, (pod_uid,))
                 self._touch(entry.card.node_name)  # where the card is now: it may have moved since
 
     def listed(self, entry: CardEntry, claims: Iterable[Claim]) -> None:
         """Take over the claims that the API server lists on a card."""
-        uuid = entry.card.uuid
-        for uid in entry.claims:
+        uuid, before = entry.card.uuid, entry.claims
+        for uid in before:
             self._claimed[uid].discard(uuid)
             if not self._claimed[uid]:
                 del self._claimed[uid]
         entry.claims = {claim.holder.pod.uid: claim for claim in claims}
         for uid in entry.claims:
             self._claimed.setdefault(uid, set()).add(uuid)
+        self._changed(entry, {*before, *entry.claims})
         entry.known_room = None
 
     def claims_of(self, pod_uid: str) -> list[tuple[Card, Claim]]:

@@ -1,8 +1,8 @@
 """What the pods of each namespace have together, and whether it may become more.
 
-Counted is what a pod holds at the API server, and what is on hold for it: once where both are of one card, and where a
-hold has spares, the most that one of them takes. What is promised to a pod that waits for others to leave counts when
-it gets it. Pods that are of no known namespace are not limited.
+Counted is what a pod holds at the API server, what is promised to it there, and what is on hold for it: once where
+these are of one card, and where a hold has spares, the most that one of them takes. Pods that are of no known namespace
+are not limited.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Quotas:
         self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
         self._on_hold: dict[str, list[dict[str, Part]]] = {}  # pod UID -> for each placement the same
+        self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
         self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
         self._sums: dict[str, Use] = {}
         self.on_room = Listeners[[str]]()
@@ -82,18 +83,16 @@ class Quotas:
 
         What it has already is not counted besides.
         """
-        return self.exceeded(pod_uid, namespace, _use(self._parts(placement).values()))
+        return self.exceeded_together(namespace, {pod_uid: placement})
 
-    def exceeded(self, pod_uid: str, namespace: str, use: Use) -> QuotaLimit | None:
-        """Return the first limit that a pod would exceed that has so much, None if there is none."""
-        limits = self._limits.get(namespace)
-        if not limits:
-            return None
-        own = self._own(pod_uid, namespace)
-        sums = self._sums.get(namespace, {})
-        for limit in limits:
-            more = _sum(use, limit) - _sum(own, limit)
-            if more > 0 and _sum(sums, limit) + more > limit.most:
+    def exceeded_together(self, namespace: str, placements: Mapping[str, Placement]) -> QuotaLimit | None:
+        """Return the same of several pods of a namespace, by their UIDs."""
+        for limit in self._limits.get(namespace, ()):
+            more = 0
+            for uid, placement in placements.items():
+                use = _use(self._parts(placement).values())
+                more += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
+            if more > 0 and self.used(namespace, limit) + more > limit.most:
                 return limit
         return None
 
@@ -157,6 +156,18 @@ class Quotas:
                 held[uuid] = part
                 self._recount(uid, holder.pod.namespace)
 
+    def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
+        """Note what is promised to some pods of a card now."""
+        uuid, kind = entry.card.uuid, kind_of(entry.card)
+        for uid in pod_uids:
+            claim, promised = entry.claims.get(uid), self._promised.setdefault(uid, {})
+            share = claim.share if claim else entry.promises.get(uid)
+            if share is not None:
+                promised[uuid] = kind, share.amounts
+            else:
+                promised.pop(uuid, None)
+            self._recount(uid, claim.holder.pod.namespace if claim else "")
+
     def hold_changed(self, pod_uid: str, placements: Iterable[Placement]) -> None:
         """Note what is on hold for a pod now."""
         parts = [self._parts(placement) for placement in placements]
@@ -171,9 +182,9 @@ class Quotas:
         return {share.uuid: (kind_of(entry.card), share.amounts) for share, entry in entries if entry}
 
     def _recount(self, uid: str, namespace: str = "") -> None:
-        held = self._held.get(uid)
-        if held is not None and not held:
-            del self._held[uid]
+        for table in (self._held, self._promised):
+            if uid in table and not table[uid]:
+                del table[uid]
         old_namespace, old = self._counted.pop(uid, ("", {}))
         namespace = namespace or self._namespaces.get(uid, "") or old_namespace
         new = self._use_of(uid) if namespace else {}
@@ -192,7 +203,7 @@ class Quotas:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
     def _use_of(self, uid: str) -> Use:
-        held = self._held.get(uid, {})
+        held = self._promised.get(uid, {}) | self._held.get(uid, {})
         found: Use = {}
         for placement in self._on_hold.get(uid, [{}]):
             for kind, amounts in _use((placement | held).values()).items():

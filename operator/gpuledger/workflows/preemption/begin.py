@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.event_reasons import EventReason
-from gpuledger.model.share import Pod
+from gpuledger.model.share import Placement, Pod
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -35,6 +35,13 @@ class Beginnings:
         self._leavers = leavers
         self._event_recorder = event_recorder
         self._counts = counts
+
+    def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
+        """Tell whether the namespace of each of some pods may have the room for all of them."""
+        by_namespace: dict[str, dict[str, Placement]] = {}
+        for pod, found in rooms:
+            by_namespace.setdefault(pod.namespace, {})[pod.uid] = found.placement
+        return not any(map(self._ledger.quotas.exceeded_together, by_namespace.keys(), by_namespace.values()))
 
     def promise(self, pod: Pod, found: Victims) -> None:
         """Promise the room in memory: it counts as taken from now on. Those who lose what is promised are told."""

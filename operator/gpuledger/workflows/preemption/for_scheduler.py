@@ -115,7 +115,7 @@ class SchedulersPreemption:
         if found is None or (found.pods and not (who.operator or who.scheduler)):
             return None
         allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
-        return found if allowed else None
+        return found if allowed and self._beginnings.are_within_quota([(pod, found)]) else None
 
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Tell whether the operator can make room by itself, where nothing but cards is short."""

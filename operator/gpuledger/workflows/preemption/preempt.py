@@ -239,8 +239,8 @@ class Preemption:
                 self._is_forbidden(waiting.pod, found)
             elif waiting.node_names is None or (found.pods and not self._is_fresh(waiting.pod.uid)):
                 self._have_it_asked_for(waiting.pod.uid)
-            else:  # where others leave anyway, it may be enough to keep what they leave
-                self._begin(waiting.pod, found)
+            elif self._beginnings.are_within_quota([(waiting.pod, found)]):
+                self._begin(waiting.pod, found)  # where others leave anyway, it may be enough to keep what they leave
 
     def _have_it_asked_for(self, pod_uid: str) -> None:
         if pod_uid not in self._called:

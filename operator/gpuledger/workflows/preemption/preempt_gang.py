@@ -151,7 +151,7 @@ class GangPreemption:
             self._looked_at.drop(state.name)
             for member in stale:
                 self._have_it_asked_for(member.pod)
-        else:
+        elif self._beginnings.are_within_quota(found.rooms):
             self._begin(state, found)
 
     # Asking again.
