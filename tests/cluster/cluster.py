@@ -207,6 +207,17 @@ class Cluster:
 
         asyncio.run(register())
 
+    def create_node(self, name: str, amounts: Mapping[str, object], **metadata: object) -> None:
+        """Create a node as its kubelet does, with its amounts at once.
+
+        kube-scheduler may ask for a pod in between, and not again when they come (docs/limits.md).
+        """
+        listed = {resource: str(amount) for resource, amount in amounts.items()}
+        ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+        status = {"capacity": listed, "allocatable": listed, "conditions": [ready]}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}, "status": status}
+        self.request("POST", NODES, body)
+
     def cards(self) -> dict[str, Json]:
         """Return card UUID -> GPUAllocation."""
         return {item["spec"]["uuid"]: item for item in self.request("GET", ALLOCATIONS)["items"]}
