@@ -28,6 +28,7 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
     check_others(cluster, KINDS[kind](), kind, say)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kinds", [pytest.param(CATALOGUE, marks=pytest.mark.long), KINDS], ids=["of a namespace", "and nodes"]
 )
