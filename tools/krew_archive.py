@@ -29,12 +29,17 @@ HERE = "https://example.com/gpuledger"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Of this machine, as Python and as Go name them."""
 
-LEFT_OUT = ("matplotlib", "PIL", "setuptools", "pytest")
+LEFT_OUT = (
+    *("matplotlib", "PIL", "pygments", "setuptools"),
+    *("grpc_tools", "hypothesis", "mypy", "pytest"),
+    *("numpy.f2py", "numpy.testing"),
+)
 """What libraries would load if it were there, and the plugin does without."""
 
-PROGRAM = """import os, sys
+PROGRAM = """import multiprocessing, os, sys
 from gpuledger.command_line import program
 
+multiprocessing.freeze_support()  # parallel runs of `simulate` are this program again
 completes = os.path.basename(sys.argv[0]).startswith("kubectl_complete")
 (program.kubectl_complete if completes else program.kubectl_main)()
 """

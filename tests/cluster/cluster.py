@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -20,6 +21,7 @@ import yaml
 from control_plane import AuditEvent, ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
+from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, ends_annotation
 from gpuledger.kube_api.client import KubeClient
 from installation import USER, Installation
 
@@ -207,6 +209,17 @@ class Cluster:
 
         asyncio.run(register())
 
+    def create_node(self, name: str, amounts: Mapping[str, object], **metadata: object) -> None:
+        """Create a node as its kubelet does, with its amounts at once.
+
+        kube-scheduler may ask for a pod in between, and not again when they come (docs/limits.md).
+        """
+        listed = {resource: str(amount) for resource, amount in amounts.items()}
+        ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+        status = {"capacity": listed, "allocatable": listed, "conditions": [ready]}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}, "status": status}
+        self.request("POST", NODES, body)
+
     def cards(self) -> dict[str, Json]:
         """Return card UUID -> GPUAllocation."""
         return {item["spec"]["uuid"]: item for item in self.request("GET", ALLOCATIONS)["items"]}
@@ -349,10 +362,25 @@ class Cluster:
 
     def clear(self) -> None:
         """Remove all pods and nodes. The operator then removes the cards."""
+        self._tell_ends()
         self.request("DELETE", PODS, {"gracePeriodSeconds": 0})
         self.request("DELETE", "/api/v1/namespaces/default/events")
-        self.request("DELETE", "/api/v1/nodes")
+        try:
+            self.wait(lambda: not self._tell_ends(), "no shares are left")
+        finally:
+            self.request("DELETE", NODES)
         self.wait(lambda: not self.pods() and not self.cards(), "no pods and no cards are left")
+
+    def _tell_ends(self) -> bool:
+        """Say of all pods with shares that nothing of them runs, as agents do; return whether there are any."""
+        ended: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
+        for card in self.cards().values():
+            for holder in (card.get("status") or {}).get("holders", []):
+                ended.setdefault(card["spec"]["nodeName"], {})[holder["podUID"]] = False
+        for name, runs in ended.items():
+            with suppress(RequestFailed):  # it may have been deleted
+                self.patch(f"{NODES}/{name}", {"metadata": {"annotations": {ENDS_ANNOTATION: ends_annotation(runs)}}})
+        return bool(ended)
 
 
 def _check_holder(uuid: str, card: Json, holder: Json, found: Json) -> None:

@@ -20,7 +20,7 @@ from installation import NO_KUBELET, Installation
 HERE = Path(__file__).parent
 CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
 BUILD_PROBLEM = pytest.StashKey[str]()
-RELEASE_DELAY_S = 8
+RELEASE_DELAY_S = 4
 """Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
 
 NUMBERS = itertools.count(1)
@@ -103,7 +103,7 @@ def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
     settings = {
         **NO_KUBELET,
         "release_delay_s": RELEASE_DELAY_S,
-        "longest_release_s": 12,
+        "longest_release_s": 6,
         "resync_interval_s": UNDISTURBED_S,
     }
     installation = Installation(plane, settings)

@@ -56,17 +56,14 @@ BAD_REGISTERS = {
 def test_an_inventory_that_makes_no_sense_is_told_to_its_node_and_stops_nobody(cluster: Cluster, case: str) -> None:
     register, text = BAD_REGISTERS[case]
     before = cluster.metric(BAD_NODES)
-    metadata = {"name": "odd", "annotations": {REGISTER_ANNOTATION: register}}
-    cluster.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    cluster.set_slots("odd", 80)
+    amounts = {"cpu": 8, "memory": "8Gi", "pods": 10, COUNT: 80}
+    cluster.create_node("odd", amounts, annotations={REGISTER_ANNOTATION: register})
     cluster.wait(lambda: any(text in message for message in cluster.messages("odd", "Node")), f"the node says {text!r}")
     assert cluster.metric(BAD_NODES) > before
     if "GPU-good" in register:
         cluster.wait(
             lambda: {u: phase(c) for u, c in cluster.cards().items()} == {"GPU-good": "Ready"}, "the good card"
         )
-        amounts = {"cpu": "8", "memory": "8Gi", "pods": "10"}
-        cluster.patch("/api/v1/nodes/odd/status", {"status": {"allocatable": amounts, "capacity": amounts}})
         cluster.create(pod("small", {COUNT: 1, MEMORY: 900}))
         (small,) = cluster.wait_bound("small")
         assert uuids(small) == ["GPU-good"]

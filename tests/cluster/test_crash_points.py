@@ -73,7 +73,10 @@ def cluster(module_cluster: FaultyCluster) -> Iterator[FaultyCluster]:
     before = module_cluster.holders()
     yield module_cluster
     module_cluster.calm()
-    module_cluster.delete(*(name for name in module_cluster.pods() if "bystander" not in name))
+    walkers = [name for name in module_cluster.pods() if "bystander" not in name]
+    for name in walkers:
+        module_cluster.finish(name)  # else its shares would stay for a while
+    module_cluster.delete(*walkers)
     module_cluster.wait(lambda: module_cluster.holders() == before, "the bystanders' shares are all, and as before")
 
 

@@ -95,12 +95,8 @@ def add_node(cluster: Cluster, name: str, dialect: str, cards: int = 8, **resour
         "volcano": (VOLCANO_REGISTER, volcano_register(name, cards), VGPU),
         "classic": ("volcano.sh/other", "", "volcano.sh/gpu-number"),
     }[dialect]
-    metadata = {"name": name, "annotations": {annotation: register}}
-    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", count: str(10 * cards)}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    cluster.patch(f"{NODES}/{name}/status", {"status": status})
+    amounts = {"cpu": 128, "memory": "1Ti", "pods": 250, count: 10 * cards}
+    cluster.create_node(name, amounts, annotations={annotation: register})
     if register:
         mine = [f"GPU-{name}-{i}" for i in range(cards)]
         cluster.wait(
@@ -349,18 +345,20 @@ def holder_names(cluster: Cluster, node_name: str, *indexes: int) -> list[list[s
 MLU, MLU_MEMORY, MLU_CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
 
+def mlus(cards: int) -> dict[str, str]:
+    """Return what a node says of Cambricon's cards, of 16 GiB each: it lists them nowhere else."""
+    return {MLU_CORES: str(100 * cards), MLU_MEMORY: str(64 * cards)}
+
+
 def set_mlus(cluster: Cluster, name: str, cards: int) -> None:
-    """Let a node say how many of Cambricon's cards it has, of 16 GiB each: in its amounts, and nowhere else."""
-    amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", MLU_CORES: str(100 * cards), MLU_MEMORY: str(64 * cards)}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    """Let a node say that it has another number of them."""
+    status = {"capacity": mlus(cards), "allocatable": mlus(cards)}
     cluster.patch(f"{NODES}/{name}/status", {"status": status})
 
 
 def test_cards_of_which_a_node_tells_only_its_capacity_are_allocations_and_shared(cluster: Cluster) -> None:
     """Cambricon's plugin is told in its own annotations, and says in one of them that it has found the pod."""
-    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "mlu"}})
-    set_mlus(cluster, "mlu", 2)
+    cluster.create_node("mlu", {"cpu": 128, "memory": "1Ti", "pods": 250, **mlus(2)})
     mine = ["mlu-cambricon-mlu-0", "mlu-cambricon-mlu-1"]
     cluster.wait(
         lambda: [phase(cluster.cards().get(uuid, {})) for uuid in mine] == ["Ready"] * 2, "its cards are Ready"

@@ -50,11 +50,7 @@ def cluster(mixed: Cluster) -> Iterator[Cluster]:
 
 
 def add_node(cluster: Cluster, name: str, metadata: Json, gpus: int) -> None:
-    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}})
-    amounts = {"cpu": "128", "memory": "1Ti", "pods": "110", COUNT: str(gpus)}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    cluster.patch(f"{NODES}/{name}/status", {"status": status})
+    cluster.create_node(name, {"cpu": 128, "memory": "1Ti", "pods": 110, COUNT: gpus}, **metadata)
 
 
 def register_of(name: str, cards: int) -> str:

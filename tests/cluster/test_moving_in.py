@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.cluster import CORES, COUNT, MEMORY, NODES, PODS, Cluster, pod
+from cluster.cluster import CORES, COUNT, MEMORY, PODS, Cluster, pod
 from cluster.moved_over import command, moved_over
 from documents.journey import Journey
 from documents.pages import ROOT, commands_of
@@ -45,12 +45,8 @@ def by_the_operator() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def a_node_of_hami(request: pytest.FixtureRequest) -> Iterator[None]:
     cluster: Cluster = request.getfixturevalue(next(n for n in request.fixturenames if n.startswith("by_")))
-    metadata = {"name": NODE, "annotations": {"hami.io/node-nvidia-register": REGISTER}}
-    cluster.request("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: "10"}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    cluster.patch(f"{NODES}/{NODE}/status", {"status": status})
+    amounts = {"cpu": 128, "memory": "1Ti", "pods": 250, COUNT: 10}
+    cluster.create_node(NODE, amounts, annotations={"hami.io/node-nvidia-register": REGISTER})
     cluster.wait(lambda: CARD in cluster.cards(), "the card is in the ledger")
     wait_phase(cluster, "Ready")
     yield

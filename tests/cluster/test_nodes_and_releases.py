@@ -84,10 +84,7 @@ def test_without_its_agent_a_node_takes_no_pod_and_keeps_its_holders(cluster: Cl
 
 
 def test_a_node_without_an_inventory_gets_no_share(cluster: Cluster) -> None:
-    cluster.request("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}})
-    cluster.set_slots("plain", 80)
-    amounts = {"cpu": "8", "memory": "8Gi", "pods": "10"}
-    cluster.patch("/api/v1/nodes/plain/status", {"status": {"allocatable": amounts, "capacity": amounts}})
+    cluster.create_node("plain", {"cpu": 8, "memory": "8Gi", "pods": 10, COUNT: 80})
     cluster.create(pod("share", {COUNT: 1, MEMORY: 1000}))
     cluster.wait_refused("share", "1 no GPUs in the ledger")
 

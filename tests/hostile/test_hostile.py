@@ -11,7 +11,7 @@ import pytest
 from cluster.cluster import Cluster
 from effort import seeds_for, times
 from hostile.catalogue import CATALOGUE, REGISTERS
-from hostile.others import LIMIT_AT_THOUSAND_S, LIMIT_OF_ALL_S, Say, check_others
+from hostile.others import ASKED_AT_ALL, ASKED_AT_THOUSANDS, Say, check_others
 
 Json = dict[str, Any]
 
@@ -28,10 +28,13 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
     check_others(cluster, KINDS[kind](), kind, say)
 
 
-@pytest.mark.parametrize("kinds", [CATALOGUE, KINDS], ids=["of a namespace", "and nodes"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "kinds", [pytest.param(CATALOGUE, marks=pytest.mark.long), KINDS], ids=["of a namespace", "and nodes"]
+)
 def test_all_kinds_together(cluster: Cluster, kinds: dict[str, Callable[[], list[Json]]], say: Say) -> None:
     bodies = [body for make in kinds.values() for body in make()]
-    check_others(cluster, bodies, f"{len(kinds)} kinds", say, LIMIT_OF_ALL_S)
+    check_others(cluster, bodies, f"{len(kinds)} kinds", say, ASKED_AT_ALL)
 
 
 @pytest.mark.long
@@ -41,4 +44,4 @@ def test_all_kinds_together_at_a_thousand_nodes(cluster: Cluster, say: Say) -> N
     for _ in range(10):
         cluster.add_nodes(100, gpus=8)
     bodies = [body for make in KINDS.values() for body in make()]
-    check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, LIMIT_AT_THOUSAND_S)
+    check_others(cluster, bodies, "all kinds, at 1,000 nodes", say, ASKED_AT_THOUSANDS)

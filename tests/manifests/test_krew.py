@@ -14,6 +14,11 @@ from krew_archive import make_archive, manifest
 from requirements import require
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-share.yaml"
+TRACE = {
+    "--nodes": "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,A100\n",
+    "--pods": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\np,1,1,1,500,,1,9\n",
+}
+"""Of two runs that `simulate` makes at once, each in a process of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +49,10 @@ def test_the_archive_of_a_release_is_installed_and_kubectl_finds_the_plugin(krew
     alone = f"{root / 'bin'}:{ensure_binaries()}"
     assert run("kubectl", "gpuledger", "--version", path=alone).strip() == f"gpuledger, version {__version__}"
     assert "Pod chat-1" in run("kubectl", "gpuledger", "inspect", "-f", str(EXAMPLE), path=alone)
+    trace = [word for option, text in TRACE.items() for word in (option, written(tmp_path / option.strip("-"), text))]
+    assert run("kubectl", "gpuledger", "simulate", *trace, "--seeds=2", "--workers=2", path=alone)
+
+
+def written(file: Path, text: str) -> str:
+    file.write_text(text)
+    return str(file)
