@@ -10,6 +10,7 @@ from builders import a_card, a_request, a_share, mib, stored
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.quota import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
@@ -65,6 +66,8 @@ def everything() -> Metrics:
     card = replace(a_card(), model="A100", mode="mig", numa_node=1)
     shown.ledger.load(stored(card, Holder(Pod("uid-a", "team", "a"), a_share(card, 4_000, 25))))
     shown.waiting.refused(Pod("uid-b", "team", "b"), a_request(mib(99_000)), "2030-01-01T00:00:00Z", ["node-a"])
+    limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
+    shown.ledger.quotas.set_limits("team", [limit])
     return shown.metrics(ALL)
 
 

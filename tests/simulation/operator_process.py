@@ -65,6 +65,7 @@ class OperatorProcess:
         for listed in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
             operator.lists.read(listed)
         operator.workflows.agents.listed.set()
+        operator.workflows.quotas.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
         if host is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -47,7 +48,7 @@ class QuotaLimit:
 
     def counts(self, vendor: str, model: str) -> bool:
         """Tell whether shares of cards of this kind count."""
-        return vendor == self.vendor and self.model.lower() in dashed(model)
+        return vendor == self.vendor and dashed(self.model) in dashed(model)
 
 
 Kind = tuple[str, str]
@@ -59,6 +60,7 @@ def kind_of(card: Card) -> Kind:
     return card.vendor, card.model
 
 
+@lru_cache(1_024)
 def dashed(model: str) -> str:
     """Return a model's name in small letters, with a dash for whatever a key of a ResourceQuota can't have."""
     return "".join(each if each.isalnum() or each in "-_." else "-" for each in model.lower())

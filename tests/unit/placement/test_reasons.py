@@ -18,7 +18,7 @@ from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
 
-NOT_PLACEMENT = {Reason.KUBE_SCHEDULER, Reason.BAD_REQUEST, Reason.PREEMPTING, Reason.GANG}
+NOT_PLACEMENT = {Reason.KUBE_SCHEDULER, Reason.BAD_REQUEST, Reason.PREEMPTING, Reason.GANG, Reason.QUOTA}
 """Found before or after placement is asked: the request can't be read; the pod is on its way to another node; or not
 of this pod alone."""
 

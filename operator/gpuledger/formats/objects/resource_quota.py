@@ -20,6 +20,9 @@ Json = Mapping[str, Any]
 
 PREFIX = "limits."
 
+MOST_LIMITS = 64
+"""Of one ResourceQuota: each is looked at for each pod of its namespace."""
+
 SCOPED = "it has scopes, and shares are counted for all pods of a namespace alike: take them off, or the keys"
 
 
@@ -35,11 +38,16 @@ def limits_of(quota: Json, dialects: Dialects) -> tuple[list[QuotaLimit], list[s
     """Return the limits of a ResourceQuota, and sentences on those that can't be used. Other keys are not ours."""
     spec = quota.get("spec") or {}
     name = str((quota.get("metadata") or {}).get("name") or "")
-    found, problems, keys = [], [], _keys(dialects)
+    found: list[QuotaLimit] = []
+    problems: list[str] = []
+    keys = _keys(dialects)
     for key, said in sorted((spec.get("hard") or {}).items()):
         known = _read(key, keys)
         if known is None:
             continue
+        if len(found) + len(problems) >= MOST_LIMITS:
+            problems.append(f"{key}: it is one key more than {MOST_LIMITS} that are read")
+            break
         if spec.get("scopes") or spec.get("scopeSelector"):
             problems.append(f"{key}: {SCOPED}")
             continue

@@ -45,6 +45,13 @@ async def test_others_get_their_turn_while_cards_are_read() -> None:
     assert b"gpuledger_cards 160" in first
 
 
+def test_what_a_namespace_may_have_and_has_is_shown_by_quota() -> None:
+    of_quota = {"namespace": "team", "quota": "gpus", "key": "limits.nvidia.com/gpumem"}
+    text = everything().text()
+    assert value(text, "gpuledger_namespace_quota_limit", **of_quota) == 40_000
+    assert value(text, "gpuledger_namespace_quota_used", **of_quota) == 4_000
+
+
 async def test_a_large_text_comes_in_pieces() -> None:
     shown = Shown(a_ledger(*(card for number in range(100) for card in cards_of(f"node-{number}"))))
     pieces = [piece async for piece in shown.metrics().chunks()]

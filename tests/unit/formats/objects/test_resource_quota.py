@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.formats.dialects.vocabulary import HAMI, VOLCANO, Dialects
-from gpuledger.formats.objects.resource_quota import limits_of
+from gpuledger.formats.objects.resource_quota import MOST_LIMITS, limits_of
 from gpuledger.model.quota import Counted
 
 DIALECTS = Dialects((HAMI, VOLCANO))
@@ -79,6 +79,13 @@ def test_a_quota_for_some_pods_only_is_not_taken_for_one_for_all(scope: dict[str
     assert found == []
     assert len(problems) == 1
     assert "scopes" in problems[0]
+
+
+def test_of_keys_without_end_some_are_read() -> None:
+    hard = {f"limits.nvidia.com/gpumem.model-{number}": "1" for number in range(1_000)}
+    found, problems = limits_of(quota(hard=hard), DIALECTS)
+    assert len(found) == MOST_LIMITS
+    assert len(problems) == 1
 
 
 @pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"hard": None}}])
