@@ -102,6 +102,7 @@ def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: C
     assert bound(cluster) == {*names(small)}
     cluster.delete(*names(small))
     cluster.wait_bound(*names(large))
+    cluster.wait(lambda: held(cluster) == 5, "what the others held is free")
     cluster.check_consistent()
 
 
