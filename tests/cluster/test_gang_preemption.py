@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,11 +23,14 @@ def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
     running.clear()
 
 
-def test_eight_single_pods_leave_once_each_for_a_gang_of_eight(cluster: PreemptingCluster) -> None:
+def test_eight_single_pods_leave_once_each_for_a_gang_of_eight(
+    cluster: PreemptingCluster, say: Callable[[str], None]
+) -> None:
     lows = eight_low(cluster)
-    begin = cluster.plane.audit_offset()
+    begin, begin_s = cluster.plane.audit_offset(), time.monotonic()
     cluster.create(*gang("train", 8, priority=HIGH))
     cluster.wait_placed("train", 8, timeout_s=60)
+    say(f"eight pods have left for a gang of eight, and it is bound, after {time.monotonic() - begin_s:.1f} s")
     assert sorted(cluster.evictions(begin)) == lows
     cluster.at_rest()
 
