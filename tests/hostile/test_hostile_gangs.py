@@ -10,7 +10,7 @@ import pytest
 
 from chaos.gang_rule import GANG, MINIMUM
 from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, Cluster, pod
-from cluster.gangs import bound, gang, member, names
+from cluster.gangs import bound, gang, held, member, names
 from effort import seeds_for, times
 from hostile.catalogue import PATHS, a_gang, a_pod
 from hostile.others import LIMIT_AT_THOUSAND_S, LIMIT_OF_ALL_S, Say, check_others, create
@@ -19,7 +19,7 @@ MEMBERS = times(1_000, 10_000)
 EDITS = times(100, 1_000)
 FILTERS = "gpuledger_filters_total"
 SLOWEST_PER_S = 8
-"""Pods that kube-scheduler tries, on a machine on which much else runs: it was 26 to 53 on two cores."""
+"""Pods that kube-scheduler tries, on a machine on which much else runs: it was 26 to 58 on two cores."""
 SMALL: dict[str, Any] = {COUNT: 1, MEMORY: 1_000}
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_a_gang_of_thousands_delays_others_by_one_or_two_questions_for_each_memb
     asked, waited_s = cluster.metric(FILTERS) - before, time.monotonic() - begin_s
     say(f"behind a gang of {MEMBERS}, a pod of others was bound after {asked:.0f} questions and {waited_s:.0f} s")
     assert asked < 2 * MEMBERS
-    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, LIMIT_OF_ALL_S)
+    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, LIMIT_AT_THOUSAND_S)
 
 
 def test_one_label_in_two_namespaces_makes_two_gangs(cluster: Cluster) -> None:
@@ -71,11 +71,11 @@ def test_numbers_that_change_on_pods_that_run_concern_nobody_else(cluster: Clust
     for body in pods:
         assert create(cluster, body)
     cluster.wait(lambda: len(hostile_bound(cluster)) == 4, "the gang runs")
-    before = sum(map(len, cluster.holders().values()))
+    cluster.wait(lambda: held(cluster) == 4, "what earlier pods held is free")
     for _ in range(EDITS):
         name = dice.choice(names(pods))
         set_labels(cluster, name, gang=dice.choice(("flips", "other", None)), minimum=dice.choice(("1", "200", "many")))
-    assert sum(map(len, cluster.holders().values())) == before
+    assert held(cluster) == 4
     check_others(cluster, a_gang("flips", 6, 4)[4:], f"labels of running pods, edited {EDITS} times", say)
     for name in names(pods):
         set_labels(cluster, name, gang="flips", minimum="4")
