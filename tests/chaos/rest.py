@@ -31,6 +31,8 @@ Json = dict[str, Any]
 
 Look = Callable[[], list[Finding]]
 
+GANG_WAITS = "a gang waits that has room"
+
 NOT_BOUND = "the pod is not bound"
 
 
@@ -185,7 +187,7 @@ def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping
         if len(pending) >= missing and places >= missing:
             uids = tuple(pod["metadata"]["uid"] for pod in pending)
             text = f"gang {name} lacks {missing} of its pods, {len(pending)} wait, and there is room for {places}"
-            yield Finding("a gang waits that has room", text, pods=uids)
+            yield Finding(GANG_WAITS, text, pods=uids)
     for uid, pod in pods.items():
         if is_bound(pod) or pod["metadata"].get("deletionTimestamp") or is_hostile(pod):
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,6 +49,14 @@ def bound(cluster: Cluster) -> set[str]:
 def held(cluster: Cluster) -> int:
     """Return how many shares are in the ledger."""
     return sum(map(len, cluster.holders().values()))
+
+
+def explained(cluster: Cluster, name: str) -> Json:
+    """Return what the operator says of a gang."""
+    where = f"{cluster.installation.view_url}/v1/explain?gang=default/{name}"
+    with urllib.request.urlopen(where, timeout=20) as answer:  # noqa: S310
+        found: Json = json.load(answer)
+    return found
 
 
 def set_cpu(cluster: Cluster, name: str, cpu: str) -> None:

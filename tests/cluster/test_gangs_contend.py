@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.cluster import PODS, Cluster
-from cluster.gangs import Halves, bound, gang, held, looking_for_halves, member, names
+from cluster.gangs import Halves, bound, explained, gang, held, looking_for_halves, member, names
 from control_plane import ControlPlane
 from effort import seeds_for, times
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
@@ -52,6 +52,8 @@ class Contest:
     def __init__(self, cluster: Cluster, halves: Halves, seed: int) -> None:
         self.waits: list[int] = []
         """How many rounds each gang has waited that has started."""
+        self.held_back: set[str] = set()
+        """Gangs that would have fitted, and waited for an older one."""
         self._cluster, self._halves = cluster, halves
         self._dice = random.Random(seed)  # noqa: S311 - no secret
         self._members: dict[str, list[str]] = {}  # gang -> names of its pods
@@ -72,10 +74,7 @@ class Contest:
             new.append(self._replaced(dice.choice(waiting)))
         dice.shuffle(new)
         cluster.create(*new)
-        try:
-            cluster.wait(self._is_stable, f"round {number}: all gangs that fit have started")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self._state()}") from None
+        self.settle(f"round {number}")
         self._halves.check()
         for name in self._running():
             if name in self._since:
@@ -83,6 +82,13 @@ class Contest:
         late = {name: since for name, since in self._since.items() if number - since > MOST_ROUNDS}
         assert not late, f"round {number}: gangs wait since {late}"
         self._end(dice.sample(self._running(), min(len(self._running()), dice.randint(1, MOST_ENDING))))
+
+    def settle(self, what: str) -> None:
+        """Wait until those that may start have."""
+        try:
+            self._cluster.wait(self._is_stable, f"{what}: all gangs that fit have started")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._state()}") from None
 
     def _replaced(self, name: str) -> dict[str, object]:
         """Delete a member of a gang that waits; return another one in its place."""
@@ -94,12 +100,21 @@ class Contest:
         return new
 
     def _is_stable(self) -> bool:
-        """Tell whether gangs are bound as a whole, and none that waits would fit into what is left."""
+        """Tell whether gangs are bound as a whole, and none that waits would fit into what is left, and may go."""
         placed = bound(self._cluster)
         running = [name for name, pods in self._members.items() if placed >= set(pods)]
         used = sum(len(self._members[name]) for name in running)
-        waiting = [len(pods) for name, pods in self._members.items() if name not in running]
-        return used == len(placed) == held(self._cluster) and all(size > CARDS - used for size in waiting)
+        fitting = [n for n, pods in self._members.items() if n not in running and len(pods) <= CARDS - used]
+        return used == len(placed) == held(self._cluster) and all(map(self._is_held_back, fitting))
+
+    def _is_held_back(self, name: str) -> bool:
+        """Tell whether a gang waits for an older one, for which there is too little."""
+        found = explained(self._cluster, name)
+        if found["state"] != "held-back":
+            return False
+        first = found["turn"]["gang"].partition("/")[2]
+        self.held_back.add(name)
+        return self._since.get(first, self._number) <= self._since[name]
 
     def _state(self) -> str:
         """Return who is bound, and what those that wait were told last."""
@@ -133,7 +148,8 @@ def test_gangs_share_cards_in_turn(halves_of: tuple[Cluster, Halves], seed: int,
         contest.play(number)
     assert len(contest.waits) >= ROUNDS
     say(
-        f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, the last to do so after {max(contest.waits)} rounds"
+        f"{ROUNDS} rounds: {len(contest.waits)} gangs have started, after {max(contest.waits)} rounds at most; "
+        f"{len(contest.held_back)} of them fitted before, and waited for older ones"
     )
-    cluster.wait(lambda: held(cluster) == len(bound(cluster)), "those that have ended have left the ledger")
+    contest.settle("the end")
     cluster.check_consistent()

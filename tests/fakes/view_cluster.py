@@ -18,7 +18,7 @@ from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.reports.gang import GangReport, Lacking, MemberState
+from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
 
 Json = dict[str, Any]
 
@@ -360,8 +360,7 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
             on_hold=0,
             standing=0,
             fits=5,
-            turn=GangName("speech", "asr"),
-            turn_left_s=12.0,
+            turn=GangTurn(GangName("speech", "asr"), 12.0),
             nodes={"gpu-node-3": 3, "gpu-node-2": 2},
             lacking=[Lacking("1 whole card", 4, 4)],
             members=[

@@ -66,6 +66,8 @@ class GangStage(StrEnum):
     """Its members do not find cards at once."""
     OTHERS_TURN = "others-turn"
     """Another gang is tried alone."""
+    HELD_BACK = "held-back"
+    """A gang that comes before it goes first."""
     ROOM_FOUND = "room-found"
     """Cards are kept for all that it needs."""
     GATHERING = "gathering"

@@ -25,6 +25,20 @@ class Lacking(NamedTuple):
     cards: int
 
 
+class GangTurn(NamedTuple):
+    """A time in which one gang goes before others."""
+
+    name: GangName
+    left_s: float
+    is_precedence: bool = False
+    """Gangs that come after it wait for it; else it is tried alone."""
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        kind = "first" if self.is_precedence else "alone"
+        return {"gang": str(self.name), "kind": kind, "secondsLeft": round(self.left_s)}
+
+
 class MemberState(NamedTuple):
     """A member of a gang."""
 
@@ -65,9 +79,10 @@ class GangReport:
     """How many of these stand in Bind."""
     fits: int | None = None
     """How many of these have cards on hold, or would find some at once."""
-    turn: GangName | None = None
-    """The gang that is tried alone, this one or another."""
-    turn_left_s: float = 0.0
+    turn: GangTurn | None = None
+    """Of the gang that is tried alone, or goes first: this one or another."""
+    overtaken_by: int = 0
+    """How many gangs have started that came after it."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """Where members without cards would find some, and how many."""
     lacking: Sequence[Lacking] = ()
@@ -104,7 +119,8 @@ class GangReport:
             "fits": self.fits,
             "priority": self.priority,
             "since": self.since,
-            "turn": None if self.turn is None else {"gang": str(self.turn), "secondsLeft": round(self.turn_left_s)},
+            "turn": None if self.turn is None else self.turn.json(),
+            "overtakenBy": self.overtaken_by,
             "fitsOn": [{"node": name, "members": number} for name, number in self.nodes.items()],
             "missing": [{"request": each.text, "members": each.members, "cards": each.cards} for each in self.lacking],
             "members": [
@@ -150,6 +166,8 @@ def gang_summary(
         return f"gang {name}: cards are kept for all of {missing} members{begun}: kube-scheduler is placing them"
     if stage is GangStage.OTHERS_TURN:
         return f"gang {name}: another gang is tried alone for a while, which has found cards and lacked something else"
+    if stage is GangStage.HELD_BACK:
+        return f"gang {name}: another gang goes first for a while, which many have overtaken that came after it"
     if stage is GangStage.INCOMPLETE:
         absent = missing - there
         few = "1 has" if absent == 1 else f"{absent} have"

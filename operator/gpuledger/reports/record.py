@@ -33,6 +33,8 @@ class RecordKind(StrEnum):
     """A preemption for the pod has ended without cards."""
     GANG_PLANNED = "gang-planned"
     """Cards are kept for all members of a gang that are missing. This and what follows is said of no single pod."""
+    GANG_FIRST = "gang-first"
+    """Many have started that came after it: it goes first for a while."""
     GANG_GATHERED = "gang-gathered"
     """All of them stand in Bind, and their shares are in the ledger."""
     GANG_BOUND = "gang-bound"

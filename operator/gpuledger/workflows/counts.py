@@ -64,6 +64,8 @@ class Counts:
         text = "Times that members of a gang stood in Bind and were not bound, by why"
         self.gathers_given_up = counter("gang_gathers_given_up", text, ["reason"])
         _begin(self.gathers_given_up, GatherEnd)
+        text = "Times that a gang went first, as many had started that came after it"
+        self.gangs_first = counter("gangs_first", text)
         self.gang_place_seconds = Histogram(
             "gang_place_seconds",
             "Time from when the last member that a gang needs was seen until as many are bound as it needs",

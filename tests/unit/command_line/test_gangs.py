@@ -22,7 +22,7 @@ from gpuledger.command_line.completion import names
 from gpuledger.command_line.program import main
 from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.share import Pod
-from gpuledger.reports.gang import GangReport, Lacking, MemberState
+from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
@@ -85,11 +85,17 @@ def test_a_gang_is_explained_by_how_many_find_cards_where_and_what_is_missing() 
 
 
 def test_the_gang_that_is_tried_alone_is_named_where_it_may_be() -> None:
-    turn = {"turn": GangName("other", "left"), "turn_left_s": 12.4}
-    assert "other/left is tried alone, for 12 s more" in shown(**turn)
-    report = a_report(**turn)
+    turn = GangTurn(GangName("other", "left"), 12.4)
+    assert "other/left is tried alone, for 12 s more" in shown(turn=turn)
+    report = a_report(turn=turn)
     report["turn"]["gang"] = None
     assert "a gang of another namespace is tried alone" in "\n".join(gang_lines(report, Terminal(), NOW))
+
+
+def test_the_gang_that_goes_first_is_named_and_how_often_one_was_overtaken() -> None:
+    text = shown(turn=GangTurn(GangName("other", "large"), 8.0, is_precedence=True), overtaken_by=3)
+    assert "other/large goes first, for 8 s more" in text
+    assert "by 3 gangs that came after it" in text
 
 
 def test_explain_of_a_gang_ends_with_one_while_it_waits_and_with_zero_when_it_runs(

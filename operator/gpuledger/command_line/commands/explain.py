@@ -162,7 +162,7 @@ def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
     room = "" if found["fits"] is None else f"{found['onHold']} have cards on hold, {found['inBind']} stand in Bind"
     kept, more = found["keptPlaces"], found["withoutGPUs"]
     apart = f", {plural(more, 'member')} without GPUs" if more else ""
-    whose = "" if not turn else turn["gang"] or "a gang of another namespace"
+    passed = found.get("overtakenBy", 0)
     kinds = "; ".join(f"{plural(each['members'], 'member')}: {each['request']}" for each in missing)
     return {
         "named by": found["source"] or "",
@@ -172,8 +172,15 @@ def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
         "missing": kinds,
         "priority": str(found["priority"]),
         "waits": f"for {age(found['since'], now)}" if found["since"] and not is_placed(found) else "",
-        "turn": f"{whose} is tried alone, for {turn['secondsLeft']} s more" if turn else "",
+        "overtaken": f"by {plural(passed, 'gang')} that came after it" if passed else "",
+        "turn": _turn_text(turn) if turn else "",
     }
+
+
+def _turn_text(turn: Json) -> str:
+    whose = turn["gang"] or "a gang of another namespace"
+    what = "goes first" if turn.get("kind") == "first" else "is tried alone"
+    return f"{whose} {what}, for {turn['secondsLeft']} s more"
 
 
 def alike(nodes: Iterable[Json]) -> list[Alike]:

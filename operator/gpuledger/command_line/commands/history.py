@@ -39,6 +39,7 @@ STYLES = {
     "refused": "yellow",
     "given-up": "yellow",
     "gang-given-up": "yellow",
+    "gang-first": "yellow",
 }
 
 

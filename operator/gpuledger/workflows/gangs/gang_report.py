@@ -50,7 +50,6 @@ class GangReporter:
         first = next((member for member in view.asked if member.pod.uid in left), None)
         waiting = (_member_state(member, view, left) for member in state.pending.values())
         members = sorted([*self._running(state), *waiting], key=_by_name)
-        turn, left_s = view.turn or (None, 0.0)
         minus_priority, since = state.rank
         return GangReport(
             name=state.name,
@@ -69,8 +68,8 @@ class GangReporter:
             fits=view.fits,
             priority=-minus_priority,
             since=since or None,
-            turn=turn,
-            turn_left_s=left_s,
+            turn=view.turn,
+            overtaken_by=view.overtaken_by,
             nodes=view.nodes,
             lacking=view.lacking,
             members=members[:MEMBERS_NAMED],

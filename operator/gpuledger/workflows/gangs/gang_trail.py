@@ -27,6 +27,7 @@ def follow_gangs(
     followed = GangTrail(trail, counts, clock, is_active)
     gangs.on_stage.append(followed.stage)
     gangs.on_given_up.append(followed.given_up)
+    gangs.precedence.on_given.append(followed.goes_first)
     members.on_newcomer.append(followed.member_comes)
     members.on_bound.append(followed.member_is_bound)
 
@@ -59,6 +60,11 @@ class GangTrail:
         self._counts.gathers_given_up.labels(end).inc()
         if self._is_news(state.name, end.value):
             self._trail.gang(RecordKind.GANG_GIVEN_UP, state.name, why)
+
+    def goes_first(self, state: GangState, text: str) -> None:
+        """Note that gangs that come after it wait for it."""
+        self._counts.gangs_first.inc()
+        self._trail.gang(RecordKind.GANG_FIRST, state.name, text)
 
     def member_is_bound(self, state: GangState) -> None:
         """Note a bound member: with the last one that is needed, the gang runs. Replicas on standby see it, too."""

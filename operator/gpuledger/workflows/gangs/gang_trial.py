@@ -13,7 +13,7 @@ from gpuledger.model.latest import Latest
 from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking, Trial
-from gpuledger.reports.gang import Lacking, gang_summary
+from gpuledger.reports.gang import GangTurn, Lacking, gang_summary
 from gpuledger.reports.waiting import demand_text
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
@@ -38,8 +38,10 @@ class GangView:
     """UID of each member for which cards are kept -> their node."""
     standing: int
     """How many members stand in Bind."""
-    turn: tuple[GangName, float] | None
-    """The gang that is tried alone, this one or another, and for how many seconds more."""
+    turn: GangTurn | None
+    """Of the gang that is tried alone, or goes first: this one or another."""
+    overtaken_by: int
+    """How many gangs have started that came after it."""
     pause_s: float
     """For how many seconds it is not tried."""
     kept_places: int
@@ -156,7 +158,8 @@ class GangTrials:
             stage=self.stage(state),
             on_hold=on_hold,
             standing=self._gangs.standing(state.name),
-            turn=self._gangs.turn(),
+            turn=self._turn(state),
+            overtaken_by=self._gangs.precedence.overtaken_by(state.name),
             pause_s=self._gangs.pause_left_s(state.name),
             kept_places=len(kept),
             trial=trial,
@@ -173,5 +176,17 @@ class GangTrials:
             return GangStage.INCOMPLETE
         if sum(self._ledger.hold_of(uid) is not None for uid in state.pending) >= state.missing:
             return GangStage.ROOM_FOUND
-        turn = self._gangs.turn()
-        return GangStage.OTHERS_TURN if turn and turn[0] != state.name else GangStage.WAITING
+        turn = self._turn(state)
+        if turn is None or turn.name == state.name:
+            return GangStage.WAITING
+        return GangStage.HELD_BACK if turn.is_precedence else GangStage.OTHERS_TURN
+
+    def _turn(self, state: GangState) -> GangTurn | None:
+        """Return what keeps a gang from being tried, or its own turn."""
+        precedence, now_s = self._gangs.precedence, self._clock.now_s()
+        turn, first = self._gangs.turn(), precedence.turn()
+        if turn is not None:
+            return GangTurn(turn.name, turn.ends_s - now_s)
+        if first is not None and (first.name == state.name or precedence.holds_back(state)):
+            return GangTurn(first.name, first.ends_s - now_s, is_precedence=True)
+        return None

@@ -34,7 +34,8 @@ from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
-from gpuledger.workflows.gangs.turns import Turns
+from gpuledger.workflows.gangs.precedence import Precedence
+from gpuledger.workflows.gangs.turns import Turn, Turns
 from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.tasks.stepwise import Step
 
@@ -66,6 +67,7 @@ class Gangs:
         self._gatherings: dict[GangName, Gathering] = {}
         self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
         self._turns = Turns(members.waits)
+        self.precedence = Precedence(ledger, members, plans, kept_places, clock)
         self._pauses = FailurePauses()
         self._early = EarlyMembers(clock, self._never_complete)
         self._node_sets = NodeSets()
@@ -125,6 +127,8 @@ class Gangs:
             return _too_few(minimum)
         if self._turns.holder(now_s) not in (None, state.name):
             return _others_turn()
+        if self.precedence.holds_back(state):
+            return _held_back()
         if self._pauses.left_s(state.name, now_s):
             return _pause()
         if self._plans.has_to_pause(state.name):
@@ -146,10 +150,11 @@ class Gangs:
             if len(state.pending) >= state.missing:  # else for those that are there, for a moment
                 text = f"cards for {state.missing} of {state.minimum} members are kept"
                 self.on_stage(state, GangStage.ROOM_FOUND, text)
+                self._needs_no_precedence(state.name)
             return True
         self._early.ends(state)
         self._give_up(state, _too_little(state.minimum).text, GatherEnd.NO_CARDS)
-        self._turns.finds_no_cards(state.name, self._clock.now_s())
+        self._turns.needs_none(state.name, self._clock.now_s())
         self._look_again_when_due()
         return False
 
@@ -176,18 +181,16 @@ class Gangs:
             return False
         if self._turns.holder(now_s) not in (None, state.name) or self._pauses.left_s(state.name, now_s):
             return False
-        return self._plans.fitted(state.name) is not None
+        return not self.precedence.holds_back(state) and self._plans.fitted(state.name) is not None
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
         gathering = self._gatherings.get(name)
         return 0 if gathering is None or gathering.is_over else len(gathering)
 
-    def turn(self) -> tuple[GangName, float] | None:
-        """Return the gang that is tried alone, and for how many seconds more at most."""
-        now_s = self._clock.now_s()
-        holder, ends_s = self._turns.holder(now_s), self._turns.next_s()
-        return (holder, ends_s - now_s) if holder is not None and ends_s is not None else None
+    def turn(self) -> Turn | None:
+        """Return the turn of the gang that is tried alone now, None if there is none."""
+        return self._turns.current(self._clock.now_s())
 
     def pause_left_s(self, name: GangName) -> float:
         """Return for how many seconds a gang is not tried, as a member could not be bound."""
@@ -254,6 +257,7 @@ class Gangs:
     def _gathering(self, state: GangState) -> Gathering:
         gathering = Gathering(state.name.name)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
+        gathering.on_entered.append(lambda: self.precedence.starts(state))
         gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
         gathering.on_failed.append(lambda end, why: self._is_given_up(state, gathering, end, why))
         return gathering
@@ -272,9 +276,14 @@ class Gangs:
     def _look_again_when_due(self) -> None:
         now_s = self._clock.now_s()
         self._turns.holder(now_s)
-        due_s = [each for each in (self._turns.next_s(), self._pauses.next_s(now_s)) if each is not None]
-        if due_s:
-            self._waker.look_again_in(max(0.0, min(due_s) - now_s))
+        due_s = (self._turns.next_s(), self.precedence.next_s(), self._pauses.next_s(now_s))
+        next_s = min((each for each in due_s if each is not None), default=None)
+        if next_s is not None:
+            self._waker.look_again_in(max(0.0, next_s - now_s))
+
+    def _needs_no_precedence(self, name: GangName) -> None:
+        if self.precedence.needs_none(name):
+            self._waker.look_again_in(0.0)
 
     # What the watches show.
 
@@ -292,6 +301,10 @@ class Gangs:
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
+        if not self._members.waits(state.name):
+            self._needs_no_precedence(state.name)
+        if not state.pending:
+            self.precedence.is_gone(state.name)
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
             gathering.fail("another member of the gang is gone", GatherEnd.GONE)
@@ -312,6 +325,7 @@ class Gangs:
 
     async def give_room(self) -> bool:
         """Give room to all who wait, single pods and gangs; see GangWaker."""
+        self.precedence.look()
         is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
         self._look_again_when_due()
         return is_more
@@ -330,6 +344,7 @@ class Gangs:
     async def stop(self) -> None:
         """Wake no more pods."""
         self._early.stop()
+        await self.precedence.stop()
         await self._waker.stop()
 
 
@@ -355,6 +370,11 @@ def _too_little(minimum: int) -> Refusal:
 
 def _others_turn() -> Refusal:
     text = "another gang, which has found cards and lacked something else, is tried alone for a while"
+    return Refusal(Reason.GANG, text)
+
+
+def _held_back() -> Refusal:
+    text = "another gang, which many have overtaken that came after it, goes first for a while"
     return Refusal(Reason.GANG, text)
 
 

@@ -71,12 +71,12 @@ def test_a_turn_is_over_after_a_while_and_when_its_gang_waits_no_more() -> None:
     assert turns.next_s() is None
 
 
-def test_a_gang_that_finds_no_cards_has_no_use_for_its_turn() -> None:
+def test_a_gang_that_needs_none_has_no_use_for_its_turn() -> None:
     turns = all_wait()
     turns.lacks(A, OLD, 0.0)
-    turns.finds_no_cards(B, 1.0)
+    turns.needs_none(B, 1.0)
     assert turns.holder(1.0) == A
-    turns.finds_no_cards(A, 1.0)
+    turns.needs_none(A, 1.0)
     assert turns.holder(1.0) is None
 
 

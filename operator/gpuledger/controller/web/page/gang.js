@@ -5,7 +5,7 @@ import { duration, el, moment, plural, secondsSince } from "./dom.js";
 
 const MEMBERS_SHOWN = 100;
 const STATES = {
-  incomplete: "not all created", waiting: "waits", "others-turn": "another one is tried alone", "room-found": "cards are on hold for it",
+  incomplete: "not all created", waiting: "waits", "others-turn": "another one is tried alone", "held-back": "another one goes first", "room-found": "cards are on hold for it",
   gathering: "is being bound", running: "runs",
 };
 const MEMBER_STATES = { running: "runs", "on-hold": "cards on hold", fits: "finds cards", "no-cards": "finds none", waiting: "waits" };
@@ -46,7 +46,7 @@ export function waitingGang(gang, pods, choose) {
 export function gangDetails(found, records, { again, showCards }) {
   const kind = found.state === "running" ? "is-ready" : found.state === "waiting" || found.state === "incomplete" ? "is-cordoned" : "";
   const gang = gangOf(found);
-  const turn = found.turn && `${found.turn.gang ?? "a gang of another namespace"} is tried alone, for ${found.turn.secondsLeft} s more`;
+  const turn = found.turn && `${found.turn.gang ?? "a gang of another namespace"} ${found.turn.kind === "first" ? "goes first" : "is tried alone"}, for ${found.turn.secondsLeft} s more`;
   return [
     title(`gang ${gang}`),
     el("p", { class: "chips" }, chip(STATES[found.state] ?? found.state, kind), found.priority ? chip(`priority ${found.priority}`, "") : null,
@@ -63,7 +63,8 @@ export function gangDetails(found, records, { again, showCards }) {
       fact("With cards on hold", found.onHold ? String(found.onHold) : ""),
       fact("Stand in Bind", found.inBind ? String(found.inBind) : ""),
       fact("Waits for", found.since && found.state !== "running" ? duration(secondsSince(found.since)) : ""),
-      fact("Tried alone", turn),
+      fact("Overtaken by", found.overtakenBy ? `${plural(found.overtakenBy, "gang")} that came after it` : ""),
+      fact("Turn", turn),
       fact("Named by", found.source)),
     found.fitsOn.length ? [el("h3", { text: "Where members find cards at once" }), list(found.fitsOn.map((each) => [el("strong", { text: each.node }), ` ${plural(each.members, "member")}`]))] : null,
     found.missing.length ? [el("h3", { text: "What the others lack" }), list(found.missing.map((each) => [el("strong", { text: plural(each.members, "member") }), `: ${each.request}${each.members > 1 ? " for each" : ""}`]))] : null,
